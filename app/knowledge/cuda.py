@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA compatibility: will a container built for one CUDA run on a node's driver and GPU?
+
+The procedure is cuda_driver.yaml `decision_procedure`: native → minor-version compatibility → forward
+compatibility → no; and, apart from drivers, the range of compute capabilities that a toolkit can target.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from app.versions import Version, parse_version, release
+
+
+class Accept(IntEnum):
+    """How much compatibility is enough; a larger value is stricter (INTERFACES §4: strictest wins)."""
+
+    ForwardCompatible = 0
+    MinorVersion = 1
+    Native = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """What one CUDA version needs of drivers. `branches`: where cuda-compat of this version is supported."""
+
+    native: Version
+    minor_version: Version | None
+    forward_branches: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CUDATables:
+    """The driver tables, indexed for the procedure.
+
+    `native`: by CUDA version, also with update (`12.4.1` is 12.4 U1); `reported`: highest CUDA by driver branch;
+    `removed_in`: (compute capability as written, first toolkit without it); `first_in`: first toolkit with it;
+    `capabilities`: every compute capability that any GPU has had.
+    """
+
+    native: Mapping[Version, Version]
+    minor_version: Mapping[int, Version]
+    forward: Mapping[Version, frozenset[int]]
+    reported: Mapping[int, Version]
+    removed_in: tuple[tuple[str, Version], ...]
+    first_in: Mapping[Version, Version]
+    capabilities: frozenset[Version]
+
+    def toolkit(self, cuda: Version) -> Toolkit:
+        """Say what a CUDA version needs; an unknown one needs the driver of the next known one above it."""
+        return Toolkit(
+            native=self._native(cuda),
+            minor_version=self.minor_version.get(cuda[0]),
+            forward_branches=self.forward.get(release(cuda), frozenset()),
+        )
+
+    def _native(self, cuda: Version) -> Version:
+        exact = self.native.get(cuda[:3]) or self.native.get(release(cuda))
+        if exact:
+            return exact
+        above = [version for version in self.native if version >= release(cuda)]
+        if above:
+            return self.native[min(above)]
+        return self.native[max(self.native)]
+
+    def highest_cuda(self, driver: Version) -> Version | None:
+        """Name the CUDA version that a driver's branch reports; None for a branch the table lacks."""
+        return self.reported.get(driver[0])
+
+    def targets(self, cuda: Version, capability: Version, floor_only: bool) -> bool:
+        """Tell whether a toolkit can make code for a compute capability.
+
+        `floor_only`: the wish is a minimum, so only removed capabilities count (a newer toolkit will do).
+        Code for X.y runs on X.z, z >= y (cuda_driver.yaml `sass_rules`): a capability newer than the toolkit
+        is fine where the toolkit knows an older one of the same major number.
+        """
+        for written, toolkit in self.removed_in:
+            if cuda >= toolkit and _same_capability(written, capability):
+                return False
+        if floor_only:
+            return True
+        same_major = [first for known, first in self.first_in.items() if known[0] == capability[0] and known <= capability]
+        return not same_major or min(same_major) <= cuda
+
+
+    def unsupported(self, cuda: Version, floor_only: bool) -> frozenset[Version]:
+        """List the known compute capabilities that a toolkit cannot serve."""
+        return frozenset(known for known in self.capabilities if not self.targets(cuda, known, floor_only))
+
+
+def _same_capability(written: str, capability: Version) -> bool:
+    """Compare with a table entry: `5.x` is every 5."""
+    major, _, minor = written.partition(".")
+    return int(major) == capability[0] and (minor == "x" or int(minor) == (capability[1] if len(capability) > 1 else 0))
+
+
+@dataclass(frozen=True, slots=True)
+class CUDANeed:
+    """One container's CUDA need, compiled: comparing it with a driver takes no table.
+
+    `cuda`: the version asked. `minimum`: any newer toolkit will do (annotation, environment, policy); an image tag
+    names the toolkit itself. `native`, `minor_version`: driver floors, the second None where it never helps.
+    `alternatives`: the only branches (with their floors) below native that the image's own requirement lets
+    start; None where no list is known. `forward`: branches (with floors) on which cuda-compat is supported.
+    `capability_floor`: an image family's own floor. `unsupported`: known compute capabilities that the toolkit
+    cannot make code for. `evidence`: for people.
+    """
+
+    cuda: Version
+    minimum: bool
+    native: Version
+    minor_version: Version | None
+    alternatives: tuple[tuple[int, Version], ...] | None
+    forward: tuple[tuple[int, Version], ...]
+    capability_floor: Version | None
+    unsupported: frozenset[Version]
+    evidence: str
+
+    def floor(self, accept: Accept) -> Version:
+        """Name the driver that is surely enough under `accept`: what messages tell people to want."""
+        if accept is Accept.Native or self.minor_version is None:
+            return self.native
+        return min(self.native, self.minor_version)
+
+
+class Compatibility(IntEnum):
+    """How a driver runs a need; a larger value is better, and comparable with Accept from Forward on."""
+
+    RequirementUnmet = -2
+    TooOld = -1
+    Forward = 0
+    MinorVersion = 1
+    Native = 2
+
+
+def judge_driver(need: CUDANeed, driver: Version, datacenter: bool) -> Compatibility:
+    """Run the procedure for one driver. `datacenter`: forward compatibility is for such GPUs only."""
+    if driver >= need.native:
+        return Compatibility.Native
+    if _listed(need.forward, driver) and datacenter and not _minor_version(need, driver):
+        return Compatibility.Forward
+    if need.alternatives is not None and not _listed(need.alternatives, driver):
+        within = need.minor_version is not None and driver >= need.minor_version
+        return Compatibility.RequirementUnmet if within else Compatibility.TooOld
+    return Compatibility.MinorVersion if _minor_version(need, driver) else Compatibility.TooOld
+
+
+def _minor_version(need: CUDANeed, driver: Version) -> bool:
+    if need.minor_version is None or driver < need.minor_version:
+        return False
+    return need.alternatives is None or _listed(need.alternatives, driver)
+
+
+def _listed(branches: tuple[tuple[int, Version], ...], driver: Version) -> bool:
+    return any(driver[0] == branch and driver >= floor for branch, floor in branches)
+
+
+def load_cuda(document: Mapping[str, Any]) -> CUDATables:
+    """Read cuda_driver.yaml."""
+    forward: dict[Version, set[int]] = {}
+    matrices = document["forward_compat"]
+    for row in (*matrices["matrix_current"], *matrices["matrix_older_edition"]):
+        version = parse_version(row["package"].removeprefix("cuda-compat-").replace("-", "."))
+        forward.setdefault(version, set()).update(row["supported_on_branches"])
+    return CUDATables(
+        native=_native_drivers(document["toolkits"]),
+        minor_version={row["cuda_major"]: parse_version(row["min_driver"]) for row in document["minor_version_compat"]},
+        forward={version: frozenset(branches) for version, branches in forward.items()},
+        reported={row["branch"]: parse_version(row["max_cuda_reported"]) for row in document["driver_branches"]},
+        removed_in=tuple(
+            (capability, parse_version(row["removed_in"].removeprefix("CUDA ")))
+            for row in document["compute_capability_removals"]
+            for capability in row["compute_capabilities"]
+        ),
+        first_in={
+            parse_version(row["cc"]): parse_version(row["cuda"])
+            for row in document["compute_capability_first_toolkit"]
+        },
+        capabilities=_capabilities(document),
+    )
+
+
+def _capabilities(document: Mapping[str, Any]) -> frozenset[Version]:
+    """Collect the capabilities named anywhere; `6.x` stands for 6.0 to 6.9."""
+    written = [row["cc"] for row in document["compute_capability_first_toolkit"]]
+    written += [each for row in document["compute_capability_removals"] for each in row["compute_capabilities"]]
+    known = {parse_version(each.replace("x", str(minor))) for each in written for minor in range(10)}
+    return frozenset(known)
+
+
+def _native_drivers(rows: list[Mapping[str, Any]]) -> dict[Version, Version]:
+    """Index by X.Y (the lowest of its releases) and by X.Y.N for updates (`12.4 U1` is 12.4.1)."""
+    drivers: dict[Version, Version] = {}
+    for row in rows:
+        if row["min_driver_linux"] is None:
+            continue
+        driver, cuda = parse_version(row["min_driver_linux"]), parse_version(row["cuda"])
+        drivers[cuda] = min(driver, drivers.get(cuda, driver))
+        update = row["toolkit"].rpartition(" U")[2]
+        if update.isdecimal():
+            drivers[(*cuda, *([0] * (2 - len(cuda))), int(update))] = driver
+    return drivers

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU products: what a product label names, and which labels a pattern in a policy or annotation means.
+
+Matching is by whole `-`-separated tokens, never by substring: A10 is not A100, L4 is not L40 or L40S,
+H20 is not H200 (PAINS P1, P2).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from app.errors import BadInput
+from app.versions import Version, parse_version
+
+_VENDOR = re.compile(r"^(?:nvidia|tesla)-", re.IGNORECASE)
+_SUFFIX = re.compile(r"(?:-MIG-[^-]+(?:-me)?)?(?:-SHARED)?$", re.IGNORECASE)
+_TOKENS = re.compile(r"[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*")
+LONGEST_PATTERN = 63
+"""Characters: a label value has no more (Kubernetes labels syntax)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One row of gpu_products.yaml. `nvlink` is true only where the GPUs are joined all-to-all (SXM, HGX, NVL72)."""
+
+    label: str
+    family: str
+    compute_capability: Version
+    memory_mib: int | None
+    nvlink: bool
+    datacenter: bool
+    unsourced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPattern:
+    """What a person wrote, and what it means.
+
+    `labels`: normal forms that it names exactly (known name or family), or None for a pattern over tokens.
+    """
+
+    text: str
+    labels: frozenset[str] | None
+    expression: re.Pattern[str] | None = None
+
+    def matches(self, product: str) -> bool:
+        """Tell whether a product in normal form is meant."""
+        if self.labels is not None:
+            return product in self.labels
+        return self.expression is not None and self.expression.search(product) is not None
+
+
+def normal_form(label: str) -> str:
+    """Reduce a product label to what identifies the product: no vendor prefix, no sharing or MIG suffix, lower case.
+
+    Drivers before about 470 wrote no `NVIDIA-` (facts: gpu_products.yaml conventions).
+    """
+    return _SUFFIX.sub("", _VENDOR.sub("", label)).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The product table, indexed by normal form and by family (lower case)."""
+
+    by_form: Mapping[str, Product]
+    families: Mapping[str, frozenset[str]]
+
+    def find(self, label: str) -> Product | None:
+        """Look a node's product label up; None if the table has no such product."""
+        return self.by_form.get(normal_form(label))
+
+    def pattern(self, text: str) -> ProductPattern:
+        """Read one item of a product list, without its `!`.
+
+        A known name with vendor prefix is that product; a bare known word is its family; anything else is
+        a sequence of tokens, `*` standing for one or more whole ones.
+        Raises BadInput for bad syntax, such as a star inside a token.
+        """
+        text = text.strip()
+        if "*" in text:
+            return ProductPattern(text, None, _glob(text))
+        if not _TOKENS.fullmatch(text) or len(text) > LONGEST_PATTERN:
+            raise BadInput(f"product: got {text[:40]!r}, wants a name such as H100 or NVIDIA-A100-SXM4-*")
+        form = normal_form(text)
+        if _VENDOR.match(text):
+            return ProductPattern(text, frozenset((form,)))
+        if form in self.families:
+            return ProductPattern(text, self.families[form])
+        if form in self.by_form:
+            return ProductPattern(text, frozenset((form,)))
+        return ProductPattern(text, None, re.compile(rf"(?:^|-){re.escape(form)}(?:-|$)"))
+
+    def known(self, pattern: ProductPattern) -> bool:
+        """Tell whether a pattern means at least one product of the table."""
+        return any(pattern.matches(form) for form in self.by_form)
+
+    def suggest(self, text: str) -> str | None:
+        """Guess the known word that a misspelt one was meant to be; None if nothing is near."""
+        words = {family.family.lower(): family.family for family in self.by_form.values()}
+        words |= {product.label.lower(): product.label for product in self.by_form.values()}
+        near = get_close_matches(text.lower(), words, n=1, cutoff=0.6)
+        return words[near[0]] if near else None
+
+
+def _glob(text: str) -> re.Pattern[str]:
+    tokens = normal_form(text).split("-")
+    for token in tokens:
+        if token != "*" and not _TOKENS.fullmatch(token):
+            raise BadInput(f"product: got {text[:40]!r}, wants * as a whole token, as in NVIDIA-A100-SXM4-*")
+    if len(text) > LONGEST_PATTERN or tokens.count("*") > 3:
+        raise BadInput(f"product: got {text[:40]!r}, wants at most {LONGEST_PATTERN} characters and three stars")
+    return re.compile("^" + "-".join("[^-]+(?:-[^-]+)*" if token == "*" else re.escape(token) for token in tokens) + "$")
+
+
+def load_products(rows: Iterable[Mapping[str, Any]]) -> Products:
+    """Index the `products` of gpu_products.yaml."""
+    by_form: dict[str, Product] = {}
+    families: dict[str, set[str]] = {}
+    for row in rows:
+        form = normal_form(row["product"])
+        by_form[form] = _product(row)
+        families.setdefault(row["family"].lower(), set()).add(form)
+    return Products(by_form, {family: frozenset(forms) for family, forms in families.items()})
+
+
+def _product(row: Mapping[str, Any]) -> Product:
+    return Product(
+        label=row["product"],
+        family=row["family"],
+        compute_capability=parse_version(row["compute_capability"]),
+        memory_mib=row["memory_mib"],
+        nvlink=_all_to_all(row["nvlink"]),
+        datacenter="geforce" not in row["product"].lower(),
+        unsourced=bool(row.get("unsourced")),
+    )
+
+
+def _all_to_all(nvlink: bool | str) -> bool:
+    """Bridges join two cards only, and C2C joins a GPU to its CPU (INTERFACES §10, settled readings)."""
+    return nvlink is True or (isinstance(nvlink, str) and "NVL72" in nvlink)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes: labels, allocatable and taints read into facts. Many nodes share one NodeClass; what is free is their own."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from app.errors import MalformedPod, QuantityError, VersionError
+from app.knowledge.mig import profile_of
+from app.knowledge.products import normal_form
+from app.knowledge.tables import Knowledge
+from app.pods import member, objects, strings
+from app.quantity import parse_quantity
+from app.versions import Version, parse_version
+
+# Label keys of GPU Feature Discovery, MIG Manager and the GPU Operator; the second of a pair is the deprecated
+# name that v0.20.0 still writes (NVIDIA/k8s-device-plugin internal/lm/nvml.go, CHANGELOG.md).
+PRODUCT = "nvidia.com/gpu.product"
+MEMORY = "nvidia.com/gpu.memory"
+COUNT = "nvidia.com/gpu.count"
+REPLICAS = "nvidia.com/gpu.replicas"
+SHARING = "nvidia.com/gpu.sharing-strategy"
+PRESENT = "nvidia.com/gpu.present"
+MIG_STRATEGY = "nvidia.com/mig.strategy"
+MIG_STATE = "nvidia.com/mig.config.state"
+UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
+CLIQUE = "nvidia.com/gpu.clique"
+DRIVER = ("nvidia.com/cuda.driver-version", ("major", "minor", "revision"))
+OLD_DRIVER = ("nvidia.com/cuda.driver", ("major", "minor", "rev"))
+RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
+OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
+COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
+
+
+class Sharing(Enum):
+    """What one `nvidia.com/gpu` means on a node."""
+
+    Exclusive = "a whole GPU"
+    TimeSlicing = "a time-slice"
+    MPS = "an MPS share"
+    MIG = "a MIG slice"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
+
+    `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
+    a slice's. `cuda`: highest CUDA of the driver. `offered`: (resource, allocatable), GPU families only, sorted.
+    `labelled`: the GPUs that the labels promise. `healthy`: no device is missing from allocatable.
+    """
+
+    product: str | None = None
+    driver: Version | None = None
+    cuda: Version | None = None
+    compute_capability: Version | None = None
+    memory_mib: int | None = None
+    sharing: Sharing = Sharing.Exclusive
+    replicas: int = 1
+    mig_strategy: str | None = None
+    mig_profile: str | None = None
+    mig_invalid: bool = False
+    mig_state: str | None = None
+    upgrade_state: str | None = None
+    nvlink: bool | None = None
+    datacenter: bool = True
+    labelled: int = 0
+    offered: tuple[tuple[str, int], ...] = ()
+
+    def allocatable(self, resource: str) -> int:
+        """Say how many units of a resource the node has in all."""
+        return next((amount for name, amount in self.offered if name == resource), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is free now: units by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes."""
+
+    units: Mapping[str, int]
+    gpus: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `labels` and `taints` (key, value, effect) are what admission looks at.
+
+    `tie`: CRC-32 of the name, which breaks ties between equal scores (INTERFACES §5).
+    """
+
+    name: str
+    node_class: NodeClass
+    free: Free
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    taints: tuple[tuple[str, str, str], ...] = ()
+    tie: int = 0
+
+    @property
+    def has_gpus(self) -> bool:
+        """Tell whether the node offers or promises any GPU."""
+        return bool(self.node_class.offered) or self.node_class.labelled > 0
+
+
+def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
+    """Read a Node; `used`: units of GPU resources that the pods bound there hold.
+
+    A label that does not parse counts as unknown: one odd node must not stop the others.
+    Raises MalformedPod where the object's shape is wrong.
+    """
+    metadata = member(document, "metadata", dict, "") or {}
+    status = member(document, "status", dict, "") or {}
+    spec = member(document, "spec", dict, "") or {}
+    name = member(metadata, "name", str, "metadata.")
+    if not name:
+        raise MalformedPod("metadata.name: got nothing, wants the node's name")
+    labels = strings(metadata, "labels", "metadata.")
+    offered = _offered(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    held = used or {}
+    return Node(
+        name=name,
+        node_class=read_class(labels, offered, knowledge),
+        free=Free({resource: amount - held.get(resource, 0) for resource, amount in offered}),
+        labels=labels,
+        taints=_taints(spec),
+        tie=zlib.crc32(name.encode()),
+    )
+
+
+def _offered(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
+    amounts = []
+    for resource, amount in allocatable.items():
+        if knowledge.families.of(resource) is None:
+            continue
+        try:
+            amounts.append((resource, int(parse_quantity(str(amount)))))
+        except QuantityError:
+            continue
+    return tuple(sorted(amounts))
+
+
+def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    return tuple(
+        (
+            member(taint, "key", str, f"spec.taints[{index}].") or "",
+            member(taint, "value", str, f"spec.taints[{index}].") or "",
+            member(taint, "effect", str, f"spec.taints[{index}].") or "",
+        )
+        for index, taint in objects(spec, "taints", "spec.")
+    )
+
+
+def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], knowledge: Knowledge) -> NodeClass:
+    """Read what the labels say, and complete it from the fact tables where they leave gaps."""
+    label = labels.get(PRODUCT, "")
+    row = knowledge.products.find(label) if label else None
+    driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
+    profile = _single_profile(label)
+    memory = _number(labels, MEMORY)
+    return NodeClass(
+        product=normal_form(label) if label else None,
+        driver=driver,
+        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
+        compute_capability=_version(labels, COMPUTE) or (row.compute_capability if row else None),
+        memory_mib=memory or (row.memory_mib if row and not profile else None),
+        sharing=_sharing(labels, label, profile, offered),
+        replicas=max(1, _number(labels, REPLICAS) or 1),
+        mig_strategy=labels.get(MIG_STRATEGY) or None,
+        mig_profile=profile,
+        mig_invalid=label.upper().endswith("-MIG-INVALID"),
+        mig_state=labels.get(MIG_STATE) or None,
+        upgrade_state=labels.get(UPGRADE_STATE) or None,
+        nvlink=row.nvlink if row else None,
+        datacenter=row.datacenter if row else True,
+        labelled=_number(labels, COUNT) or 0,
+        offered=offered,
+    )
+
+
+def _single_profile(label: str) -> str | None:
+    """Take the slice profile out of a strategy-single product label (`…-MIG-1g.5gb`, `…-MIG-1g.5gb-SHARED`)."""
+    base = label.removesuffix("-SHARED")
+    _, found, profile = base.partition("-MIG-")
+    return profile.replace("+", ".") if found and profile != "INVALID" else None
+
+
+def _sharing(labels: Mapping[str, str], label: str, profile: str | None, offered: tuple[tuple[str, int], ...]) -> Sharing:
+    """Say what one unit of the whole-GPU resource is.
+
+    With `renameByDefault` the shared resource has a name of its own, and the plain one, where offered, is whole.
+    """
+    strategy = labels.get(SHARING)
+    renamed = any(name.endswith(".shared") for name, _ in offered) and not label.endswith("-SHARED")
+    if not renamed and strategy == "mps":
+        return Sharing.MPS
+    if not renamed and (strategy == "time-slicing" or label.endswith("-SHARED")):
+        return Sharing.TimeSlicing
+    return Sharing.MIG if profile else Sharing.Exclusive
+
+
+def _cuda_of(driver: Version | None, knowledge: Knowledge) -> Version | None:
+    return knowledge.cuda.highest_cuda(driver) if driver else None
+
+
+def _version(labels: Mapping[str, str], key: tuple[str, tuple[str, ...]]) -> Version | None:
+    """Read `<key>.full`, or put the parts together; GFD leaves the revision empty for a driver with two fields."""
+    prefix, parts = key
+    text = labels.get(prefix + ".full") or ".".join(filter(None, (labels.get(f"{prefix}.{part}") for part in parts)))
+    try:
+        return parse_version(text) if text else None
+    except VersionError:
+        return None
+
+
+def _number(labels: Mapping[str, str], key: str) -> int | None:
+    text = labels.get(key, "")
+    return int(text) if text.isdecimal() and len(text) <= 12 else None
+
+
+def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:
+    """List the MIG profiles that a node offers as resources, positive amounts only."""
+    found = (profile_of(resource) for resource, amount in node_class.offered if amount > 0)
+    return tuple(profile for profile in found if profile)

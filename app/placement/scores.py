@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scorers: how well a node that fits would serve a demand, in [0, 1], higher is better. The tuple at the foot is all."""
+
+from collections.abc import Callable
+
+from app.knowledge.cuda import CUDANeed, Compatibility, judge_driver
+from app.nodes import Node
+from app.policy.demand import Demand
+from app.policy.schema import ScorerName
+
+Scorer = Callable[[Demand, Node], float]
+
+DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
+    (ScorerName.Packing, 5),
+    (ScorerName.ProductPreference, 3),
+    (ScorerName.DriverHeadroom, 1),
+)
+"""Where no policy names scores. The weights are a guess, measured nowhere; issue 8 replaces them by measured ones."""
+
+
+def packing(demand: Demand, node: Node) -> float:
+    """Prefer the node that the pod fills best: the share of its units in use once the pod is there."""
+    return _used_share(demand, node)
+
+
+def spreading(demand: Demand, node: Node) -> float:
+    """Prefer the node that stays emptiest."""
+    return 1.0 - _used_share(demand, node)
+
+
+def _used_share(demand: Demand, node: Node) -> float:
+    shares = []
+    for resource, amount in demand.resources:
+        total = node.node_class.allocatable(resource)
+        if total:
+            shares.append(1.0 - max(0, node.free.units.get(resource, 0) - amount) / total)
+    return min(1.0, sum(shares) / len(shares)) if shares else 0.0
+
+
+def product_preference(demand: Demand, node: Node) -> float:
+    """Prefer products in the order that the policy gives; one not named comes last."""
+    product = node.node_class.product
+    for position, pattern in enumerate(demand.preferred_products):
+        if product is not None and pattern.matches(product):
+            return 1.0 - position / len(demand.preferred_products)
+    return 0.0
+
+
+def driver_headroom(demand: Demand, node: Node) -> float:
+    """Prefer the driver that runs the image natively, then by minor version, then by forward compatibility."""
+    needs = (*demand.cuda, *demand.cuda_wishes)
+    if not needs:
+        return 1.0
+    return min(_headroom(need, node) for need in needs)
+
+
+def _headroom(need: CUDANeed, node: Node) -> float:
+    driver = node.node_class.driver
+    if driver is None:
+        return 0.25
+    return _HEADROOM[judge_driver(need, driver, node.node_class.datacenter)]
+
+
+_HEADROOM = {
+    Compatibility.Native: 1.0,
+    Compatibility.MinorVersion: 0.5,
+    Compatibility.Forward: 0.25,
+    Compatibility.TooOld: 0.0,
+    Compatibility.RequirementUnmet: 0.0,
+}
+"""An order, not a measurement: native surely runs; minor-version fails where PTX is compiled at run time."""
+
+SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
+    (ScorerName.Packing, packing),
+    (ScorerName.Spreading, spreading),
+    (ScorerName.ProductPreference, product_preference),
+    (ScorerName.DriverHeadroom, driver_headroom),
+)
+"""Every scorer under the name that policies use."""

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods: Kubernetes JSON read into the facts that decide, with Kubernetes' own request arithmetic.
+
+The Pod itself stays a dict: patches are made against it, unknown fields survive. A shape that Kubernetes
+would refuse raises MalformedPod with the path, so that bad input never becomes a crash.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from app.errors import MalformedPod
+from app.quantity import parse_quantity
+
+T = TypeVar("T")
+PREFIX = "gpu-usher.io/"
+DECISION = PREFIX + "decision"
+
+
+def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
+    """Read an optional member of a Kubernetes object; JSON null counts as absent.
+
+    Raises MalformedPod if it has another type.
+    """
+    value = parent.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise MalformedPod(f"{where}{key}: got {_json_name(value)}, wants {_NAMES[kind]}")
+    return value
+
+
+_NAMES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "a boolean"}
+
+
+def _json_name(value: object) -> str:
+    return _NAMES.get(type(value), "a number")
+
+
+def objects(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Iterate an optional list of objects with their positions.
+
+    Raises MalformedPod if it is no list, or an item is no object.
+    """
+    for index, item in enumerate(member(parent, key, list, where) or ()):
+        if not isinstance(item, dict):
+            raise MalformedPod(f"{where}{key}[{index}]: got {_json_name(item)}, wants an object")
+        yield index, item
+
+
+def strings(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, str]:
+    """Read an optional map of strings, such as labels; absent is empty.
+
+    Raises MalformedPod.
+    """
+    found = member(parent, key, dict, where) or {}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise MalformedPod(f"{where}{key}[{name[:80]}]: got {_json_name(value)}, wants a string")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container, init container or sidecar (an init container with restartPolicy Always).
+
+    `list_name` and `index` say where it stands in the spec; `requests` and `limits` hold every resource.
+    """
+
+    name: str
+    list_name: str
+    index: int
+    sidecar: bool
+    image: str
+    env: tuple[tuple[str, str], ...]
+    requests: Mapping[str, Fraction]
+    limits: Mapping[str, Fraction]
+
+    @property
+    def pointer(self) -> str:
+        """The container's JSON Pointer below the Pod."""
+        return f"/spec/{self.list_name}/{self.index}"
+
+    def asks(self, resource: str) -> Fraction:
+        """Say how much it asks: the request, or the limit where only that is set (API defaulting)."""
+        return self.requests.get(resource, self.limits.get(resource, Fraction(0)))
+
+    def variable(self, name: str) -> str | None:
+        """Read an environment variable's literal value; None if unset or taken from elsewhere. The last one counts."""
+        return next((value for key, value in reversed(self.env) if key == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What decides about a Pod. `containers`: init containers first, in the order of the spec, as they start."""
+
+    name: str
+    namespace: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[Container, ...]
+    scheduler_name: str
+    runtime_class_name: str | None
+    node_name: str | None
+    claims: bool
+
+    def resources(self) -> tuple[str, ...]:
+        """List every resource name that some container names, sorted."""
+        return tuple(sorted({name for each in self.containers for name in (*each.requests, *each.limits)}))
+
+    def amount(self, resource: str) -> Fraction:
+        """Sum a resource as Kubernetes does: what the running containers hold, or the hungriest moment of the start.
+
+        Sidecars run on, so each init container counts with the sidecars started before it
+        (k8s.io/component-helpers resource/helpers.go PodRequests; KEP-753).
+        """
+        running, peak = Fraction(0), Fraction(0)
+        for container in self.containers:
+            if container.list_name == "initContainers" and not container.sidecar:
+                peak = max(peak, running + container.asks(resource))
+            else:
+                running += container.asks(resource)
+        return max(running, peak)
+
+
+def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
+    """Read a Pod as the API server or the scheduler sends it.
+
+    `namespace`: the review's, which counts before the Pod's own (CONTROL_PLANE §2.6).
+    Raises MalformedPod, QuantityError.
+    """
+    metadata = member(pod, "metadata", dict, "") or {}
+    spec = member(pod, "spec", dict, "") or {}
+    return Pod(
+        name=member(metadata, "name", str, "metadata.") or member(metadata, "generateName", str, "metadata.") or "",
+        namespace=namespace or member(metadata, "namespace", str, "metadata.") or "default",
+        uid=member(metadata, "uid", str, "metadata.") or "",
+        labels=strings(metadata, "labels", "metadata."),
+        annotations=strings(metadata, "annotations", "metadata."),
+        containers=tuple(_containers(spec)),
+        scheduler_name=member(spec, "schedulerName", str, "spec.") or "default-scheduler",
+        runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
+        node_name=member(spec, "nodeName", str, "spec."),
+        claims=bool(member(spec, "resourceClaims", list, "spec.")),
+    )
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
+    for list_name in ("initContainers", "containers"):
+        for index, item in objects(spec, list_name, "spec."):
+            yield _container(item, list_name, index)
+
+
+def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container:
+    where = f"spec.{list_name}[{index}]."
+    resources = member(item, "resources", dict, where) or {}
+    restart = member(item, "restartPolicy", str, where)
+    return Container(
+        name=member(item, "name", str, where) or "",
+        list_name=list_name,
+        index=index,
+        sidecar=list_name == "initContainers" and restart == "Always",
+        image=member(item, "image", str, where) or "",
+        env=tuple(_environment(item, where)),
+        requests=_quantities(resources, "requests", where),
+        limits=_quantities(resources, "limits", where),
+    )
+
+
+def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    for index, variable in objects(item, "env", where):
+        name = member(variable, "name", str, f"{where}env[{index}].") or ""
+        value = member(variable, "value", str, f"{where}env[{index}].")
+        if name.startswith("NVIDIA_"):
+            yield name, value or ""
+
+
+def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:
+    """Read requests or limits; Kubernetes takes integers as quantities too, never other JSON numbers."""
+    found = member(resources, key, dict, f"{where}resources.") or {}
+    amounts = {}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {_json_name(value)}, wants a quantity")
+        amounts[name] = parse_quantity(str(value) if isinstance(value, str) else _digits(value))
+    return amounts
+
+
+def _digits(value: int) -> str:
+    """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
+    return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40
+
+
+def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, int], ...]:
+    """List what a Pod asks of GPU resources: (resource, amount rounded up), positive ones only, sorted."""
+    amounts = ((name, pod.amount(name)) for name in pod.resources() if is_gpu(name))
+    return tuple((name, -int(-amount // 1)) for name, amount in amounts if amount > 0)
+
+
+def gpu_containers(pod: Pod, resources: Iterable[str]) -> tuple[Container, ...]:
+    """List the containers that ask a positive amount of any of these resources."""
+    wanted = tuple(resources)
+    return tuple(each for each in pod.containers if any(each.asks(name) > 0 for name in wanted))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pod's own words: annotations `gpu-usher.io/…` read into needs (INTERFACES §4, annotation grammar)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.errors import BadInput
+from app.knowledge.mig import parse_profile
+from app.knowledge.products import ProductPattern, Products
+from app.pods import DECISION, PREFIX
+from app.policy.schema import SharingWish, WorkloadClass
+from app.quantity import parse_mib
+from app.reasons import Code, Reason, reason
+from app.versions import Version, parse_minimum
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one source (a policy, or the pod's annotations) needs of a node; None or empty is nothing."""
+
+    allow: tuple[ProductPattern, ...] | None = None
+    deny: tuple[ProductPattern, ...] = ()
+    cuda: Version | None = None
+    memory_mib: int | None = None
+    compute_capability: Version | None = None
+    sharing: SharingWish | None = None
+    mig_profile: tuple[str, bool] | None = None
+    nvlink: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """What a pod's annotations say: its needs, what is wrong with them, and what to warn about."""
+
+    needs: Needs = Needs()
+    workload_class: str | None = None
+    invalid: tuple[Reason, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+
+def read_annotations(annotations: Mapping[str, str], products: Products) -> Annotated:
+    """Read every `gpu-usher.io/` annotation; one that does not parse becomes a Reason, not an exception."""
+    ours = {key.removeprefix(PREFIX): value for key, value in annotations.items() if key.startswith(PREFIX)}
+    ours.pop(DECISION.removeprefix(PREFIX), None)
+    if not ours:
+        return Annotated()
+    read: dict[str, Any] = {}
+    invalid: list[Reason] = []
+    warnings: list[str] = []
+    for key, value in sorted(ours.items()):
+        if key not in _READERS:
+            warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored")
+            continue
+        try:
+            read.update(_READERS[key](value, products))
+        except BadInput as error:
+            invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
+    warnings.extend(_unknown_products(read, products))
+    workload_class = read.pop("workload_class", None)
+    return Annotated(Needs(**read), workload_class, tuple(invalid), tuple(warnings))
+
+
+def read_products(text: str, products: Products) -> tuple[tuple[ProductPattern, ...] | None, tuple[ProductPattern, ...]]:
+    """Read `H100, H200, !A10` into (allowed or None, denied).
+
+    Raises BadInput.
+    """
+    items = [item.strip() for item in text.split(",")]
+    if len(items) > MOST_PRODUCTS:
+        raise BadInput(f"products: got {len(items)} items, wants at most {MOST_PRODUCTS}")
+    allow = tuple(products.pattern(item) for item in items if not item.startswith("!"))
+    deny = tuple(products.pattern(item[1:]) for item in items if item.startswith("!"))
+    return allow or None, deny
+
+
+MOST_PRODUCTS = 32
+"""Items; the product table has 34 families, and no pod lists them all."""
+
+
+def _products(text: str, products: Products) -> dict[str, Any]:
+    allow, deny = read_products(text, products)
+    return {"allow": allow, "deny": deny}
+
+
+def _one_of(choices: Mapping[str, Any], field_name: str) -> Callable[[str, Products], dict[str, Any]]:
+    def read(text: str, _products: Products) -> dict[str, Any]:
+        value = choices.get(text.strip().lower())
+        if value is None:
+            raise BadInput(f"got {text[:20]!r}, wants {' or '.join(choices)}")
+        return {field_name: value}
+
+    return read
+
+
+_READERS: Mapping[str, Callable[[str, Products], dict[str, Any]]] = {
+    "products": _products,
+    "cuda": lambda text, _: {"cuda": parse_minimum(text)},
+    "gpu-memory": lambda text, _: {"memory_mib": parse_mib(text.removeprefix(">="))},
+    "compute-capability": lambda text, _: {"compute_capability": parse_minimum(text)},
+    "interconnect": _one_of({"nvlink": True}, "nvlink"),
+    "sharing": _one_of({each.value.lower(): each for each in SharingWish}, "sharing"),
+    "mig-profile": lambda text, _: {"mig_profile": parse_profile(text)},
+    "workload-class": _one_of({each.value: each.value for each in WorkloadClass}, "workload_class"),
+}
+
+
+def _unknown_products(read: Mapping[str, Any], products: Products) -> list[str]:
+    """Warn of names that no known product carries; the need is kept (a new product may have that name)."""
+    warnings = []
+    for pattern in (*(read.get("allow") or ()), *read.get("deny", ())):
+        if not products.known(pattern):
+            meant = products.suggest(pattern.text)
+            hint = f", did you mean {meant}?" if meant else ""
+            warnings.append(f"unknown GPU product {pattern.text}{hint}")
+    return warnings

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Demand: all that a pod needs of a node, compiled from its spec, its annotations and the policies.
+
+Filters and scorers see a Demand and never a policy. It is hashable: the scheduler asks again and again
+for equal pods, and the edge keeps the verdicts of a Demand for as long as it is asked.
+"""
+
+from dataclasses import dataclass, field
+
+from app.knowledge.cuda import Accept, CUDANeed
+from app.knowledge.products import ProductPattern
+from app.policy.schema import ScorerName, SharingWish
+from app.reasons import Reason
+from app.versions import Version
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a pod asks. Nothing asked of a fact is None, empty or zero.
+
+    `resources`: (GPU resource, units), sorted. `products`: lists of which each must be met by any of its
+    patterns. `cuda`: needs of its containers, all of which must be met; `cuda_wishes`: the same, for the score
+    only. `memory_mib`: per GPU or slice. `mig_profile`: (profile, larger ones will do). `scores`: (scorer, weight).
+    `invalid`: why the pod itself can be judged nowhere (an annotation that does not parse).
+    """
+
+    resources: tuple[tuple[str, int], ...] = ()
+    products: tuple[tuple[ProductPattern, ...], ...] = ()
+    denied_products: tuple[ProductPattern, ...] = ()
+    preferred_products: tuple[ProductPattern, ...] = ()
+    cuda: tuple[CUDANeed, ...] = ()
+    cuda_wishes: tuple[CUDANeed, ...] = ()
+    accept: Accept = Accept.MinorVersion
+    memory_mib: int = 0
+    compute_capability: Version | None = None
+    sharing: SharingWish = SharingWish.Any
+    mig_profile: tuple[str, bool] | None = None
+    nvlink: bool = False
+    refuse_unknown: bool = False
+    scores: tuple[tuple[ScorerName, int], ...] = ()
+    ranked: bool = True
+    invalid: Reason | None = None
+    warned: "Demand | None" = field(default=None)
+    """What policies with action Warn ask besides: nodes that miss it score lower."""
+
+    @property
+    def judged(self) -> bool:
+        """Tell whether there is anything to judge: some GPU resource is asked."""
+        return bool(self.resources)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy files into a PolicySet: parse, validate, compile, and check the set as a whole.
+
+Texts come in by file name; the order of files never matters, and either all of them are good or none is used.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from app.errors import BadInput, PolicyError
+from app.knowledge.tables import Knowledge
+from app.policy.document import Document, Path, read_documents
+from app.policy.schema import GPUPolicy, LabelSelector, Spec
+from app.requirements import Requirement, from_selector
+
+WORKLOAD_CLASS_BELOW = 1000
+"""Only policies below this priority may be picked by a pod's own annotation (INTERFACES §4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy, compiled: `namespace` and `pod` are its selectors, None where it has none."""
+
+    name: str
+    origin: str
+    spec: Spec
+    namespace: tuple[Requirement, ...] | None
+    pod: tuple[Requirement, ...] | None
+    workload_classes: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """All policies, highest priority first, equal ones by name. `hash`: SHA-256 of their canonical form, in hex."""
+
+    policies: tuple[Policy, ...]
+    hash: str
+
+
+def load_policies(texts: Mapping[str, str], knowledge: Knowledge) -> PolicySet:
+    """Read every file of a policy source.
+
+    Raises PolicyError with all problems of all files.
+    """
+    problems: list[str] = []
+    policies: list[Policy] = []
+    for file, text in sorted(texts.items()):
+        try:
+            policies.extend(_policies(file, text, knowledge))
+        except PolicyError as error:
+            problems.extend(error.problems)
+    problems.extend(_set_problems(policies))
+    if problems:
+        raise PolicyError(tuple(problems))
+    policies.sort(key=lambda policy: (-policy.spec.priority, policy.name))
+    return PolicySet(tuple(policies), _hash(policies))
+
+
+def _policies(file: str, text: str, knowledge: Knowledge) -> list[Policy]:
+    return [_policy(document, knowledge) for document in read_documents(file, text)]
+
+
+def _policy(document: Document, knowledge: Knowledge) -> Policy:
+    if not isinstance(document.value, dict):
+        raise PolicyError((f"{document.locate(())}: got no mapping, wants a GPUPolicy document",))
+    try:
+        parsed = GPUPolicy.model_validate(document.value)
+    except ValidationError as error:
+        raise PolicyError(tuple(_explain(document, each) for each in error.errors())) from error
+    problems = tuple(f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
+    if problems:
+        raise PolicyError(problems)
+    match = parsed.spec.match
+    return Policy(
+        name=parsed.metadata.name,
+        origin=document.locate(("metadata", "name")),
+        spec=parsed.spec,
+        namespace=_selector(match.namespace_selector),
+        pod=_selector(match.pod_selector),
+        workload_classes=frozenset(each.value for each in match.workload_class) if match.workload_class else None,
+    )
+
+
+def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
+    return None if selector is None else from_selector(selector.model_dump(by_alias=True))
+
+
+def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
+    """Find what the schema cannot say: selectors, product names, the reach of workload classes."""
+    match, spec = policy.spec.match, policy.spec
+    for name, selector in (("namespaceSelector", match.namespace_selector), ("podSelector", match.pod_selector)):
+        try:
+            _selector(selector)
+        except BadInput as error:
+            yield ("spec", "match", name), f"spec.match.{name}: {error}"
+    if match.workload_class and spec.priority >= WORKLOAD_CLASS_BELOW:
+        yield (
+            ("spec", "priority"),
+            f"spec.priority: got {spec.priority}, wants less than {WORKLOAD_CLASS_BELOW} with match.workloadClass",
+        )
+    yield from _product_problems(policy, knowledge)
+
+
+def _product_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
+    products = policy.spec.placement.products
+    if products is None:
+        return
+    for field, names in (("allow", products.allow), ("deny", products.deny), ("prefer", products.prefer)):
+        for index, name in enumerate(names or ()):
+            path = ("spec", "placement", "products", field, index)
+            label = f"spec.placement.products.{field}[{index}]"
+            try:
+                known = knowledge.products.known(knowledge.products.pattern(name))
+            except BadInput as error:
+                yield path, f"{label}: {error}"
+                continue
+            meant = None if known else knowledge.products.suggest(name)
+            if meant:
+                yield path, f"{label}: unknown product {name!r}, did you mean {meant}?"
+
+
+def _explain(document: Document, error: Any) -> str:
+    """Turn a pydantic error into one line with a position and, where one is near, the name that was meant."""
+    path: Path = tuple(error["loc"])
+    dotted = _dotted(path)
+    if error["type"] == "extra_forbidden":
+        meant = get_close_matches(str(path[-1]), _fields_at(path[:-1]), n=1)
+        hint = f", did you mean {meant[0]}?" if meant else ", remove it"
+        return f"{document.locate(path)}: {dotted}: unknown field{hint}"
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):
+        return f'{document.locate(path)}: {dotted}: got a number, wants a string, quote it: "{error["input"]}"'
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{document.locate(path)}: {dotted}: {message[:1].lower()}{message[1:]}"
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _fields_at(path: Path) -> list[str]:
+    """List the field names that the schema has at a path."""
+    model: Any = GPUPolicy
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = next((each for each in model.model_fields.values() if each.alias == part), None)
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            return []
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for each in getattr(annotation, "__args__", ()) if (model := _model_in(each))), None)
+
+
+def _set_problems(policies: list[Policy]) -> Iterable[str]:
+    """Find names given twice, and scalars that two policies of one priority set differently."""
+    seen: dict[str, Policy] = {}
+    for policy in policies:
+        if policy.name in seen:
+            yield f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}"
+        seen[policy.name] = policy
+    ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
+    for index, one in enumerate(ranked):
+        for other in ranked[index + 1 :]:
+            if other.spec.priority == one.spec.priority:
+                yield from _ties(one, other)
+
+
+def _ties(one: Policy, other: Policy) -> Iterable[str]:
+    if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
+        return
+    for field in SINGLE_VALUED:
+        left, right = _get(one.spec, field), _get(other.spec, field)
+        if left is not None and right is not None and left != right:
+            yield (
+                f"{other.origin}: spec.{field}: {other.name} and {one.name} both have priority "
+                f"{one.spec.priority} and set it differently, give one a higher priority"
+            )
+
+
+SINGLE_VALUED = (
+    "admission.runtimeClassName",
+    "admission.schedulerName",
+    "admission.affinity.mode",
+    "placement.scoreSpread",
+    "placement.products.prefer",
+    "placement.scores",
+)
+"""Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
+
+
+def _get(spec: Spec, field: str) -> Any:
+    value: Any = spec.model_dump(by_alias=True)
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _hash(policies: list[Policy]) -> str:
+    canonical = {policy.name: policy.spec.model_dump(mode="json", by_alias=True) for policy in policies}
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

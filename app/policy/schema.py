@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUPolicy document (`gpu-usher.io/v1alpha1`), as people write it. Unknown fields are errors.
+
+The published JSON Schema is made from these models; the field descriptions are its documentation.
+"""
+
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from app.errors import BadInput
+from app.knowledge.cuda import Accept
+from app.quantity import parse_mib
+from app.versions import parse_minimum
+
+API_VERSION = "gpu-usher.io/v1alpha1"
+
+
+class Action(Enum):
+    """What a policy does about what it finds; the order is from mild to strict."""
+
+    Off = "Off"
+    Audit = "Audit"
+    Warn = "Warn"
+    Enforce = "Enforce"
+
+
+STRICTNESS = {action: rank for rank, action in enumerate(Action)}
+
+
+class Rule(Enum):
+    """The parts of a policy whose action can be overridden, by the field that holds them."""
+
+    ExtendedResources = "extendedResources"
+    Tolerations = "tolerations"
+    RuntimeClassName = "runtimeClassName"
+    SchedulerName = "schedulerName"
+    Affinity = "affinity"
+    MaxGPUsPerPod = "maxGPUsPerPod"
+    Products = "products"
+    CUDA = "cuda"
+    GPUMemory = "gpuMemory"
+    ComputeCapability = "computeCapability"
+    Sharing = "sharing"
+    Interconnect = "interconnect"
+
+
+class SharingWish(Enum):
+    """What a pod accepts as "one GPU"; the order is from lax to strict."""
+
+    Any = "Any"
+    Shared = "Shared"
+    Exclusive = "Exclusive"
+
+
+class ScorerName(Enum):
+    """The scorers of placement/scores.py."""
+
+    Packing = "Packing"
+    Spreading = "Spreading"
+    ProductPreference = "ProductPreference"
+    DriverHeadroom = "DriverHeadroom"
+
+
+class WorkloadClass(Enum):
+    """Values of the pod annotation gpu-usher.io/workload-class."""
+
+    Training = "training"
+    Inference = "inference"
+    BatchInference = "batch-inference"
+    Notebook = "notebook"
+
+
+def _checked(parse: Any) -> AfterValidator:
+    """Keep the text, but refuse one that does not parse."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except BadInput as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    return AfterValidator(check)
+
+
+VersionText = Annotated[str, _checked(parse_minimum)]
+MemoryText = Annotated[str, _checked(parse_mib)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, strict=True, use_enum_values=False)
+
+
+class LabelExpression(_Document):
+    """One line of a label selector."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class LabelSelector(_Document):
+    """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelExpression, ...] = Field(default=(), strict=False)
+
+
+class Match(_Document):
+    """Which pods a policy is for; all given parts must hold, none given is every GPU pod."""
+
+    namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
+    pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
+    workload_class: tuple[WorkloadClass, ...] | None = Field(
+        default=None, strict=False, description="annotation gpu-usher.io/workload-class; needs priority < 1000"
+    )
+
+
+class ExtendedResources(_Document):
+    """What becomes of GPU amounts that the API server would refuse."""
+
+    requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = Field(
+        default=None, description="requests without limits"
+    )
+    mismatch: Literal["UseLimits", "Deny", "Leave"] | None = Field(
+        default=None, description="requests different from limits"
+    )
+    fractional: Literal["Deny", "Leave"] | None = Field(default=None, description="0.5, 500m")
+
+
+class Tolerations(_Document):
+    """Which taints a GPU pod tolerates."""
+
+    from_node_taints: bool | None = Field(
+        default=None, description="those of the GPU nodes that could serve it, allow-listed keys only"
+    )
+    keys: tuple[str, ...] = Field(default=(), strict=False, description="more allow-listed taint keys")
+
+
+class Affinity(_Document):
+    """How needs that labels can express become node affinity."""
+
+    mode: Literal["Required", "Preferred", "Off"] | None = None
+
+
+class Admission(_Document):
+    """What is done to a GPU pod at the door."""
+
+    runtime_class_name: str | None = Field(default=None, description="set if the pod names none and the class exists")
+    scheduler_name: str | None = Field(default=None, description="set if the pod names none")
+    tolerations: Tolerations | None = None
+    extended_resources: ExtendedResources | None = None
+    affinity: Affinity | None = None
+    max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = Field(default=None, alias="maxGPUsPerPod")
+
+
+class ProductsWish(_Document):
+    """Which GPU products; names, families (`H100`) or patterns (`NVIDIA-A100-SXM4-*`)."""
+
+    allow: tuple[str, ...] | None = Field(default=None, strict=False, description="any of these; absent is all")
+    deny: tuple[str, ...] = Field(default=(), strict=False, description="none of these")
+    prefer: tuple[str, ...] | None = Field(default=None, strict=False, description="best first")
+
+
+class CUDAWish(_Document):
+    """Which CUDA must run, and how much compatibility is enough."""
+
+    minimum: VersionText | None = Field(default=None, description='at least this CUDA, as "12.4"')
+    from_image: bool | None = Field(default=None, description="infer the need from the image's tag")
+    accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = None
+
+    @property
+    def accepted(self) -> Accept | None:
+        """The `accept` field as the compatibility engine's value."""
+        return Accept[self.accept] if self.accept else None
+
+
+class Score(_Document):
+    """One scorer and its weight."""
+
+    name: Annotated[ScorerName, Field(strict=False)]
+    weight: Annotated[int, Field(ge=1, le=100)] = 1
+
+
+class Placement(_Document):
+    """Where a GPU pod may run, and where best."""
+
+    products: ProductsWish | None = None
+    cuda: CUDAWish | None = None
+    gpu_memory: MemoryText | None = Field(default=None, description="at least, per GPU or slice, as 40Gi")
+    compute_capability: VersionText | None = Field(default=None, description='at least, as "8.0"')
+    sharing: Annotated[SharingWish, Field(strict=False)] | None = None
+    interconnect: Literal["NVLink"] | None = None
+    unknown_facts: Literal["Accept", "Refuse"] | None = Field(
+        default=None, description="what an unlabelled node is worth"
+    )
+    scores: tuple[Score, ...] | None = Field(default=None, strict=False)
+    score_spread: Literal["Ranked", "Proportional"] | None = None
+
+
+class Spec(_Document):
+    """A policy's content."""
+
+    description: str = ""
+    priority: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    match: Match = Match()
+    action: Annotated[Action, Field(strict=False)] = Action.Enforce
+    actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = Field(
+        default={}, description="another action for single rules"
+    )
+    admission: Admission = Admission()
+    placement: Placement = Placement()
+
+
+class Metadata(_Document):
+    """Kubernetes metadata; other keys of it are ignored, since kubectl adds some."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+
+
+class GPUPolicy(_Document):
+    """One policy document."""
+
+    api_version: Literal["gpu-usher.io/v1alpha1"]
+    kind: Literal["GPUPolicy"]
+    metadata: Metadata
+    spec: Spec = Spec()
+
+
+def json_schema() -> dict[str, Any]:
+    """Make the JSON Schema that editors use."""
+    schema = GPUPolicy.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

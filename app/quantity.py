@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes quantities (`2`, `500m`, `40Gi`, `1e3`) as exact numbers.
+
+The grammar is that of k8s.io/apimachinery pkg/api/resource/quantity.go; its error text names the
+same regular expression (CONTROL_PLANE.md §2.2).
+"""
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+from app.errors import QuantityError
+
+_GRAMMAR = re.compile(r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?")
+_SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{suffix + "i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
+}
+LARGEST = 2**63 - 1
+"""Larger magnitudes are capped, as Kubernetes does (quantity.go: "larger numbers will be capped")."""
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str) -> Fraction:
+    """Read a quantity exactly.
+
+    Raises QuantityError. Magnitudes over LARGEST are capped to it, so no input makes huge integers.
+    """
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"quantity: got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi")
+    sign, digits, exponent_mark, exponent, suffix = match.groups()
+    value = Fraction(digits)
+    if exponent_mark:
+        value *= Fraction(10) ** max(-100, min(100, int(exponent)))
+    elif suffix:
+        value *= _SUFFIXES[suffix]
+    value = min(value, Fraction(LARGEST))
+    return -value if sign == "-" else value
+
+
+def parse_mib(text: str) -> int:
+    """Read a memory wish in MiB, rounded up; `80Gi`, `80GB` and `80G` are one wish (INTERFACES §10, Memory).
+
+    Raises QuantityError, also for zero and negative amounts.
+    """
+    binary = re.sub(r"(?<=\d)\s*([KMGTPE])(?:i?B|i)?$", r"\1i", text.strip())
+    bytes_ = parse_quantity(binary)
+    if bytes_ <= 0:
+        raise QuantityError(f"memory: got {text[:40]!r}, wants a positive amount such as 40Gi")
+    return -int(-bytes_ // 2**20)
+
+
+def whole(value: Fraction) -> bool:
+    """Tell whether an amount is an integer; `1000m` and `1.0` are."""
+    return value.denominator == 1

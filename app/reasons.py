@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reasons: every refusal is a value with a code, a message, a remedy, and whether evicting pods could help.
+
+The codes are the metric labels and the vocabulary of events, warnings, logs and explain (INTERFACES §3).
+A new code is one line here, with its remedy, and one test.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+MESSAGE_LIMIT = 100
+"""Characters; INTERFACES §3. kube-scheduler cuts an event at 1,024 in all (CONTROL_PLANE §5.1)."""
+
+
+class Kind(Enum):
+    """Who speaks: a class filter (eviction cannot help), a free filter (it can), or admission."""
+
+    CLASS = "class"
+    FREE = "free"
+    ADMISSION = "admission"
+
+
+class Code(Enum):
+    """One cause each; the value is (kind, remedy)."""
+
+    ProductNotAllowed = Kind.CLASS, "allow one of this fleet's products in gpu-usher.io/products or the policy"
+    DriverTooOld = Kind.CLASS, "upgrade the node's driver, or use an image built for an older CUDA"
+    DriverUnknown = Kind.CLASS, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
+    ImageRequirementUnmet = (
+        Kind.CLASS,
+        "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
+    )
+    ComputeCapabilityTooLow = Kind.CLASS, "use a newer GPU, or an image that still supports this one"
+    ComputeCapabilityUnsupported = Kind.CLASS, "use an image whose CUDA toolkit can target this GPU"
+    GPUMemoryTooSmall = Kind.CLASS, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
+    SharingNotAllowed = Kind.CLASS, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
+    MIGProfileAbsent = Kind.CLASS, "ask for a profile that a node offers, or have MIG Manager create it"
+    MIGInvalid = Kind.CLASS, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
+    MIGReconfiguring = Kind.CLASS, "wait for MIG Manager to reach success, or look at its log"
+    DriverUpgrading = Kind.CLASS, "wait for the driver upgrade to finish"
+    InterconnectAbsent = Kind.CLASS, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
+    NodeExcluded = Kind.CLASS, "change the policy's node selector"
+    GhostGPUs = Kind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
+    GPUFactsMissing = Kind.CLASS, "install GPU Feature Discovery so that nodes say what they have"
+    GPUUnhealthy = Kind.CLASS, "drain the node and look at its XID errors"
+    NodeNotKnown = Kind.CLASS, "wait a moment: the node is newer than our view"
+    ResourceNotOffered = Kind.CLASS, "ask for a resource that some node offers, or start the device plugin"
+    RequestExceedsNode = Kind.CLASS, "ask for fewer GPUs per pod, or add larger nodes"
+    InsufficientGPUs = Kind.FREE, "wait for GPUs to be freed, or add nodes"
+    GPUMemoryBudgetExceeded = Kind.FREE, "declare less gpu-usher.io/gpu-memory, or wait for a share to be freed"
+    LayoutDoesNotFit = Kind.FREE, "wait for slices to be freed, or ask for a smaller profile"
+    RequestsOnly = Kind.ADMISSION, "set the same amount in resources.limits"
+    RequestLimitMismatch = Kind.ADMISSION, "make requests equal to limits"
+    QuantityFractional = Kind.ADMISSION, "ask for a whole number, a MIG profile, or nvidia.com/gpu.shared"
+    QuantityNegative = Kind.ADMISSION, "ask for zero or more"
+    TooManyGPUs = Kind.ADMISSION, "ask for fewer GPUs, or have the policy's maxGPUsPerPod raised"
+    SharedReplicasAskedAsGPUs = Kind.ADMISSION, "ask for one replica: more are not more GPU"
+    VisibleDevicesForbidden = Kind.ADMISSION, "remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits"
+    PrivilegedGPUPod = Kind.ADMISSION, "drop privileged: true"
+    ReservedAnnotation = Kind.ADMISSION, "remove the annotation: gpu-usher writes it"
+    InvalidAnnotation = Kind.ADMISSION, "write the annotation as README says"
+    NoProductLeft = Kind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"
+    PolicyConflict = Kind.ADMISSION, "change the annotation or one of the policies named"
+    RuntimeClassMissing = Kind.ADMISSION, "create the RuntimeClass, or drop runtimeClassName from the policy"
+    BypassesScheduling = Kind.ADMISSION, "remove spec.nodeName, and schedulerName unless the policy sets it"
+
+    @property
+    def kind(self) -> Kind:
+        """Who says it."""
+        return self.value[0]
+
+    @property
+    def remedy(self) -> str:
+        """The one thing to do about it."""
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why not. `message` is constant per cause (wanted values yes, node values no): kube-scheduler groups equal texts."""
+
+    code: Code
+    message: str
+
+    @property
+    def remedy(self) -> str:
+        """The one thing to do about it."""
+        return self.code.remedy
+
+    @property
+    def preemptible(self) -> bool:
+        """Tell whether evicting pods could change it: FailedNodes if so, else FailedAndUnresolvableNodes."""
+        return self.code.kind is Kind.FREE
+
+
+def reason(code: Code, wrong: str, wants: str = "") -> Reason:
+    """Say what is wrong and what is wanted, within MESSAGE_LIMIT characters."""
+    message = f"{wrong}: wants {wants}" if wants else wrong
+    return Reason(code, message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…")
+
+
+def either(choices: tuple[str, ...] | list[str]) -> str:
+    """Join with "or": `H100, H200 or L40S`."""
+    if len(choices) < 2:
+        return "".join(choices)
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
