@@ -76,7 +76,10 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What is free now: units by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes."""
+    """What is free now.
+
+    `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
+    """
 
     units: Mapping[str, int]
     gpus: tuple[int, ...] | None = None
@@ -184,7 +187,9 @@ def _single_profile(label: str) -> str | None:
     return profile.replace("+", ".") if found and profile != "INVALID" else None
 
 
-def _sharing(labels: Mapping[str, str], label: str, profile: str | None, offered: tuple[tuple[str, int], ...]) -> Sharing:
+def _sharing(
+    labels: Mapping[str, str], label: str, profile: str | None, offered: tuple[tuple[str, int], ...]
+) -> Sharing:
     """Say what one unit of the whole-GPU resource is.
 
     With `renameByDefault` the shared resource has a name of its own, and the plain one, where offered, is whole.

@@ -31,7 +31,13 @@ def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T 
     return value
 
 
-_NAMES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "a boolean"}
+_NAMES: Mapping[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "an integer",
+    bool: "a boolean",
+}
 
 
 def _json_name(value: object) -> str:

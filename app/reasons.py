@@ -23,7 +23,10 @@ class Kind(Enum):
 class Code(Enum):
     """One cause each; the value is (kind, remedy)."""
 
-    ProductNotAllowed = Kind.CLASS, "allow one of this fleet's products in gpu-usher.io/products or the policy"
+    ProductNotAllowed = (
+        Kind.CLASS,
+        "allow one of this fleet's products in gpu-usher.io/products or the policy",
+    )
     DriverTooOld = Kind.CLASS, "upgrade the node's driver, or use an image built for an older CUDA"
     DriverUnknown = Kind.CLASS, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
     ImageRequirementUnmet = (
@@ -47,7 +50,10 @@ class Code(Enum):
     ResourceNotOffered = Kind.CLASS, "ask for a resource that some node offers, or start the device plugin"
     RequestExceedsNode = Kind.CLASS, "ask for fewer GPUs per pod, or add larger nodes"
     InsufficientGPUs = Kind.FREE, "wait for GPUs to be freed, or add nodes"
-    GPUMemoryBudgetExceeded = Kind.FREE, "declare less gpu-usher.io/gpu-memory, or wait for a share to be freed"
+    GPUMemoryBudgetExceeded = (
+        Kind.FREE,
+        "declare less gpu-usher.io/gpu-memory, or wait for a share to be freed",
+    )
     LayoutDoesNotFit = Kind.FREE, "wait for slices to be freed, or ask for a smaller profile"
     RequestsOnly = Kind.ADMISSION, "set the same amount in resources.limits"
     RequestLimitMismatch = Kind.ADMISSION, "make requests equal to limits"
@@ -77,7 +83,10 @@ class Code(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why not. `message` is constant per cause (wanted values yes, node values no): kube-scheduler groups equal texts."""
+    """Why not.
+
+    `message` is constant per cause (wanted values yes, node values no): kube-scheduler groups equal texts.
+    """
 
     code: Code
     message: str

@@ -89,8 +89,9 @@ def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Requirem
     if operator == "DoesNotExist" and not chosen:
         return Requirement(key, absent_allowed=True)
     if operator in ("Gt", "Lt") and len(chosen) == 1 and (bound := next(iter(chosen))).lstrip("-").isdecimal():
-        side = "greater_than" if operator == "Gt" else "less_than"
-        return Requirement(key, complement=True, **{side: int(bound)})
+        if operator == "Gt":
+            return Requirement(key, complement=True, greater_than=int(bound))
+        return Requirement(key, complement=True, less_than=int(bound))
     raise BadInput(f"{key}: got operator {operator!r} with {len(chosen)} values, wants one of {', '.join(OPERATORS)}")
 
 

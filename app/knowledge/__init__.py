@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU facts as data: products, MIG profiles, CUDA and drivers, images, resource families. Loaded once, never `if` chains."""
+"""GPU facts as data: products, MIG profiles, CUDA and drivers, images, resource families."""

@@ -6,7 +6,7 @@ compatibility → no; and, apart from drivers, the range of compute capabilities
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -80,9 +80,10 @@ class CUDATables:
                 return False
         if floor_only:
             return True
-        same_major = [first for known, first in self.first_in.items() if known[0] == capability[0] and known <= capability]
+        same_major = [
+            first for known, first in self.first_in.items() if known[0] == capability[0] and known <= capability
+        ]
         return not same_major or min(same_major) <= cuda
-
 
     def unsupported(self, cuda: Version, floor_only: bool) -> frozenset[Version]:
         """List the known compute capabilities that a toolkit cannot serve."""
@@ -115,7 +116,7 @@ class CUDANeed:
     forward: tuple[tuple[int, Version], ...]
     capability_floor: Version | None
     unsupported: frozenset[Version]
-    evidence: str
+    evidence: str = field(compare=False)
 
     def floor(self, accept: Accept) -> Version:
         """Name the driver that is surely enough under `accept`: what messages tell people to want."""
@@ -174,8 +175,7 @@ def load_cuda(document: Mapping[str, Any]) -> CUDATables:
             for capability in row["compute_capabilities"]
         ),
         first_in={
-            parse_version(row["cc"]): parse_version(row["cuda"])
-            for row in document["compute_capability_first_toolkit"]
+            parse_version(row["cc"]): parse_version(row["cuda"]) for row in document["compute_capability_first_toolkit"]
         },
         capabilities=_capabilities(document),
     )

@@ -11,7 +11,7 @@ from app.versions import Version, parse_version, release, show_version
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
 LONGEST_IMAGE = 4096
-"""Characters looked at; Kubernetes sets no limit, and no registry accepts a longer reference (guess, measured nowhere)."""
+"""Characters looked at; Kubernetes sets no limit, and no registry accepts a longer reference (a guess)."""
 
 
 Branches = tuple[tuple[int, Version], ...]

@@ -23,7 +23,10 @@ LONGEST_PATTERN = 63
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One row of gpu_products.yaml. `nvlink` is true only where the GPUs are joined all-to-all (SXM, HGX, NVL72)."""
+    """One row of gpu_products.yaml. `nvlink` is true only where the GPUs are joined all-to-all (SXM, HGX, NVL72).
+
+    `aliases`: labels that older drivers wrote for it.
+    """
 
     label: str
     family: str
@@ -32,6 +35,7 @@ class Product:
     nvlink: bool
     datacenter: bool
     unsourced: bool
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,9 @@ def _glob(text: str) -> re.Pattern[str]:
             raise BadInput(f"product: got {text[:40]!r}, wants * as a whole token, as in NVIDIA-A100-SXM4-*")
     if len(text) > LONGEST_PATTERN or tokens.count("*") > 3:
         raise BadInput(f"product: got {text[:40]!r}, wants at most {LONGEST_PATTERN} characters and three stars")
-    return re.compile("^" + "-".join("[^-]+(?:-[^-]+)*" if token == "*" else re.escape(token) for token in tokens) + "$")
+    return re.compile(
+        "^" + "-".join("[^-]+(?:-[^-]+)*" if token == "*" else re.escape(token) for token in tokens) + "$"
+    )
 
 
 def load_products(rows: Iterable[Mapping[str, Any]]) -> Products:
@@ -134,6 +140,7 @@ def _product(row: Mapping[str, Any]) -> Product:
         nvlink=_all_to_all(row["nvlink"]),
         datacenter="geforce" not in row["product"].lower(),
         unsourced=bool(row.get("unsourced")),
+        aliases=tuple(row.get("aliases", ())),
     )
 
 

@@ -41,7 +41,8 @@ def load_knowledge(texts: Mapping[str, str]) -> Knowledge:
             cuda=load_cuda(documents["cuda_driver.yaml"]),
             images=load_images(documents["image_cuda.yaml"]),
             families=load_families(
-                documents["families.yaml"]["families"], documents["families.yaml"]["infrastructure_namespaces"]
+                documents["families.yaml"]["families"],
+                documents["families.yaml"]["infrastructure_namespaces"],
             ),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -54,7 +54,9 @@ def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
 def total(demand: Demand, node: Node) -> float:
     """Weigh the scorers: Σ weight x score ÷ Σ weight, in [0, 1]."""
     weights = demand.scores or DEFAULT_SCORES
-    value = sum(weight * _SCORERS[name](demand, node) for name, weight in weights) / sum(weight for _, weight in weights)
+    value = sum(weight * _SCORERS[name](demand, node) for name, weight in weights) / sum(
+        weight for _, weight in weights
+    )
     if demand.warned is not None and judge_class(demand.warned, node.node_class) is not None:
         return value * WARNED_SHARE
     return value

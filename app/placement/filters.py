@@ -224,7 +224,9 @@ def interconnect_present(demand: Demand, node: NodeClass) -> Reason | None:
         return None
     if node.nvlink is None:
         return reason(Code.GPUFactsMissing, "GPU interconnect unknown", "NVLink") if demand.refuse_unknown else None
-    sliced = node.mig_profile is not None or (bool(slice_profiles(node)) and any(profile_of(n) for n, _ in demand.resources))
+    sliced = node.mig_profile is not None or (
+        bool(slice_profiles(node)) and any(profile_of(n) for n, _ in demand.resources)
+    )
     if node.nvlink and not sliced:
         return None
     return reason(Code.InterconnectAbsent, "GPUs are not joined all-to-all", "NVLink")
@@ -260,4 +262,4 @@ FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units,)
 """In this order."""
 
 COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units})
-"""Free filters that repeat kube-scheduler's own count: off in filter behind a live scheduler (INTERFACES §10, Counts)."""
+"""Those that repeat kube-scheduler's own count: off in filter behind a live scheduler (INTERFACES §10, Counts)."""

@@ -15,7 +15,9 @@ from app.policy.demand import Demand
 Victims = TypeVar("Victims")
 
 
-def spare(demand: Demand, candidates: Mapping[str, Victims], nodes: Mapping[str, Node], empty: set[str]) -> dict[str, Victims]:
+def spare(
+    demand: Demand, candidates: Mapping[str, Victims], nodes: Mapping[str, Node], empty: set[str]
+) -> dict[str, Victims]:
     """Keep the candidates where the given victims help, each with its victims as given.
 
     `empty`: names of candidates without victims. A node we do not know is dropped: nothing says it would help.

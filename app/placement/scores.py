@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scorers: how well a node that fits would serve a demand, in [0, 1], higher is better. The tuple at the foot is all."""
+"""Scorers: how well a node that fits would serve a demand, in [0, 1], higher is better."""
 
 from collections.abc import Callable
 
-from app.knowledge.cuda import CUDANeed, Compatibility, judge_driver
+from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
 from app.nodes import Node
 from app.policy.demand import Demand
 from app.policy.schema import ScorerName

@@ -61,7 +61,9 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> Anno
     return Annotated(Needs(**read), workload_class, tuple(invalid), tuple(warnings))
 
 
-def read_products(text: str, products: Products) -> tuple[tuple[ProductPattern, ...] | None, tuple[ProductPattern, ...]]:
+def read_products(
+    text: str, products: Products
+) -> tuple[tuple[ProductPattern, ...] | None, tuple[ProductPattern, ...]]:
     """Read `H100, H200, !A10` into (allowed or None, denied).
 
     Raises BadInput.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA needs with their evidence: annotation → environment → image tag → unknown; the first hit of a container counts."""
+"""CUDA needs with their evidence: annotation → environment → image tag → unknown (first hit counts)."""
 
 from collections.abc import Iterator
 from dataclasses import replace

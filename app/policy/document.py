@@ -22,7 +22,9 @@ DEEPEST = 64
 _BOOLEANS = {"true": True, "false": False}
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)\.\d+")
-_AMBIGUOUS = re.compile(r"(?i:y|yes|n|no|on|off)|[+-]?0[0-9_]+|[+-]?\d[\d_]*(?::[0-5]?\d)+(?:\.\d*)?|(?:TRUE|True|FALSE|False)")
+_AMBIGUOUS = re.compile(
+    r"(?i:y|yes|n|no|on|off)|[+-]?0[0-9_]+|[+-]?\d[\d_]*(?::[0-5]?\d)+(?:\.\d*)?|(?:TRUE|True|FALSE|False)"
+)
 _NULLS = {"", "~", "null"}
 
 Path = tuple[str | int, ...]
@@ -57,12 +59,15 @@ def read_documents(file: str, text: str) -> tuple[Document, ...]:
             raise PolicyError(tuple(problems))
         nodes = [*yaml.compose_all(text, yaml.CSafeLoader)]
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
+        where = _place(error.problem_mark or error.context_mark)
         raise PolicyError((f"{file}:{where}: not YAML: {error.problem}",)) from error
     except yaml.YAMLError as error:
         raise PolicyError((f"{file}:1:1: not YAML: {str(error).splitlines()[0]}",)) from error
     return tuple(_document(file, node) for node in nodes if not _empty(node))
+
+
+def _place(mark: Any) -> str:
+    return f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
 
 
 def _empty(node: Any) -> bool:
@@ -73,7 +78,7 @@ def _structure_problems(file: str, text: str) -> Iterator[str]:
     """Find anchors, aliases and too deep nesting on the event stream, before anything is built."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
-        where = f"{file}:{event.start_mark.line + 1}:{event.start_mark.column + 1}"
+        where = f"{file}:{_place(event.start_mark)}"
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             yield f"{where}: anchors and aliases are refused, write the value out"
             return
@@ -106,7 +111,7 @@ def _mapping(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        where = f"{file}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        where = f"{file}:{_place(key_node.start_mark)}"
         if not isinstance(key_node, yaml.ScalarNode):
             problems.append(f"{where}: a key that is no word, wants a field name")
             continue
@@ -128,7 +133,7 @@ def _scalar(node: Any, problems: list[str], file: str) -> Any:
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     if _AMBIGUOUS.fullmatch(text):
-        where = f"{file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+        where = f"{file}:{_place(node.start_mark)}"
         problems.append(f'{where}: {text} means different things to different YAML readers, quote it: "{text}"')
         return text
     if _INTEGER.fullmatch(text):

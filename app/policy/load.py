@@ -94,7 +94,10 @@ def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
 def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
     """Find what the schema cannot say: selectors, product names, the reach of workload classes."""
     match, spec = policy.spec.match, policy.spec
-    for name, selector in (("namespaceSelector", match.namespace_selector), ("podSelector", match.pod_selector)):
+    for name, selector in (
+        ("namespaceSelector", match.namespace_selector),
+        ("podSelector", match.pod_selector),
+    ):
         try:
             _selector(selector)
         except BadInput as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.knowledge.cuda import Accept
+from app.knowledge.cuda import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.pods import Pod, gpu_amounts, gpu_containers
@@ -161,11 +161,11 @@ def _cuda(
     policies: list[Policy],
     sources: list[tuple[str, Needs]],
     knowledge: Knowledge,
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+) -> tuple[tuple[CUDANeed, ...], tuple[CUDANeed, ...]]:
     """Collect (required, wished) needs: stated minimums, and what images say where no annotation speaks first."""
     stated = [(origin, needs.cuda) for origin, needs in sources if needs.cuda]
     required = [minimum_need(cuda, _who(origin), knowledge) for origin, cuda in stated]
-    wished = []
+    wished: list[CUDANeed] = []
     from_image = _first(policies, lambda spec: spec.placement.cuda.from_image if spec.placement.cuda else None)
     if from_image and not any(origin == "annotation" for origin, _ in stated):
         asking = gpu_containers(pod, (name for name, _ in resources))
@@ -205,7 +205,9 @@ def _admission(policies: list[Policy]) -> AdmissionRules:
     return AdmissionRules(
         runtime_class_name=_first(policies, lambda spec: spec.admission.runtime_class_name),
         scheduler_name=_first(policies, lambda spec: spec.admission.scheduler_name),
-        from_node_taints=bool(next((each.from_node_taints for each in tolerations if each.from_node_taints is not None), False)),
+        from_node_taints=bool(
+            next((each.from_node_taints for each in tolerations if each.from_node_taints is not None), False)
+        ),
         toleration_keys=tuple(sorted({key for each in tolerations for key in each.keys})),
         requests_only=strictest("requests_only"),
         mismatch=strictest("mismatch"),
@@ -265,7 +267,16 @@ def _all_accept(form: str, sources: list[tuple[str, Needs]]) -> bool:
 def _origins(sources: list[tuple[str, Needs]], policies: list[Policy]) -> Iterator[tuple[str, str]]:
     """Say who asked for what; several may have asked for the same."""
     for origin, needs in sources:
-        for name in ("allow", "deny", "cuda", "memory_mib", "compute_capability", "sharing", "mig_profile", "nvlink"):
+        for name in (
+            "allow",
+            "deny",
+            "cuda",
+            "memory_mib",
+            "compute_capability",
+            "sharing",
+            "mig_profile",
+            "nvlink",
+        ):
             if getattr(needs, name):
                 yield name, origin
     for name in ("runtime_class_name", "scheduler_name", "max_gpus_per_pod"):

@@ -115,7 +115,9 @@ class Match(_Document):
     namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
     pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
     workload_class: tuple[WorkloadClass, ...] | None = Field(
-        default=None, strict=False, description="annotation gpu-usher.io/workload-class; needs priority < 1000"
+        default=None,
+        strict=False,
+        description="annotation gpu-usher.io/workload-class; needs priority < 1000",
     )
 
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target does its own set-up; `make` alone lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help setup run demo test test-long check format bench lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make the environment in .venv, from the hash-pinned lock
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: set PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(STAMP) ## serve the demo fleet on loopback; Ctrl-C stops it
+	@$(BIN)/gpu-usher serve --demo
+
+demo: $(STAMP) ## play the recorded payloads against `make run`, or against a server of its own
+	@$(BIN)/gpu-usher demo
+
+test: $(STAMP) ## run the tests
+	@$(BIN)/python -m pytest -m "not long"
+
+test-long: $(STAMP) ## run every test, the long ones too
+	@$(BIN)/python -m pytest
+
+check: $(STAMP) ## what must pass at each commit: format, lint, types, layers, tests
+	@$(BIN)/ruff format --check app tests
+	@$(BIN)/ruff check app tests
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -m "not long"
+
+format: $(STAMP) ## format, and fix what can be fixed by itself
+	@$(BIN)/ruff format app tests
+	@$(BIN)/ruff check --fix app tests
+
+bench: $(STAMP) ## measure the budgets, as CPU time and as ratio to an echo
+	@$(BIN)/python -m tests.bench
+
+lock: $(STAMP) ## resolve the dependencies again
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade pyproject.toml --group dev -o requirements-dev.lock
+
+clean: ## remove the environment and what was made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache certs/*.crt certs/*.key

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One review: mutate, validate the result, and put on record what was done and why."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.admission.case import WARNING_LIMIT, Case, Change, Fleet, one_line
+from app.admission.mutate import MUTATORS
+from app.admission.patch import Operation, apply, put
+from app.admission.validate import VALIDATORS
+from app.knowledge.tables import Knowledge
+from app.pods import DECISION, PREFIX, read_pod
+from app.policy.load import PolicySet
+from app.policy.match import rule_on
+from app.policy.schema import Action
+from app.reasons import Reason
+
+DECISION_VERSION = 1
+MOST_WARNINGS = 3
+"""Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""
+EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
+"""Namespace labels; "true" exempts. A pod's own label never does (F21)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a review happens: the policies in force, the fleet as known now, the fact tables."""
+
+    policies: PolicySet
+    fleet: Fleet
+    knowledge: Knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to a review. `operations` is empty where nothing changes; `reasons` is empty where it is allowed.
+
+    `concerned`: the object asks for a GPU and was judged. `record`: what was done, in the order it was done.
+    """
+
+    concerned: bool
+    operations: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    record: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """Tell whether the object is let in."""
+        return not self.reasons
+
+
+UNCONCERNED = Verdict(concerned=False)
+
+
+def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:
+    """Repair a Pod and judge the result. `labels` are the namespace's.
+
+    Raises MalformedPod, QuantityError for shapes that Kubernetes would refuse too.
+    """
+    case = _open(document, namespace, labels, setting)
+    if case is None:
+        return UNCONCERNED
+    operations: list[Operation] = []
+    changes: list[tuple[Action, Change]] = []
+    for rule, mutator in MUTATORS:
+        action = case.ruling.action(rule)
+        done = [] if action is Action.Off else list(mutator(case))
+        changes += [(action, change) for change in done]
+        if action is Action.Enforce:
+            operations += [each for change in done for each in change.operations]
+            case = _after(case, [each for change in done for each in change.operations])
+    reasons, said = _validate(case)
+    if reasons:
+        return Verdict(True, warnings=_limited([*said]), reasons=reasons, policies=case.ruling.policies)
+    record = tuple(_recorded(action, change) for action, change in changes)
+    warnings = [
+        *said,
+        *(text for action, change in changes if (text := _spoken(action, change))),
+        *case.ruling.warnings,
+    ]
+    operations += (written := _decision(case, record, changed=bool(operations)))
+    if written and DECISION in case.pod.annotations:
+        warnings.append(f"{DECISION} did not fit the pod and was rewritten")
+    return Verdict(True, tuple(operations), _limited(warnings), (), record, case.ruling.policies)
+
+
+def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:
+    """Judge a Pod as it is; never a patch.
+
+    Raises MalformedPod, QuantityError.
+    """
+    case = _open(document, namespace, labels, setting)
+    if case is None:
+        return UNCONCERNED
+    reasons, said = _validate(case)
+    return Verdict(True, warnings=_limited(said), reasons=reasons, policies=case.ruling.policies)
+
+
+def exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
+    """Tell whether a namespace is exempt, by label or as infrastructure by name (INTERFACES §10)."""
+    return knowledge.families.infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
+
+
+def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Case | None:
+    """Read the Pod; None if it asks for no GPU (zero is no GPU, F9) or its namespace is exempt."""
+    pod = read_pod(document, namespace)
+    is_gpu = setting.knowledge.families.of
+    asks = any(is_gpu(name) and each.asks(name) != 0 for each in pod.containers for name in pod.resources())
+    if not asks or exempt(pod.namespace, labels, setting.knowledge):
+        return None
+    ruling = rule_on(pod, labels, setting.policies, setting.knowledge)
+    return Case(document, pod, ruling, setting.fleet, setting.knowledge)
+
+
+def _after(case: Case, operations: list[Operation]) -> Case:
+    if not operations:
+        return case
+    document = apply(case.document, operations)
+    return replace(case, document=document, pod=read_pod(document, case.pod.namespace))
+
+
+def _validate(case: Case) -> tuple[tuple[Reason, ...], list[str]]:
+    """Run every validator: (reasons to refuse, warnings instead of refusals)."""
+    reasons: list[Reason] = []
+    warnings: list[str] = []
+    for rule, validator in VALIDATORS:
+        action = case.ruling.action(rule) if rule else Action.Enforce
+        if action is Action.Enforce:
+            reasons.extend(validator(case))
+        elif action is Action.Warn:
+            warnings.extend(f"{found.message} (policy only warns)" for found in validator(case))
+    return tuple(dict.fromkeys(reasons)), warnings
+
+
+def _recorded(action: Action, change: Change) -> str:
+    return change.record if action is Action.Enforce else f"{action.value}: {change.record}"
+
+
+def _spoken(action: Action, change: Change) -> str | None:
+    if action is Action.Warn:
+        return f"not done, policy only warns: {change.record}"
+    return change.warning if action is Action.Enforce else None
+
+
+def _limited(warnings: list[str]) -> tuple[str, ...]:
+    lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
+    if len(lines) <= MOST_WARNINGS:
+        return tuple(lines)
+    return (*lines[: MOST_WARNINGS - 1], f"{len(lines) - MOST_WARNINGS + 1} more, see annotation {DECISION}")
+
+
+def _decision(case: Case, record: tuple[str, ...], changed: bool) -> list[Operation]:
+    """Write the decision annotation, unless nothing changed and the one there fits the pod.
+
+    A record for people; nothing reads it to decide. No time and no random value, so that it is idempotent.
+    """
+    of = _fingerprint(case)
+    if not changed and _fits(case.pod.annotations.get(DECISION), of):
+        return []
+    value = {
+        "v": DECISION_VERSION,
+        "policies": list(case.ruling.policies),
+        "hash": case.ruling.policy_hash[:12],
+        "actions": list(record),
+        "of": of,
+    }
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return [put(case.document, ("metadata", "annotations", DECISION), text)]
+
+
+def _fits(annotation: str | None, of: str) -> bool:
+    try:
+        found = json.loads(annotation or "null")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("v") == DECISION_VERSION and found.get("of") == of
+
+
+def _fingerprint(case: Case) -> str:
+    """Hash the parts of the Pod that decisions rest on.
+
+    Not the whole spec: in-tree admission plugins change that after us (CONTROL_PLANE §2.4), and a record that
+    no longer fits would be rewritten for nothing.
+    """
+    pod = case.pod
+    asked = [
+        [
+            each.name,
+            each.image,
+            each.env,
+            *([str(side.get(name, "")) for side in (each.requests, each.limits)]),
+        ]
+        for each in pod.containers
+        for name in case.gpu_resources()
+    ]
+    ours = sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION)
+    parts = [asked, ours, pod.runtime_class_name, pod.scheduler_name]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]

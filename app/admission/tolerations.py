@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tolerations from the taints that nodes really carry; only allow-listed keys, never another team's taint (F3)."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from app.admission.case import Case, Taint
+from app.placement.engine import judge_class
+
+Toleration = dict[str, str]
+
+
+def wanted_tolerations(case: Case) -> list[Toleration]:
+    """List the tolerations that the pod needs and lacks, in a fixed order.
+
+    A family's own taint key is tolerated even where no node carries it now: an autoscaler may bring one.
+    """
+    present = _present(case.document)
+    seen = _seen_taints(case)
+    wanted: list[Toleration] = []
+    for key in _allowed_keys(case):
+        taints = {taint for taint in seen if taint[0] == key}
+        if not taints and key in case.gpu_resources():
+            wanted.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
+        wanted.extend(_of_key(key, taints))
+    return [toleration for toleration in wanted if not any(covers(each, toleration) for each in present)]
+
+
+def _allowed_keys(case: Case) -> tuple[str, ...]:
+    """List the taint keys that may be tolerated: those of the asked families, and those of the policies."""
+    families = [case.knowledge.families.of(name) for name in case.gpu_resources()]
+    keys = [key for family in families if family for key in (family.whole, *family.taint_keys)]
+    return tuple(dict.fromkeys((*keys, *case.gpu_resources(), *case.ruling.admission.toleration_keys)))
+
+
+def _seen_taints(case: Case) -> set[Taint]:
+    """Collect the taints of the nodes that could serve the pod, now or with other pods gone."""
+    if not case.ruling.admission.from_node_taints:
+        return set()
+    demand = case.ruling.demand
+    return {taint for kin in case.fleet.kin if judge_class(demand, kin.node_class) is None for taint in kin.taints}
+
+
+def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
+    """Copy value and effect; `Exists` only where one effect comes with two values."""
+    by_effect: dict[str, set[str]] = {}
+    for _, value, effect in taints:
+        by_effect.setdefault(effect, set()).add(value)
+    for effect, values in sorted(by_effect.items()):
+        if len(values) == 1 and (value := next(iter(values))):
+            yield {"key": key, "operator": "Equal", "value": value, "effect": effect}
+        else:
+            yield {"key": key, "operator": "Exists", "effect": effect}
+
+
+def _present(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    spec = document.get("spec") or {}
+    return [each for each in spec.get("tolerations") or () if isinstance(each, dict)]
+
+
+def covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether a toleration tolerates all that another one does (core/v1 Toleration.ToleratesTaint)."""
+    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
+        return False
+    if toleration.get("key") and toleration.get("key") != other.get("key"):
+        return False
+    if (toleration.get("operator") or "Equal") == "Exists":
+        return True
+    same_value = (toleration.get("value") or "") == (other.get("value") or "")
+    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value

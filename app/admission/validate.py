@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Validators: why a GPU pod is refused. They judge the object alone; the tuple at the foot is the product."""
+
+from collections.abc import Callable, Iterator
+
+from app.admission.case import Case
+from app.pods import Container
+from app.policy.schema import Rule
+from app.quantity import whole
+from app.reasons import Code, Reason, reason
+
+Validator = Callable[[Case], Iterator[Reason]]
+
+
+def amounts_whole(case: Case) -> Iterator[Reason]:
+    """Refuse fractions and negatives in words that name the alternative (F8)."""
+    for container in case.pod.containers:
+        for resource in case.gpu_resources():
+            for amounts in (container.requests, container.limits):
+                amount = amounts.get(resource)
+                if amount is None:
+                    continue
+                if amount < 0:
+                    yield _about(container, Code.QuantityNegative, f"negative {resource}", "zero or more")
+                elif not whole(amount) and case.ruling.admission.fractional == "Deny":
+                    yield _about(container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number")
+
+
+def limits_present(case: Case) -> Iterator[Reason]:
+    """Refuse requests without limits, where the policy says so (F7)."""
+    if case.ruling.admission.requests_only != "Deny":
+        return
+    for container in case.pod.containers:
+        for resource in case.gpu_resources():
+            if resource not in container.limits and container.asks(resource) != 0:
+                yield _about(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
+
+
+def limits_equal_requests(case: Case) -> Iterator[Reason]:
+    """Refuse requests that differ from limits, where the policy says so (F7)."""
+    if case.ruling.admission.mismatch != "Deny":
+        return
+    for container in case.pod.containers:
+        for resource in case.gpu_resources():
+            both = resource in container.limits and resource in container.requests
+            if both and container.limits[resource] != container.requests[resource]:
+                yield _about(
+                    container,
+                    Code.RequestLimitMismatch,
+                    f"{resource} requests differ from limits",
+                    "one number",
+                )
+
+
+def not_too_many(case: Case) -> Iterator[Reason]:
+    """Refuse more GPUs than the policy allows a pod (F26)."""
+    allowed = case.ruling.admission.max_gpus_per_pod
+    asked = sum(amount for _, amount in case.amounts())
+    if allowed is not None and asked > allowed:
+        yield reason(Code.TooManyGPUs, f"{asked} GPUs asked", f"at most {allowed} per pod")
+
+
+def annotations_parse(case: Case) -> Iterator[Reason]:
+    """Refuse annotations that do not parse: a need nobody understands would be no need."""
+    if case.ruling.demand.invalid is not None:
+        yield case.ruling.demand.invalid
+
+
+def policies_agree(case: Case) -> Iterator[Reason]:
+    """Refuse a pod for which policies and annotations contradict each other."""
+    yield from case.ruling.conflicts
+
+
+def _about(container: Container, code: Code, wrong: str, wants: str) -> Reason:
+    return reason(code, f"container {container.name[:24]}: {wrong}", wants)
+
+
+VALIDATORS: tuple[tuple[Rule | None, Validator], ...] = (
+    (Rule.ExtendedResources, amounts_whole),
+    (Rule.ExtendedResources, limits_present),
+    (Rule.ExtendedResources, limits_equal_requests),
+    (Rule.MaxGPUsPerPod, not_too_many),
+    (None, annotations_parse),
+    (None, policies_agree),
+)
+"""All of them run, so that one answer names everything; a rule's action decides between refusal and warning."""

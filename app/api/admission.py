@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admission routes: AdmissionReview bytes in, AdmissionReview bytes out.
+
+A review that cannot be read is HTTP 400; a denial is HTTP 200 with allowed false, since the body of any
+other answer never reaches the user (CONTROL_PLANE §3).
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.admission.case import one_line
+from app.admission.review import UNCONCERNED, Setting, Verdict, mutate, validate
+from app.api.backend import Backend
+from app.api.wire import decode_json, encode
+from app.errors import MalformedPod, QuantityError, WireError
+from app.pods import member
+
+MESSAGE_LIMIT = 512
+"""Characters of a denial (ADM-28)."""
+
+Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
+REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """An answer, and what the log and the metrics say of it."""
+
+    body: bytes
+    verdict: Verdict
+    handled: bool
+    uid: str
+    namespace: str
+    name: str
+    dry_run: bool
+
+
+def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
+    """Answer one AdmissionReview. `verb`: mutate or validate.
+
+    Raises WireError for what no API server sends.
+    """
+    request = read_envelope(decode_json(body))
+    namespace = _text(request, "namespace") or "default"
+    document = _pod_of(request)
+    verdict = UNCONCERNED
+    if document is not None:
+        try:
+            verdict = REVIEWS[verb](document, namespace, backend.namespace_labels(namespace), backend.setting())
+        except (MalformedPod, QuantityError) as error:
+            raise WireError(400, f"request.object: {error}") from error
+    return Reviewed(
+        body=encode(_answer(request["uid"], verdict)),
+        verdict=verdict,
+        handled=document is not None,
+        uid=request["uid"],
+        namespace=namespace,
+        name=_text(request, "name") or "",
+        dry_run=request.get("dryRun") is True,
+    )
+
+
+def read_envelope(document: Any) -> Mapping[str, Any]:
+    """Check an AdmissionReview's envelope; gives its request.
+
+    Raises WireError 400.
+    """
+    if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
+        raise WireError(400, "body: wants an AdmissionReview object")
+    version = document.get("apiVersion")
+    if version != "admission.k8s.io/v1":
+        remedy = "set admissionReviewVersions: [v1] in the webhook configuration"
+        raise WireError(400, f"apiVersion: got {str(version)[:60]!r}, wants admission.k8s.io/v1: {remedy}")
+    request = document.get("request")
+    if not isinstance(request, dict):
+        raise WireError(400, "request: got nothing, wants an object")
+    if not isinstance(request.get("uid"), str) or not request["uid"]:
+        raise WireError(400, "request.uid: got nothing, wants a string")
+    return request
+
+
+def _pod_of(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Give the Pod of a CREATE; None for kinds and operations that are let through (INTERFACES §10, Rules)."""
+    resource = _member(request, "resource", dict) or {}
+    created = request.get("operation") == "CREATE" and not request.get("subResource")
+    if not created or resource.get("resource") != "pods" or resource.get("group") not in (None, ""):
+        return None
+    document: Mapping[str, Any] | None = _member(request, "object", dict)
+    return document
+
+
+def _text(request: Mapping[str, Any], key: str) -> str | None:
+    found: str | None = _member(request, key, str)
+    return found
+
+
+def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:
+    try:
+        return member(request, key, kind, "request.")
+    except MalformedPod as error:
+        raise WireError(400, str(error)) from error
+
+
+def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
+    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
+    if verdict.operations:
+        patch = encode([operation.as_json() for operation in verdict.operations])
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    if verdict.reasons:
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial(verdict)}
+    if verdict.concerned:
+        response["auditAnnotations"] = _audit(verdict)
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def denial(verdict: Verdict) -> str:
+    """Say on one line what is wrong and what to do about it."""
+    parts = [f"{each.message} ({each.remedy})" for each in verdict.reasons]
+    return one_line(f"gpu-usher: {'; '.join(parts)}", MESSAGE_LIMIT)
+
+
+def _audit(verdict: Verdict) -> dict[str, str]:
+    """Write the trail that lands in the API server's audit log; at most 256 bytes each (ADM-30)."""
+    codes = ",".join(each.code.name for each in verdict.reasons)
+    decision = codes or ("patched" if verdict.operations else "unchanged")
+    return {"decision": decision[:256], "policies": ",".join(verdict.policies)[:256]}

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TLS listener: five verbs for the API server and the scheduler, everything else 404.
+
+Handlers take raw bytes and return raw bytes: models on this path would cost more than the decision
+(OPERATIONS §4.3).
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
+
+from app.api.admission import Reviewed, review
+from app.api.backend import Backend
+from app.api.bodies import ADMISSION_LIMIT, EXTENDER_LIMIT, Bodies
+from app.api.extender import Answer, filter_nodes, preempt, prioritize
+from app.api.wire import status_body
+from app.errors import WireError
+from app.logs import LOGGER, event
+from app.metrics import Metrics
+
+JSON = "application/json"
+Verb = Callable[[bytes, Backend], Answer]
+EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
+    ("filter", filter_nodes),
+    ("prioritize", prioritize),
+    ("preempt", preempt),
+)
+ADMISSION_VERBS = ("mutate", "validate")
+
+
+def create_tls_app(backend: Backend, metrics: Metrics, role: str = "all") -> FastAPI:
+    """Build the application of the TLS listener. `role`: all, admission or extender."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    desk = Desk(backend, metrics)
+    if role != "extender":
+        for verb in ADMISSION_VERBS:
+            app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
+    if role != "admission":
+        for verb, answer in EXTENDER_VERBS:
+            app.add_route(f"/scheduler/{verb}", desk.extender_route(verb, answer), methods=["POST"])
+    app.add_exception_handler(404, _not_found)
+    app.add_exception_handler(405, _not_found)
+    return app
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    message = f"{request.method} {request.url.path[:200]}: no such route"
+    return Response(status_body(404, message), 404, media_type=JSON)
+
+
+class Desk:
+    """Where a request becomes an answer, a log line and a metric."""
+
+    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+        self._backend = backend
+        self._metrics = metrics
+        self._bodies = Bodies()
+
+    def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
+        """Make the handler of mutate or validate."""
+
+        def answer(body: bytes) -> tuple[bytes, str]:
+            reviewed = review(body, verb, self._backend)
+            return reviewed.body, self._note_review(verb, reviewed)
+
+        return self._route(verb, ADMISSION_LIMIT, answer)
+
+    def extender_route(self, verb: str, verb_answer: Verb) -> Callable[[Request], Awaitable[Response]]:
+        """Make the handler of an extender verb."""
+
+        def answer(body: bytes) -> tuple[bytes, str]:
+            answered = verb_answer(body, self._backend)
+            return answered.body, self._note_answer(verb, answered)
+
+        return self._route(verb, EXTENDER_LIMIT, answer)
+
+    def _route(
+        self, verb: str, limit: int, answer: Callable[[bytes], tuple[bytes, str]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            started = time.perf_counter()
+            try:
+                async with self._bodies.read(request, limit) as body:
+                    content, outcome = answer(body)
+                response = Response(content, media_type=JSON)
+            except WireError as error:
+                response, outcome = self._refused(verb, error)
+            except Exception:  # noqa: BLE001  # the edge: a bug is an honest 500, failurePolicy decides
+                response, outcome = self._failed(verb)
+            self._metrics.requests.labels(verb, outcome).inc()
+            self._metrics.duration.labels(verb).observe(time.perf_counter() - started)
+            return response
+
+        return handle
+
+    def _refused(self, verb: str, error: WireError) -> tuple[Response, str]:
+        if error.status == 413:
+            self._metrics.oversized.labels(verb).inc()
+        event(f"{verb} not answered", logging.WARNING, status=error.status, error=str(error))
+        headers = {"Connection": "close"} if error.status == 413 else None
+        return Response(status_body(error.status, str(error)), error.status, headers, JSON), f"http_{error.status}"
+
+    def _failed(self, verb: str) -> tuple[Response, str]:
+        self._metrics.internal_errors.labels(verb).inc()
+        LOGGER.exception("%s failed", verb)
+        return Response(status_body(500, f"gpu-usher: {verb} failed, see its log"), 500, media_type=JSON), "http_500"
+
+    def _note_review(self, verb: str, reviewed: Reviewed) -> str:
+        verdict = reviewed.verdict
+        for refusal in verdict.reasons:
+            self._metrics.refusals.labels(verb, refusal.code.name).inc()
+        if not verdict.concerned:
+            return "unconcerned" if reviewed.handled else "unhandled"
+        outcome = "patched" if verdict.operations else "allowed"
+        if not verdict.allowed:
+            outcome = "denied"
+        event(
+            verb,
+            uid=reviewed.uid,
+            namespace=reviewed.namespace,
+            pod=reviewed.name,
+            decision=outcome,
+            reasons=[each.code.name for each in verdict.reasons],
+            actions=list(verdict.record),
+            policies=list(verdict.policies),
+            dry_run=reviewed.dry_run,
+        )
+        return outcome
+
+    def _note_answer(self, verb: str, answered: Answer) -> str:
+        for code, count in answered.refused.items():
+            self._metrics.refusals.labels(verb, code.name).inc(count)
+        if verb == "preempt":
+            self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
+        event(
+            verb,
+            pod=answered.pod,
+            asked=answered.asked,
+            kept=answered.kept,
+            reasons={code.name: count for code, count in answered.refused.items()},
+            error=answered.error,
+        )
+        if answered.error:
+            return "error"
+        return "none_fits" if answered.asked and not answered.kept else "answered"

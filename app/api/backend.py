@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the routes need of the rest of the service; service.py provides it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from app.admission.review import Setting
+from app.nodes import Node
+from app.policy.demand import Demand
+from app.policy.match import Ruling
+from app.reasons import Reason
+
+
+class Appraised(Protocol):
+    """The verdicts on all known nodes for one demand."""
+
+    @property
+    def feasible(self) -> set[str]:
+        """Names of the nodes that fit."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, Reason]:
+        """Why the others do not."""
+        ...
+
+    def totals(self, names: Iterable[str]) -> list[float]:
+        """Totals of nodes, in the order asked."""
+        ...
+
+
+class Backend(Protocol):
+    """The service behind the routes."""
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All known nodes."""
+        ...
+
+    @property
+    def recount(self) -> bool:
+        """Repeat kube-scheduler's own counts in filter."""
+        ...
+
+    @property
+    def best_only(self) -> bool:
+        """Answer filter with the best node alone."""
+        ...
+
+    def setting(self) -> Setting:
+        """Policies, fleet and facts for a review."""
+        ...
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Labels of a namespace."""
+        ...
+
+    def ruling(self, pod: Mapping[str, Any]) -> Ruling:
+        """What policies and annotations say about a Pod as the scheduler sends it."""
+        ...
+
+    def appraise(self, demand: Demand) -> Appraised:
+        """Judge all nodes for a demand."""
+        ...
+
+    def unready(self) -> str | None:
+        """Why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        ...
+
+    def health(self) -> dict[str, Any]:
+        """The body of /readyz."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The body of /statusz."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether the event loop's heartbeat is recent."""
+        ...

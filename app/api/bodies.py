@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request bodies, read whole or refused whole: 413 past the route's limit, 503 where too many large ones are held."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import ClientDisconnect, Request
+
+from app.errors import WireError
+
+ADMISSION_LIMIT = 8 << 20
+"""Bytes; etcd keeps objects to about 1.5 MiB, a review holds two (INTERFACES §10, Body limits)."""
+EXTENDER_LIMIT = 128 << 20
+"""Bytes; 5,000 whole nodes are 102 MB (OPERATIONS §4.3)."""
+LARGE = 8 << 20
+LARGE_AT_ONCE = 2
+
+
+class Bodies:
+    """Reads bodies, and counts the large ones in hand."""
+
+    def __init__(self) -> None:
+        self._large = 0
+
+    @asynccontextmanager
+    async def read(self, request: Request, limit: int) -> AsyncIterator[bytes]:
+        """Read a body and hold it while it is answered.
+
+        Raises WireError 413 past the limit, 503 for a third large body at once, 400 if the caller went away.
+        """
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced[:20]) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size, counted = 0, False
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+                if size > LARGE and not counted:
+                    self._take_large()
+                    counted = True
+                parts.append(part)
+            yield b"".join(parts) if len(parts) != 1 else parts[0]
+        except ClientDisconnect as error:
+            raise WireError(400, "body: the caller went away") from error
+        finally:
+            self._large -= counted
+
+    def _take_large(self) -> None:
+        if self._large >= LARGE_AT_ONCE:
+            raise WireError(503, f"busy with {LARGE_AT_ONCE} bodies over {LARGE >> 20} MiB")
+        self._large += 1
+
+
+def _too_large(limit: int) -> WireError:
+    return WireError(413, f"body: larger than {limit >> 20} MiB, wants at most that")

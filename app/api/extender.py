@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extender routes: ExtenderArgs bytes in, the scheduler's answers out; the form of the request is mirrored.
+
+No await, no I/O: each verb reads the state as it stands and answers (DESIGN §2).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from app.api.backend import Backend
+from app.api.wire import (
+    ExtenderArgs,
+    HostPriority,
+    decode_extender_args,
+    decode_node,
+    decode_preemption_args,
+    encode,
+    member_folded,
+)
+from app.errors import BadInput, MalformedPod, QuantityError, WireError
+from app.nodes import Node, read_node
+from app.placement.engine import Candidate, judge, total, winner_of, wire_scores
+from app.placement.preempt import spare
+from app.policy.demand import Demand
+from app.policy.match import Ruling
+from app.reasons import Code, Reason, reason
+
+NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, and what the log and the metrics say of it. `refused`: how many nodes, by reason."""
+
+    body: bytes
+    pod: str = ""
+    asked: int = 0
+    kept: int = 0
+    refused: Mapping[Code, int] = field(default_factory=dict)
+    error: str | None = None
+
+
+def filter_nodes(body: bytes, backend: Backend) -> Answer:
+    """Answer filter: which of the given nodes fit, and why the others do not.
+
+    Raises WireError 400.
+    """
+    args = decode_extender_args(body)
+    if (problem := backend.unready()) is not None:
+        return Answer(encode({"Error": problem}), _name(args.Pod), error=problem)
+    demand = _ruling(args.Pod, backend).demand
+    if args.NodeNames is not None:
+        return _filter_names(args, args.NodeNames, demand, backend)
+    return _filter_full(args, demand, backend)
+
+
+def _filter_names(args: ExtenderArgs, names: list[str], demand: Demand, backend: Backend) -> Answer:
+    appraised = backend.appraise(demand)
+    feasible, refused = appraised.feasible, appraised.refused
+    if feasible.issuperset(names):
+        kept, failures = names, {}
+    else:
+        kept = [name for name in names if name in feasible]
+        failures = {name: refused.get(name, NOT_KNOWN) for name in names if name not in feasible}
+    if backend.best_only and kept:
+        winner = winner_of(_candidates(kept, appraised.totals(kept), backend.nodes))
+        kept = [winner.name] if winner else kept
+        failures = {}
+    return _filtered(args, {"NodeNames": kept}, len(names), len(kept), failures)
+
+
+def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer:
+    raws, nodes = _full_nodes(args, backend)
+    verdicts = [judge(demand, node, backend.recount) for node in nodes]
+    failures = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
+    kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
+    if backend.best_only and kept:
+        fitting = [nodes[index] for index in kept]
+        winner = winner_of(_candidates_of(fitting, [total(demand, node) for node in fitting]))
+        kept = [index for index in kept if winner and nodes[index].name == winner.name]
+        failures = {}
+    items = [raws[index] for index in kept]
+    return _filtered(args, {"Nodes": {"metadata": {}, "items": items}}, len(nodes), len(kept), failures)
+
+
+def _filtered(
+    args: ExtenderArgs, answer: dict[str, Any], asked: int, kept: int, failures: Mapping[str, Reason]
+) -> Answer:
+    by_map: dict[str, dict[str, str]] = {"FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
+    for name, refusal in failures.items():
+        where = "FailedNodes" if refusal.preemptible else "FailedAndUnresolvableNodes"
+        by_map[where][name] = refusal.message
+    body = encode({**answer, **by_map, "Error": ""})
+    return Answer(body, _name(args.Pod), asked, kept, Counter(each.code for each in failures.values()))
+
+
+def prioritize(body: bytes, backend: Backend) -> Answer:
+    """Answer prioritize: one integer 0..10 per given node, the winner 10; all 0 without a view of the cluster.
+
+    Raises WireError 400.
+    """
+    args = decode_extender_args(body)
+    demand = _ruling(args.Pod, backend).demand
+    if args.NodeNames is not None:
+        names: Sequence[str] = args.NodeNames
+        totals = backend.appraise(demand).totals(names)
+        candidates = _candidates(names, totals, backend.nodes)
+    else:
+        nodes = _full_nodes(args, backend)[1]
+        names = [node.name for node in nodes]
+        totals = [total(demand, node) for node in nodes]
+        candidates = _candidates_of(nodes, totals)
+    if backend.unready() is not None:
+        scores = [0] * len(names)
+    else:
+        scores = _scores(names, totals, candidates, demand.ranked)
+    body = encode([HostPriority(name, score) for name, score in zip(names, scores, strict=True)])
+    return Answer(body, _name(args.Pod), len(names), len(names))
+
+
+def _scores(names: Sequence[str], totals: list[float], candidates: Iterable[Candidate], ranked: bool) -> list[int]:
+    if not names:
+        return []
+    winner = winner_of(candidates)
+    return wire_scores(totals, names.index(winner.name) if winner else 0, ranked)
+
+
+def _candidates(names: Sequence[str], totals: list[float], nodes: Mapping[str, Node]) -> Iterable[Candidate]:
+    """Give those with the highest total only: none of the others can be first in order."""
+    highest = max(totals, default=0.0)
+    for name, value in zip(names, totals, strict=True):
+        if value == highest:
+            node = nodes.get(name)
+            yield Candidate(value, node.tie if node else 0, name)
+
+
+def _candidates_of(nodes: Iterable[Node], totals: Iterable[float]) -> Iterable[Candidate]:
+    return (Candidate(value, node.tie, node.name) for node, value in zip(nodes, totals, strict=True))
+
+
+def preempt(body: bytes, backend: Backend) -> Answer:
+    """Answer preempt: the candidates on which evicting the given victims would let the pod run.
+
+    Always as NodeNameToMetaVictims (CONTROL_PLANE §5.8). Raises WireError 400, and 503 while the state is
+    not known: then nothing is evicted.
+    """
+    args = decode_preemption_args(body)
+    if (problem := backend.unready()) is not None:
+        raise WireError(503, problem)
+    demand = _ruling(args.Pod, backend).demand
+    candidates = args.NodeNameToMetaVictims
+    if candidates is None:
+        candidates = {name: _meta(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
+    empty = {name for name, victims in candidates.items() if not member_folded(victims, "Pods")}
+    kept = spare(demand, candidates, backend.nodes, empty)
+    return Answer(encode({"NodeNameToMetaVictims": kept}), _name(args.Pod), len(candidates), len(kept))
+
+
+def _meta(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
+    """Write whole victims as UIDs; how many and in which order stays as given."""
+    pods = member_folded(victims, "Pods")
+    if pods is not None and not isinstance(pods, list):
+        raise WireError(400, f"NodeNameToVictims[{name[:80]}].Pods: wants a list")
+    uids = [_uid(pod, f"NodeNameToVictims[{name[:80]}].Pods[{index}]") for index, pod in enumerate(pods or ())]
+    violations = member_folded(victims, "NumPDBViolations") or 0
+    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+
+
+def _uid(pod: Any, where: str) -> str:
+    metadata = pod.get("metadata") if isinstance(pod, dict) else None
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    if not isinstance(uid, str):
+        raise WireError(400, f"{where}.metadata.uid: got nothing, wants a string")
+    return uid
+
+
+def _full_nodes(args: ExtenderArgs, backend: Backend) -> tuple[list[msgspec.Raw], list[Node]]:
+    """Read the nodes of full-node mode: facts as given, what is free as the state has it."""
+    raws = (args.Nodes.items if args.Nodes else None) or []
+    knowledge = backend.setting().knowledge
+    nodes = []
+    for index, raw in enumerate(raws):
+        try:
+            node = read_node(decode_node(raw), knowledge)
+        except BadInput as error:
+            raise WireError(400, f"Nodes.items[{index}]: {error}") from error
+        known = backend.nodes.get(node.name)
+        nodes.append(replace(node, free=known.free) if known else node)
+    return raws, nodes
+
+
+def _ruling(pod: Mapping[str, Any] | None, backend: Backend) -> Ruling:
+    try:
+        return backend.ruling(pod or {})
+    except (MalformedPod, QuantityError) as error:
+        raise WireError(400, f"Pod: {error}") from error
+
+
+def _name(pod: Mapping[str, Any] | None) -> str:
+    metadata = (pod or {}).get("metadata")
+    if not isinstance(metadata, dict):
+        return ""
+    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"

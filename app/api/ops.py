@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations listener: probes, metrics, version; plain HTTP for the kubelet and Prometheus."""
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from app import __version__
+from app.api.backend import Backend
+from app.api.wire import encode, status_body
+from app.metrics import Metrics
+
+JSON = "application/json"
+
+
+def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
+    """Build the application of the operations listener."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    started = False
+
+    def ready(_request: Request) -> Response:
+        nonlocal started
+        health = backend.health()
+        started = started or health["ready"]
+        return Response(encode(health), 200 if health["ready"] else 503, media_type=JSON)
+
+    def startup(request: Request) -> Response:
+        return Response(encode({"started": True}), media_type=JSON) if started else ready(request)
+
+    def live(_request: Request) -> Response:
+        alive = backend.alive()
+        return Response(encode({"alive": alive}), 200 if alive else 503, media_type=JSON)
+
+    def version(_request: Request) -> Response:
+        return Response(encode({"version": __version__}), media_type=JSON)
+
+    def scrape(_request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def not_found(request: Request, _error: Exception) -> Response:
+        return Response(status_body(404, f"{request.url.path[:200]}: no such route"), 404, media_type=JSON)
+
+    routes = {"/readyz": ready, "/startupz": startup, "/livez": live, "/version": version, "/metrics": scrape}
+    for path, handler in routes.items():
+        app.add_route(path, on_loop(handler))
+    app.add_exception_handler(404, not_found)
+    return app
+
+
+def on_loop(handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """Run a quick handler on the event loop; as a plain function it would go to a thread and race with the state."""
+
+    async def handle(request: Request) -> Response:
+        return handler(request)
+
+    return handle

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The people listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from app import __version__
+from app.admission.patch import apply
+from app.admission.review import mutate
+from app.api.admission import denial
+from app.api.backend import Backend
+from app.api.bodies import ADMISSION_LIMIT, Bodies
+from app.api.ops import on_loop
+from app.api.wire import decode_json, encode, status_body
+from app.errors import MalformedPod, QuantityError, WireError
+from app.explain.pod import explain
+from app.pods import member
+
+JSON = "application/json"
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def create_people_app(backend: Backend) -> FastAPI:
+    """Build the application of the people listener."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    bodies = Bodies()
+
+    def posted(answer: Callable[[Mapping[str, Any], Backend], dict[str, Any]]) -> Callable[[Request], Any]:
+        async def handle(request: Request) -> Response:
+            try:
+                async with bodies.read(request, ADMISSION_LIMIT) as body:
+                    return Response(encode(answer(_pod(body), backend)), media_type=JSON)
+            except WireError as error:
+                return Response(status_body(error.status, str(error)), error.status, media_type=JSON)
+            except (MalformedPod, QuantityError) as error:
+                return Response(status_body(400, f"Pod: {error}"), 400, media_type=JSON)
+
+        return handle
+
+    app.add_route("/explain", posted(explain_pod), methods=["POST"])
+    app.add_route("/dry-run", posted(dry_run), methods=["POST"])
+    app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
+    app.add_route("/", on_loop(lambda _: Response(_page(backend), media_type="text/html", headers=PAGE_HEADERS)))
+    return app
+
+
+def _pod(body: bytes) -> Mapping[str, Any]:
+    document = decode_json(body)
+    if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
+        raise WireError(400, "body: wants a Pod as JSON")
+    return document
+
+
+def explain_pod(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """Explain where a Pod fits, as it would be after admission.
+
+    Raises MalformedPod, QuantityError.
+    """
+    verdict = mutate(document, _namespace(document), _labels(document, backend), backend.setting())
+    admitted = apply(document, verdict.operations)
+    found = explain(backend.ruling(admitted), backend.nodes.values(), backend.recount)
+    return {**found, "admission": _said(verdict)}
+
+
+def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """Show what admission would do to a Pod: the patched Pod and everything said about it.
+
+    Raises MalformedPod, QuantityError.
+    """
+    verdict = mutate(document, _namespace(document), _labels(document, backend), backend.setting())
+    patch = [operation.as_json() for operation in verdict.operations]
+    return {**_said(verdict), "patch": patch, "pod": apply(document, verdict.operations)}
+
+
+def _said(verdict: Any) -> dict[str, Any]:
+    return {
+        "allowed": verdict.allowed,
+        "message": denial(verdict) if verdict.reasons else "",
+        "warnings": list(verdict.warnings),
+        "actions": list(verdict.record),
+    }
+
+
+def _namespace(document: Mapping[str, Any]) -> str:
+    metadata = member(document, "metadata", dict, "") or {}
+    return member(metadata, "namespace", str, "metadata.") or "default"
+
+
+def _labels(document: Mapping[str, Any], backend: Backend) -> Mapping[str, str]:
+    return backend.namespace_labels(_namespace(document))
+
+
+def _page(backend: Backend) -> str:
+    """Render the fleet by kind, and the policies in force."""
+    kinds: dict[tuple[str, ...], int] = {}
+    for node in backend.nodes.values():
+        facts = node.node_class
+        driver = ".".join(map(str, facts.driver or ())) or "unknown"
+        offered = ", ".join(f"{amount} x {name}" for name, amount in facts.offered) or "none"
+        key = (facts.product or "no GPU product", driver, facts.sharing.value, offered, facts.mig_state or "")
+        kinds[key] = kinds.get(key, 0) + 1
+    rows = [(str(count), *key) for key, count in sorted(kinds.items())]
+    status = backend.status()
+    policies = [(each["name"], str(each["priority"]), each["description"]) for each in status["policies"]["loaded"]]
+    fleet_head = ("nodes", "product", "driver", "one unit is", "offers", "MIG state")
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>gpu-usher</title>"
+        "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:75rem;color-scheme:light dark}"
+        "td,th{text-align:left;padding:.2rem .8rem;border-bottom:1px solid #8884}</style>"
+        f"<h1>gpu-usher {__version__}</h1>{_table('Fleet', fleet_head, rows)}"
+        f"{_table('Policies', ('name', 'priority', 'what it is for'), policies)}"
+        "<p>POST a Pod to <code>/explain</code> or <code>/dry-run</code>; <code>/statusz</code> has more, as JSON.</p>"
+    )
+
+
+def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    cells = "".join(f"<th scope=col>{escape(each)}" for each in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(each)}" for each in row) for row in rows)
+    return f"<h2>{title}</h2><table><tr>{cells}{body}</table>"

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher serve`: run the service, and say what to try."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from app.errors import BadInput
+from app.logs import start_logging
+from app.service import Usher, build
+from app.serving import Addresses, Listeners
+from app.settings import Settings
+
+POD_TO_TRY = {
+    "metadata": {"annotations": {"gpu-usher.io/products": "A10"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "image": "nvcr.io/nvidia/pytorch:24.05-py3",
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+            }
+        ]
+    },
+}
+
+
+def _flag(help_text: str, name: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        f"--{name}", envvar=f"GPU_USHER_{name.upper().replace('-', '_')}", help=help_text
+    )
+    return option
+
+
+def serve(
+    demo: Annotated[bool, _flag("Serve an embedded demo fleet.", "demo")] = False,
+    snapshot: Annotated[
+        list[Path] | None,
+        _flag("Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`.", "snapshot"),
+    ] = None,
+    policies: Annotated[Path | None, _flag("Directory of policies; the shipped ones by default.", "policies")] = None,
+    role: Annotated[str, _flag("all, admission or extender.", "role")] = "all",
+    host: Annotated[str, _flag("Address of the TLS and operations listeners.", "host")] = "127.0.0.1",
+    port: Annotated[int, _flag("Port of the TLS listener.", "port")] = 8443,
+    ops_port: Annotated[int, _flag("Port of the operations listener.", "ops-port")] = 8080,
+    ui_address: Annotated[str, _flag("Address of the people listener, or off.", "ui-address")] = "127.0.0.1:8081",
+    certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
+    cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
+    key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
+    recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
+    filter_answer: Annotated[
+        str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
+    ] = "all",
+) -> None:
+    """Serve admission and scheduling, from the demo fleet or a snapshot."""
+    settings = Settings(
+        demo=demo,
+        snapshots=tuple(snapshot or ()),
+        policies=policies,
+        role=_one_of(role, ("all", "admission", "extender"), "--role"),  # type: ignore[arg-type]
+        host=host,
+        port=port,
+        ops_port=ops_port,
+        ui_address=ui_address,
+        certs=certs,
+        cert=cert,
+        key=key,
+        recount=_one_of(recount, ("auto", "true", "false"), "--recount"),  # type: ignore[arg-type]
+        filter_answer=_one_of(filter_answer, ("all", "best"), "--filter-answer"),  # type: ignore[arg-type]
+        log_json=not sys.stderr.isatty() and not demo,
+    )
+    if bool(cert) != bool(key):
+        raise BadInput("--cert, --key: got one of them, wants both or none")
+    run(settings)
+
+
+def run(settings: Settings) -> None:
+    """Build the service and serve until a signal."""
+    usher = build(settings)
+    listener = start_logging(settings.log_json)
+    try:
+        uvloop.run(_serve(usher))
+    finally:
+        listener.stop()
+
+
+async def _serve(usher: Usher) -> None:
+    listeners = Listeners(usher)
+    announce(usher, listeners.addresses)
+    await listeners.run()
+
+
+def announce(usher: Usher, addresses: Addresses) -> None:
+    """Say on stdout where the listeners are, and what to try."""
+    console = Console(highlight=False, soft_wrap=True)
+    tls, ops = (f"{host}:{port}" for host, port in (addresses.tls, addresses.ops))
+    nodes = usher.nodes.values()
+    policies = ", ".join(each.name for each in usher.policies.policies)
+    console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {sum(node.has_gpus for node in nodes)} with GPUs")
+    console.print(f"  policies                  {policies}")
+    console.print(f"  API server and scheduler  https://{tls}   POST /mutate /validate /scheduler/filter …")
+    console.print(f"  probes and metrics        http://{ops}    GET /readyz /metrics")
+    if addresses.people:
+        people = f"http://{addresses.people[0]}:{addresses.people[1]}"
+        console.print(f"  people                    {people}    a browser; POST /explain /dry-run")
+    console.print("try, in another terminal:\n  make demo")
+    console.print(f"  curl -s http://{ops}/readyz")
+    if addresses.people:
+        console.print(f"  curl -s {people}/explain -d '{json.dumps(POD_TO_TRY)}'", markup=False)
+
+
+def _one_of(value: str, choices: tuple[str, ...], flag: str) -> str:
+    if value not in choices:
+        raise BadInput(f"{flag}: got {value[:40]!r}, wants {' or '.join(choices)}")
+    return value

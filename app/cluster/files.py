@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files read at the edge: fact tables, policies, snapshots."""
+
+from pathlib import Path
+
+from app.errors import PolicyError, SnapshotError
+from app.knowledge.tables import FILES, Knowledge, load_knowledge
+from app.policy.load import PolicySet, load_policies
+
+HERE = Path(__file__).parent.parent
+
+
+def read_knowledge() -> Knowledge:
+    """Load the shipped fact tables.
+
+    Raises KnowledgeError.
+    """
+    return load_knowledge({name: (HERE / "knowledge" / name).read_text("utf-8") for name in FILES})
+
+
+def shipped_policies() -> Path:
+    """Find the shipped policies: in the installed package, or beside it in a checkout."""
+    packaged = HERE / "shipped_policies"
+    return packaged if packaged.is_dir() else HERE.parent / "policies"
+
+
+def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
+    """Load every *.yaml of a directory; its sub-folders (cases, schema) are not policies.
+
+    Raises PolicyError.
+    """
+    return load_policies(policy_texts(directory), knowledge)
+
+
+def policy_texts(directory: Path) -> dict[str, str]:
+    """Read the policy files of a directory, by name.
+
+    Raises PolicyError for a directory or file that cannot be read, or one without policies.
+    """
+    try:
+        files = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
+        texts = {path.name: path.read_text("utf-8") for path in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError((f"{directory}: {error}: wants a directory of policy files",)) from error
+    if not texts:
+        raise PolicyError(
+            (f"{directory}: no *.yaml in it: wants at least one policy, such as the shipped default.yaml",)
+        )
+    return texts
+
+
+def read_snapshot_file(path: Path) -> bytes:
+    """Read a snapshot file.
+
+    Raises SnapshotError.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror}: wants a file from kubectl get -o json") from error

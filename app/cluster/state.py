@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State: the one mutable index of nodes and what holds their GPUs, folded in event by event.
+
+Every change costs the same whatever the fleet's size. Readers on the event loop use it directly and never
+await in between; nothing here locks, because nothing else runs meanwhile (DESIGN §2).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.admission.case import Fleet, Kin
+from app.knowledge.tables import Knowledge
+from app.nodes import PRODUCT, Free, Node, NodeClass, read_node
+from app.pods import gpu_amounts, member, read_pod
+
+CHANGES_KEPT = 20_000
+"""Changed names remembered for readers that catch up; one that is further behind starts over. Four times the
+largest fleet of the budgets (5,000 nodes)."""
+
+FINISHED = {"Succeeded", "Failed"}
+"""Pod phases that hold no device any more; a terminating pod still does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a bound, unfinished pod holds: (GPU resource, units) on a node."""
+
+    uid: str
+    node: str
+    name: str
+    units: tuple[tuple[str, int], ...]
+
+
+class State:
+    """Nodes, holdings, namespaces and runtime classes as last seen.
+
+    `generation` counts changes of nodes; `changed_since` names them. `runtime_classes` is None until listed.
+    """
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+        self.nodes: dict[str, Node] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.runtime_classes: frozenset[str] | None = None
+        self.generation = 0
+        self._changes: list[str] = []
+        self._first_change = 0
+        self._classes: dict[NodeClass, NodeClass] = {}
+        self._holdings: dict[str, Holding] = {}
+        self._by_node: dict[str, dict[str, Holding]] = {}
+        self._fleet: tuple[int, frozenset[str] | None, Fleet] | None = None
+
+    def put_node(self, document: Mapping[str, Any]) -> None:
+        """Take a node in, new or changed.
+
+        Raises MalformedPod.
+        """
+        node = read_node(document, self.knowledge)
+        self._set(replace(node, node_class=self.intern(node.node_class), free=self._free(node)))
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node."""
+        if self.nodes.pop(name, None) is not None:
+            self._note(name)
+
+    def put_pod(self, document: Mapping[str, Any]) -> None:
+        """Take a pod in, new or changed; only what it holds of GPUs is kept.
+
+        Raises MalformedPod, QuantityError.
+        """
+        holding = read_holding(document, self.knowledge)
+        if holding is None:
+            metadata = member(document, "metadata", dict, "") or {}
+            self.drop_pod(member(metadata, "uid", str, "metadata.") or "")
+        elif self._holdings.get(holding.uid) != holding:
+            self.drop_pod(holding.uid)
+            self._holdings[holding.uid] = holding
+            self._by_node.setdefault(holding.node, {})[holding.uid] = holding
+            self._recount(holding.node)
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod."""
+        holding = self._holdings.pop(uid, None)
+        if holding is not None:
+            del self._by_node[holding.node][uid]
+            self._recount(holding.node)
+
+    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """Take a namespace's labels in."""
+        self.namespaces[name] = labels
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Give a namespace's labels; an unknown one has the label that every namespace has."""
+        return self.namespaces.get(name) or {"kubernetes.io/metadata.name": name}
+
+    def holdings(self, node: str) -> tuple[Holding, ...]:
+        """List what pods hold on a node."""
+        return tuple(self._by_node.get(node, {}).values())
+
+    def intern(self, node_class: NodeClass) -> NodeClass:
+        """Give the one object that stands for all equal classes, so that verdicts can be kept by identity."""
+        return self._classes.setdefault(node_class, node_class)
+
+    def changed_since(self, generation: int) -> Iterable[str] | None:
+        """Name the nodes changed after a generation (repeats possible); None if that is too long ago."""
+        if generation < self._first_change:
+            return None
+        return self._changes[generation - self._first_change :]
+
+    def fleet(self) -> Fleet:
+        """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
+        if self._fleet is None or self._fleet[:2] != (self.generation, self.runtime_classes):
+            kin = {
+                Kin(node.node_class, node.labels.get(PRODUCT), node.taints)
+                for node in self.nodes.values()
+                if node.has_gpus
+            }
+            self._fleet = (self.generation, self.runtime_classes, Fleet(tuple(kin), self.runtime_classes))
+        return self._fleet[2]
+
+    def _free(self, node: Node) -> Free:
+        used: dict[str, int] = {}
+        for holding in self._by_node.get(node.name, {}).values():
+            for resource, units in holding.units:
+                used[resource] = used.get(resource, 0) + units
+        return Free({resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered})
+
+    def _recount(self, name: str) -> None:
+        node = self.nodes.get(name)
+        if node is not None:
+            self._set(replace(node, free=self._free(node)))
+
+    def _set(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        self._note(node.name)
+
+    def _note(self, name: str) -> None:
+        self.generation += 1
+        self._changes.append(name)
+        if len(self._changes) > CHANGES_KEPT:
+            kept = self._changes[CHANGES_KEPT // 2 :]
+            self._first_change += len(self._changes) - len(kept)
+            self._changes = kept
+
+
+def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
+    """Read what a pod holds of GPUs; None if it is not bound, finished, or asks for none.
+
+    Raises MalformedPod, QuantityError.
+    """
+    status = member(document, "status", dict, "") or {}
+    pod = read_pod(document)
+    if pod.node_name is None or member(status, "phase", str, "status.") in FINISHED:
+        return None
+    units = gpu_amounts(pod, knowledge.families.of)
+    return Holding(pod.uid, pod.node_name, f"{pod.namespace}/{pod.name}", units) if units else None

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Demo: an embedded fleet, and the recorded payloads played against it."""

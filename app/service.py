@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The composition: settings in, three listeners out. Everything is built here once and handed down."""
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app import __version__
+from app.admission.review import Setting
+from app.certificates import Certificates, Pair, issue_if_needed
+from app.cluster.appraisal import Appraisal, Appraisals
+from app.cluster.files import read_knowledge, read_policies, read_snapshot_file, shipped_policies
+from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from app.errors import BadInput
+from app.nodes import Node
+from app.pods import PREFIX, Pod, read_pod
+from app.policy.demand import Demand
+from app.policy.load import PolicySet
+from app.policy.match import Ruling, rule_on
+from app.settings import Settings
+
+RULINGS_KEPT = 1024
+"""Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
+HEARTBEAT_LIMIT_SECONDS = 10.0
+"""INTERFACES §2, /livez."""
+NOT_SYNCED = "gpu-usher: not synced yet"
+
+
+class Usher:
+    """The service behind the routes: state, policies, certificate, health."""
+
+    def __init__(self, settings: Settings, certificates: Certificates, state: State, policies: PolicySet) -> None:
+        self.settings = settings
+        self.certificates = certificates
+        self.state = state
+        self.policies = policies
+        self.draining = False
+        self.synced = False
+        self.beat = time.monotonic()
+        self._appraisals = Appraisals(state, settings.recounting)
+        self._rulings: dict[Any, Ruling] = {}
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All known nodes."""
+        return self.state.nodes
+
+    @property
+    def recount(self) -> bool:
+        """Repeat kube-scheduler's own counts in filter."""
+        return self.settings.recounting
+
+    @property
+    def best_only(self) -> bool:
+        """Answer filter with the best node alone."""
+        return self.settings.filter_answer == "best"
+
+    def setting(self) -> Setting:
+        """Policies, fleet and facts for a review."""
+        return Setting(self.policies, self.state.fleet(), self.state.knowledge)
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Labels of a namespace."""
+        return self.state.namespace_labels(name)
+
+    def ruling(self, pod: Mapping[str, Any]) -> Ruling:
+        """Rule on a Pod; pods of one template share a ruling.
+
+        Raises MalformedPod, QuantityError.
+        """
+        facts = read_pod(pod)
+        labels = self.state.namespace_labels(facts.namespace)
+        key = (self.policies.hash, tuple(sorted(labels.items())), _template(facts))
+        found = self._rulings.get(key)
+        if found is None:
+            if len(self._rulings) >= RULINGS_KEPT:
+                del self._rulings[next(iter(self._rulings))]
+            found = self._rulings[key] = rule_on(facts, labels, self.policies, self.state.knowledge)
+        return found
+
+    def appraise(self, demand: Demand) -> Appraisal:
+        """Judge all nodes for a demand."""
+        return self._appraisals.of(demand)
+
+    def unready(self) -> str | None:
+        """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        return None if self.synced else NOT_SYNCED
+
+    def alive(self) -> bool:
+        """Tell whether the event loop beat lately."""
+        return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
+
+    def health(self) -> dict[str, Any]:
+        """Give the body of /readyz (INTERFACES §2)."""
+        in_date = self.certificates.in_date(now())
+        caches_needed = self.settings.role != "admission"
+        return {
+            "ready": in_date and not self.draining and (self.synced or not caches_needed),
+            "policies": {"loaded": len(self.policies.policies), "hash": self.policies.hash[:12]},
+            "certificate": {
+                "in_date": in_date,
+                "expires": f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}",
+            },
+            "caches": {"nodes": {"synced": self.synced, "objects": len(self.state.nodes)}},
+            "draining": self.draining,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Give the body of /statusz."""
+        loaded = [
+            {
+                "name": each.name,
+                "priority": each.spec.priority,
+                "from": each.origin,
+                "description": each.spec.description,
+            }
+            for each in self.policies.policies
+        ]
+        return {
+            "version": __version__,
+            "role": self.settings.role,
+            "recount": self.recount,
+            "filter_answer": self.settings.filter_answer,
+            **self.health(),
+            "policies": {"hash": self.policies.hash, "loaded": loaded},
+        }
+
+
+def _template(pod: Pod) -> tuple[Any, ...]:
+    """Reduce a pod to what a ruling rests on, as a hashable key."""
+    ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
+    containers = tuple(
+        (
+            each.name,
+            each.list_name,
+            each.sidecar,
+            each.image,
+            each.env,
+            *map(_items, (each.requests, each.limits)),
+        )
+        for each in pod.containers
+    )
+    return (tuple(sorted(pod.labels.items())), ours, containers)
+
+
+def _items(amounts: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(amounts.items()))
+
+
+def now() -> dt.datetime:
+    """Read the wall clock, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+def build(settings: Settings) -> Usher:
+    """Read everything from disk and put the service together.
+
+    Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
+    """
+    knowledge = read_knowledge()
+    policies = read_policies(settings.policies or shipped_policies(), knowledge)
+    certificates = Certificates(serving_pair(settings), now())
+    usher = Usher(settings, certificates, State(knowledge), policies)
+    fill_state(usher)
+    return usher
+
+
+def serving_pair(settings: Settings) -> Pair:
+    """Give the operator's own pair, or one made in the certificate directory.
+
+    Raises CertificateError.
+    """
+    if settings.own_certificate:
+        return Pair(*settings.own_certificate)
+    return issue_if_needed(Path(settings.certs), now())
+
+
+def fill_state(usher: Usher) -> dict[str, int]:
+    """Fold the demo fleet or the snapshots in; gives the count of each kind.
+
+    Raises SnapshotError, MalformedPod, BadInput.
+    """
+    settings = usher.settings
+    if settings.demo:
+        objects = demo_fleet()
+    elif settings.snapshots:
+        objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
+    else:
+        raise BadInput("serve: following a live cluster is not built yet, wants --demo or --snapshot FILE")
+    counts = fill(usher.state, objects)
+    usher.synced = True
+    return counts

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of `gpu-usher serve`; each is a flag and an environment variable GPU_USHER_<FLAG> (INTERFACES §1)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Role = Literal["all", "admission", "extender"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one process serves. Ports: 0 takes a free one."""
+
+    demo: bool = False
+    """Serve the embedded fleet."""
+    snapshots: tuple[Path, ...] = ()
+    """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."""
+    policies: Path | None = None
+    """Directory of policy files; None: the shipped ones."""
+    role: Role = "all"
+    host: str = "127.0.0.1"
+    port: int = 8443
+    ops_port: int = 8080
+    ui_address: str = "127.0.0.1:8081"
+    """`off` turns the people listener off."""
+    certs: Path = Path("certs")
+    """Directory in which a CA and a certificate are made where no valid ones are."""
+    cert: Path | None = None
+    key: Path | None = None
+    """Your own certificate and key; both or none."""
+    recount: Literal["auto", "true", "false"] = "auto"
+    filter_answer: Literal["all", "best"] = "all"
+    log_json: bool = True
+
+    @property
+    def recounting(self) -> bool:
+        """Tell whether filter repeats the scheduler's counts: yes where no live scheduler has counted."""
+        return self.recount == "true" or (self.recount == "auto" and (self.demo or bool(self.snapshots)))
+
+    @property
+    def own_certificate(self) -> tuple[Path, Path] | None:
+        """Give the operator's own pair; None if we make one."""
+        return (self.cert, self.key) if self.cert and self.key else None
