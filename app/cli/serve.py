@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher serve`: run the service, and say what to try."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builders of what the tests talk about: pods, nodes, reviews, a service in memory."""
+
+import datetime as dt
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from app.admission.case import Fleet
+from app.admission.review import Setting
+from app.certificates import Certificates, issue_if_needed
+from app.cluster.files import read_knowledge, read_policies, shipped_policies
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from app.knowledge.tables import Knowledge
+from app.nodes import Node, read_node
+from app.pods import read_pod
+from app.policy.demand import Demand
+from app.policy.load import PolicySet, load_policies
+from app.policy.match import Ruling, rule_on
+from app.service import Usher
+from app.settings import Settings
+
+CONTRACT = Path(__file__).parent / "contract"
+
+
+@cache
+def knowledge() -> Knowledge:
+    """Load the shipped fact tables, once."""
+    return read_knowledge()
+
+
+@cache
+def shipped() -> PolicySet:
+    """Load the shipped policies, once."""
+    return read_policies(shipped_policies(), knowledge())
+
+
+def policies(*documents: str) -> PolicySet:
+    """Load policies from YAML texts."""
+    return load_policies({f"{index}.yaml": text for index, text in enumerate(documents)}, knowledge())
+
+
+def policy(name: str, spec: str) -> str:
+    """Write a policy document around a spec in flow style, such as `priority: 1, action: Warn`."""
+    header = "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\n"
+    return f"{header}metadata: {{name: {name}}}\nspec: {{{spec}}}\n"
+
+
+def container(
+    limits: Mapping[str, Any] | None = None, requests: Mapping[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
+    """Make a container; without amounts it has no resources."""
+    resources = {key: dict(value) for key, value in (("limits", limits), ("requests", requests)) if value is not None}
+    return {"name": "main", "image": "train:1", "resources": resources, **more}
+
+
+def gpus(amount: int | str, resource: str = "nvidia.com/gpu", **more: Any) -> dict[str, Any]:
+    """Make a container with equal limits and requests, as the API server sends it after defaulting."""
+    return container({resource: str(amount)}, {resource: str(amount)}, **more)
+
+
+def pod(*containers: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """Make a Pod of these containers; without any, one that asks for one GPU."""
+    metadata: dict[str, Any] = {"name": "p", "namespace": "team-a", "uid": "u-1"}
+    if annotations:
+        metadata["annotations"] = {f"gpu-usher.io/{key}": value for key, value in annotations.items()}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "spec": {"containers": list(containers) or [gpus(1)], **spec},
+    }
+
+
+def node_document(
+    name: str = "n",
+    product: str | None = "NVIDIA-H100-80GB-HBM3",
+    driver: str | None = "570.124.06",
+    offers: Mapping[str, int] | None = None,
+    labels: Mapping[str, str] | None = None,
+    taints: list[dict[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Make a Node; by default eight H100. `labels` are added last."""
+    found = {
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/cuda.driver-version.full": driver,
+        "nvidia.com/gpu.count": "8" if product else None,
+    }
+    offered = {"nvidia.com/gpu": 8} if offers is None else offers
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {**{k: v for k, v in found.items() if v is not None}, **(labels or {})}},
+        "spec": {"taints": taints} if taints else {},
+        "status": {"allocatable": {key: str(amount) for key, amount in offered.items()}},
+    }
+
+
+def node(name: str = "n", used: Mapping[str, int] | None = None, **more: Any) -> Node:
+    """Read a built Node; `used`: units held by pods."""
+    return read_node(node_document(name, **more), knowledge(), used)
+
+
+def ruling(
+    document: Mapping[str, Any], policy_set: PolicySet | None = None, labels: Mapping[str, str] | None = None
+) -> Ruling:
+    """Rule on a Pod, by the shipped policies unless others are given."""
+    return rule_on(read_pod(document), labels or {}, policy_set or shipped(), knowledge())
+
+
+def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> Demand:
+    """Compile a Pod's demand."""
+    return ruling(document, policy_set).demand
+
+
+def setting(policy_set: PolicySet | None = None, fleet: Fleet | None = None) -> Setting:
+    """Make the setting of a review; by default the shipped policies and an unknown fleet."""
+    return Setting(policy_set or shipped(), fleet or Fleet(), knowledge())
+
+
+def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]:
+    """Wrap a Pod in an AdmissionReview of its creation."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "r-1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "team-a",
+            "operation": "CREATE",
+            "object": document,
+            **request,
+        },
+    }
+
+
+def usher(
+    directory: Path, objects: list[dict[str, Any]] | None = None, policy_set: PolicySet | None = None, **settings: Any
+) -> Usher:
+    """Put a service together in memory; by default the demo fleet and the shipped policies."""
+    chosen = Settings(demo=True, certs=directory, port=0, ops_port=0, ui_address="127.0.0.1:0", **settings)
+    now = dt.datetime.now(dt.UTC)
+    built = Usher(
+        chosen, Certificates(issue_if_needed(directory, now), now), State(knowledge()), policy_set or shipped()
+    )
+    fill(built.state, demo_fleet() if objects is None else objects)
+    built.synced = True
+    return built
