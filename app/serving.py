@@ -140,7 +140,7 @@ class Listeners:
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:
-    """Bind a listening socket.
+    """Open a listening socket.
 
     Raises BadInput naming the flag to change.
     """
@@ -151,6 +151,7 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
         if family == socket.AF_INET6 and host == "::":
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
+        sock.listen()  # from here on callers wait instead of being refused
     except OSError as error:
         raise BadInput(f"{host}:{port}: {error.strerror}: choose another with {flag}") from error
     return sock

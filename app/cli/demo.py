@@ -1,6 +1,138 @@
 # SPDX-License-Identifier: Apache-2.0
-"""x"""
+"""`gpu-usher demo`: play recorded payloads against a server, and show what it did as tables."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.cluster.files import HERE
+from app.demo.play import QUESTIONS, Admitted, Seat, admit, seat, spared
+from app.errors import BadInput
+from app.logs import LOGGER
+from app.service import build
+from app.serving import Listeners
+from app.settings import Settings
+
+START_SECONDS = 30
+COLOURS = {"denied": "red", "patched": "green", "unchanged": "dim"}
 
 
-def demo() -> None:
-    """demo"""
+def demo(
+    url: Annotated[str, typer.Option(help="A running server.")] = "https://127.0.0.1:8443",
+    ca: Annotated[Path, typer.Option(help="Its CA certificate.")] = Path("certs/ca.crt"),
+) -> None:
+    """Play recorded requests of a real API server and scheduler, and show what was done, and why."""
+    console = Console(highlight=False)
+    with contextlib.ExitStack() as stack:
+        if not _answers(url, ca):
+            url, ca = stack.enter_context(_own_server())
+            console.print("[dim]no server at the default address, so this demo runs one of its own[/]")
+        context = ssl.create_default_context(cafile=str(ca))
+        client = stack.enter_context(httpx.Client(base_url=url, verify=context, timeout=10, trust_env=False))
+
+        def send(path: str, body: bytes) -> Any:
+            return client.post(path, content=body).raise_for_status().json()
+
+        _show(console, send, payload_folder())
+
+
+def _show(console: Console, send: Any, payloads: Path) -> None:
+    console.print(_admission_table(admit(send, payloads)))
+    for question in QUESTIONS:
+        console.print(_seat_table(question[0], seat(send, payloads, question)))
+    given, left = spared(send, payloads)
+    console.print(
+        f"\n[bold]preemption[/] for a pod that wants an H100: the scheduler would evict on {', '.join(given)};"
+    )
+    console.print(f"gpu-usher leaves [green]{', '.join(left)}[/], so nobody is evicted elsewhere for nothing.")
+
+
+def _admission_table(rows: Iterator[Admitted]) -> Table:
+    table = Table(title="At the door: POST /mutate", title_justify="left", header_style="bold", show_lines=True)
+    for name in ("pod", "decision", "what was done", "what the user is told"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        colour = COLOURS[row.decision]
+        table.add_row(row.title, f"[{colour}]{row.decision}[/]", "\n".join(row.done), "\n".join(row.said))
+    return table
+
+
+def _seat_table(title: str, seats: list[Seat]) -> Table:
+    table = Table(title=f"\nTo the seat: {title}", title_justify="left", header_style="bold")
+    table.add_column("score", justify="right")
+    table.add_column("nodes", overflow="fold", ratio=2)
+    table.add_column("why", overflow="fold", ratio=3)
+    table.add_column("in", overflow="fold")
+    for each in seats:
+        nodes = ", ".join(each.nodes)
+        if each.score is not None:
+            table.add_row(str(each.score), f"[green]{nodes}[/]", each.why, "NodeNames")
+        else:
+            where = "FailedNodes" if each.preemptible else "FailedAndUnresolvableNodes"
+            table.add_row("", nodes, each.why, where)
+    return table
+
+
+def payload_folder() -> Path:
+    """Find the recorded payloads: in the installed package, or among the tests of a checkout.
+
+    Raises BadInput.
+    """
+    for folder in (HERE / "demo" / "payloads", HERE.parent / "tests" / "contract"):
+        if folder.is_dir():
+            return folder
+    raise BadInput("demo: no recorded payloads found, wants a checkout or the released package")
+
+
+def _answers(url: str, ca: Path) -> bool:
+    """Tell whether a server of ours is there, by a question that any of ours answers."""
+    if not ca.exists():
+        return False
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+        with httpx.Client(base_url=url, verify=context, timeout=3, trust_env=False) as client:
+            names = json.dumps({"Pod": {}, "NodeNames": []})
+            return client.post("/scheduler/filter", content=names).status_code == 200
+    except (httpx.HTTPError, ssl.SSLError):
+        return False
+
+
+@contextlib.contextmanager
+def _own_server() -> Iterator[tuple[str, Path]]:
+    """Run a demo server on free ports for as long as the block lasts."""
+    LOGGER.setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(demo=True, certs=Path(folder), port=0, ops_port=0, ui_address="off")
+        usher = build(settings)
+        ready = threading.Event()
+        served: list[Listeners] = []
+        loop = asyncio.new_event_loop()
+
+        async def serve() -> None:
+            served.append(Listeners(usher))
+            ready.set()
+            await served[0].run()
+
+        thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+        thread.start()
+        if not ready.wait(START_SECONDS):
+            raise BadInput(f"demo: the server did not start within {START_SECONDS} s")
+        host, port = served[0].addresses.tls
+        try:
+            yield f"https://{host}:{port}", Path(folder) / "ca.crt"
+        finally:
+            loop.call_soon_threadsafe(served[0].stop)
+            thread.join(START_SECONDS)
+            loop.close()

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from app import __version__
+from app.cli.cases import run_cases
 from app.cli.demo import demo
 from app.cli.schema import schema
 from app.cli.serve import serve
@@ -32,8 +33,8 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
-for verb in (serve, demo, schema):
-    app.command()(verb)
+for name, verb in (("serve", serve), ("demo", demo), ("test", run_cases), ("schema", schema)):
+    app.command(name)(verb)
 
 
 def main() -> None:

@@ -72,6 +72,8 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse other products than those asked; an unknown product never fulfils a wish for one."""
     if not demand.products and not demand.denied_products:
         return None
+    if node.product is None and not node.offered:
+        return None  # no GPU node: resources_offered says so
     if node.product is None:
         return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
     allowed = all(any(pattern.matches(node.product) for pattern in any_of) for any_of in demand.products)
@@ -242,11 +244,11 @@ def enough_units(demand: Demand, free: Free) -> Reason | None:
 
 CLASS_FILTERS: tuple[ClassFilter, ...] = (
     annotations_parse,
+    product_allowed,
     mig_valid,
     mig_settled,
     driver_settled,
     resources_offered,
-    product_allowed,
     sharing_allowed,
     mig_profile_offered,
     driver_new_enough,
@@ -256,7 +258,11 @@ CLASS_FILTERS: tuple[ClassFilter, ...] = (
     interconnect_present,
     request_within_node,
 )
-"""In this order; the first refusal is the node's reason, so what explains most stands first."""
+"""In this order; the first refusal is the node's reason.
+
+The wrong product comes first, since no waiting mends it; a node in the middle of a change comes before the
+resources that it lacks meanwhile.
+"""
 
 FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units,)
 """In this order."""

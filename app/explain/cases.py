@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy cases: a pod, some nodes, and what is expected to come of them; the file's name is the sentence it proves.
+
+Run by `gpu-usher test`, by pytest through the core, and by pytest over HTTP, from the same files.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from app.admission.case import Fleet, Kin
+from app.admission.patch import apply
+from app.admission.review import Setting, mutate
+from app.errors import PolicyError
+from app.knowledge.tables import Knowledge
+from app.nodes import PRODUCT, Node, read_node
+from app.placement.engine import Candidate, judge, total, winner_of
+from app.pods import read_pod
+from app.policy.document import read_documents
+from app.policy.load import PolicySet
+from app.policy.match import rule_on
+from app.reasons import Code
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+class CaseNode(_Part):
+    """A node in short: its labels, what it offers, what pods hold of that, its taints."""
+
+    labels: dict[str, str] = {}
+    allocatable: dict[str, int] = {}
+    used: dict[str, int] = {}
+    taints: list[dict[str, str]] = []
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Write it as the Node that the API server would send."""
+        return {
+            "kind": "Node",
+            "metadata": {"name": name, "labels": self.labels},
+            "spec": {"taints": self.taints},
+            "status": {"allocatable": {key: str(amount) for key, amount in self.allocatable.items()}},
+        }
+
+
+class Expectation(_Part):
+    """What is expected; whatever is left out is not looked at.
+
+    `patched`: dotted paths of the pod after admission. `warnings`: words that some warning holds.
+    `refused`: reason code by node. `reasons`: codes of a denial.
+    """
+
+    allowed: bool = True
+    reasons: list[str] = []
+    warnings: list[str] = []
+    patched: dict[str, Any] = {}
+    unchanged: bool | None = None
+    fits: list[str] | None = None
+    refused: dict[str, str] = {}
+    best: str | None = None
+
+
+class Case(_Part):
+    """One case file."""
+
+    pod: dict[str, Any]
+    namespace_labels: dict[str, str] = {}
+    nodes: dict[str, CaseNode] = {}
+    runtime_classes: list[str] | None = None
+    expect: Expectation = Field(default=Expectation())
+
+
+def read_case(file: str, text: str) -> Case:
+    """Read a case file.
+
+    Raises PolicyError with file:line:column.
+    """
+    documents = read_documents(file, text)
+    if len(documents) != 1:
+        raise PolicyError((f"{file}:1:1: got {len(documents)} documents, wants one case",))
+    try:
+        case = Case.model_validate(documents[0].value)
+    except ValidationError as error:
+        problems = (f"{documents[0].locate(each['loc'])}: {each['msg']}" for each in error.errors())
+        raise PolicyError(tuple(problems)) from error
+    unknown = {*case.expect.reasons, *case.expect.refused.values()} - set(Code.__members__)
+    if unknown:
+        where = documents[0].locate(("expect",))
+        raise PolicyError((f"{where}: {', '.join(sorted(unknown))}: no such reason code",))
+    return case
+
+
+def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
+    """Play a case through the core; gives each difference as `what: got …, wants …`."""
+    nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
+    kin = tuple({Kin(node.node_class, node.labels.get(PRODUCT), node.taints) for node in nodes})
+    classes = frozenset(case.runtime_classes) if case.runtime_classes is not None else None
+    setting = Setting(policies, Fleet(kin, classes), knowledge)
+    namespace = (case.pod.get("metadata") or {}).get("namespace", "default")
+    verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
+    codes = [each.code.name for each in verdict.reasons]
+    yield from admission_differences(case, verdict.allowed, codes, list(verdict.warnings))
+    if verdict.allowed:
+        admitted = apply(case.pod, verdict.operations)
+        yield from patch_differences(case, admitted, bool(verdict.operations))
+        yield from _placement_differences(case, admitted, nodes, setting)
+
+
+def admission_differences(case: Case, allowed: bool, codes: list[str] | None, warnings: list[str]) -> Iterator[str]:
+    """Compare what was decided and said. `codes`: None where they cannot be seen (over HTTP)."""
+    expect = case.expect
+    if allowed is not expect.allowed:
+        yield f"allowed: got {allowed} {codes or ''}, wants {expect.allowed}"
+    if codes is not None and sorted(codes) != sorted(expect.reasons):
+        yield f"reasons: got {sorted(codes)}, wants {sorted(expect.reasons)}"
+    for words in expect.warnings:
+        if not any(words in warning for warning in warnings):
+            yield f"warnings: got {warnings}, wants one with {words!r}"
+
+
+def patch_differences(case: Case, admitted: Mapping[str, Any], changed: bool) -> Iterator[str]:
+    """Compare the pod after admission."""
+    if case.expect.unchanged is not None and changed is case.expect.unchanged:
+        yield f"unchanged: got {not changed}, wants {case.expect.unchanged}"
+    for path, wanted in case.expect.patched.items():
+        found = _at(admitted, path)
+        if found != wanted:
+            yield f"patched {path}: got {found!r}, wants {wanted!r}"
+
+
+_PATH_PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
+
+
+def _at(document: Any, path: str) -> Any:
+    """Follow a path such as `spec.containers[0].resources.limits[nvidia.com/gpu]`; None where it leads nowhere."""
+    for bracketed, plain in _PATH_PART.findall(path):
+        key = bracketed or plain
+        if isinstance(document, list):
+            document = document[int(key)] if key.isdecimal() and int(key) < len(document) else None
+        else:
+            document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def _placement_differences(
+    case: Case, admitted: Mapping[str, Any], nodes: list[Node], setting: Setting
+) -> Iterator[str]:
+    pod = read_pod(admitted)
+    demand = rule_on(pod, case.namespace_labels, setting.policies, setting.knowledge).demand
+    verdicts = {node.name: judge(demand, node, recount=True) for node in nodes}
+    fitting = [node for node in nodes if verdicts[node.name] is None]
+    best = winner_of(Candidate(total(demand, node), node.tie, node.name) for node in fitting)
+    refused = {name: verdict.code.name for name, verdict in verdicts.items() if verdict is not None}
+    yield from placement_differences(case, [node.name for node in fitting], refused, best.name if best else None)
+
+
+def placement_differences(case: Case, fits: list[str], refused: Mapping[str, str], best: str | None) -> Iterator[str]:
+    """Compare where the pod fits, why not elsewhere, and which node is first."""
+    expect = case.expect
+    if expect.fits is not None and sorted(fits) != sorted(expect.fits):
+        yield f"fits: got {sorted(fits)}, wants {sorted(expect.fits)}, refused: {dict(refused)}"
+    for name, code in expect.refused.items():
+        if refused.get(name) != code:
+            yield f"refused {name}: got {refused.get(name)}, wants {code}"
+    if expect.best is not None and best != expect.best:
+        yield f"best: got {best}, wants {expect.best}"
