@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes: labels, allocatable and taints read into facts. Many nodes share one NodeClass; what is free is their own."""
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -87,17 +86,13 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `labels` and `taints` (key, value, effect) are what admission looks at.
-
-    `tie`: CRC-32 of the name, which breaks ties between equal scores (INTERFACES §5).
-    """
+    """One node. `labels` and `taints` (key, value, effect) are what admission looks at."""
 
     name: str
     node_class: NodeClass
     free: Free
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     taints: tuple[tuple[str, str, str], ...] = ()
-    tie: int = 0
 
     @property
     def has_gpus(self) -> bool:
@@ -126,7 +121,6 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         free=Free({resource: amount - held.get(resource, 0) for resource, amount in offered}),
         labels=labels,
         taints=_taints(spec),
-        tie=zlib.crc32(name.encode()),
     )
 
 

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class Addresses:
     people: tuple[str, int] | None
 
 
-class _Server(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """A uvicorn server that leaves signals to us: three of them share one process."""
 
     @contextlib.contextmanager
@@ -77,7 +78,7 @@ class Listeners:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: the tests
                 loop.add_signal_handler(number, self.stop)
-        servers = [(_Server(config), [sock]) for config, sock in self._configs()]
+        servers = [(QuietServer(config), [sock]) for config, sock in self._configs()]
         async with asyncio.TaskGroup() as tasks:
             for server, sockets in servers:
                 tasks.create_task(server.serve(sockets))
@@ -91,32 +92,10 @@ class Listeners:
     def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
         usher = self._usher
         tls_app = create_tls_app(usher, self._metrics, usher.settings.role)
-        context = usher.certificates.context
-        yield (
-            self._config(tls_app, self._tls, ssl_context_factory=lambda _config, _default: context),
-            self._tls,
-        )
-        yield self._config(create_ops_app(usher, self._metrics), self._ops), self._ops
+        yield uvicorn_config(tls_app, self._tls, usher.certificates.context), self._tls
+        yield uvicorn_config(create_ops_app(usher, self._metrics), self._ops), self._ops
         if self._people is not None:
-            yield self._config(create_people_app(usher), self._people), self._people
-
-    def _config(self, app: ASGIApp, sock: socket.socket, **more: object) -> uvicorn.Config:
-        guarded = OnlyHosts(app) if loopback(sock.getsockname()[0]) else app
-        return uvicorn.Config(
-            guarded,
-            loop="none",
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-            **more,  # type: ignore[arg-type]
-        )
+            yield uvicorn_config(create_people_app(usher), self._people), self._people
 
     async def _beat(self) -> None:
         while True:
@@ -137,6 +116,25 @@ class Listeners:
                 event("certificate not renewed", 40, error=str(error))
             self._metrics.certificate_expiry.set(usher.certificates.serving.expires.timestamp())
             await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
+
+
+def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | None = None) -> uvicorn.Config:
+    """Configure one listener; `context` makes it speak TLS."""
+    return uvicorn.Config(
+        OnlyHosts(app) if loopback(sock.getsockname()[0]) else app,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_context_factory=(lambda _config, _default: context) if context else None,
+    )
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:

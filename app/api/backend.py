@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the routes need of the rest of the service; service.py provides it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from app.admission.review import Setting
 from app.nodes import Node
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.reasons import Reason
+from app.reasons import Code
 
 
 class Appraised(Protocol):
@@ -20,11 +20,21 @@ class Appraised(Protocol):
         ...
 
     @property
-    def refused(self) -> Mapping[str, Reason]:
-        """Why the others do not."""
+    def failed(self) -> Mapping[str, str]:
+        """Messages of the nodes where evicting pods could help, by name."""
         ...
 
-    def totals(self, names: Iterable[str]) -> list[float]:
+    @property
+    def unresolvable(self) -> Mapping[str, str]:
+        """Messages of the nodes where it could not, by name."""
+        ...
+
+    @property
+    def codes(self) -> Mapping[str, Code]:
+        """The reason code by message."""
+        ...
+
+    def totals(self, names: Sequence[str]) -> list[float]:
         """Totals of nodes, in the order asked."""
         ...
 

@@ -5,8 +5,10 @@ No await, no I/O: each verb reads the state as it stands and answers (DESIGN §2
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import msgspec
@@ -23,11 +25,11 @@ from app.api.wire import (
 )
 from app.errors import BadInput, MalformedPod, QuantityError, WireError
 from app.nodes import Node, read_node
-from app.placement.engine import Candidate, judge, total, winner_of, wire_scores
+from app.placement.engine import first_in_order, judge, total, wire_scores
 from app.placement.preempt import spare
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.reasons import Code, Reason, reason
+from app.reasons import Code, reason
 
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
 
@@ -60,42 +62,47 @@ def filter_nodes(body: bytes, backend: Backend) -> Answer:
 
 def _filter_names(args: ExtenderArgs, names: list[str], demand: Demand, backend: Backend) -> Answer:
     appraised = backend.appraise(demand)
-    feasible, refused = appraised.feasible, appraised.refused
-    if feasible.issuperset(names):
-        kept, failures = names, {}
-    else:
-        kept = [name for name in names if name in feasible]
-        failures = {name: refused.get(name, NOT_KNOWN) for name in names if name not in feasible}
+    kept: list[str] = names
+    lost: list[str] = []
+    if not appraised.feasible.issuperset(names):
+        fits = list(map(appraised.feasible.__contains__, names))  # one look-up a name; the rest is sieving
+        kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
     if backend.best_only and kept:
-        winner = winner_of(_candidates(kept, appraised.totals(kept), backend.nodes))
-        kept = [winner.name] if winner else kept
-        failures = {}
-    return _filtered(args, {"NodeNames": kept}, len(names), len(kept), failures)
+        kept, lost = [kept[first_in_order(kept, appraised.totals(kept))]], []
+    failed = {name: appraised.failed[name] for name in lost if name in appraised.failed} if appraised.failed else {}
+    lost = [name for name in lost if name not in failed] if failed else lost
+    unresolvable = {name: appraised.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
+    counts = Counter([*failed.values(), *unresolvable.values()])
+    refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
+    return _filtered(args, {"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
 
 
 def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer:
     raws, nodes = _full_nodes(args, backend)
     verdicts = [judge(demand, node, backend.recount) for node in nodes]
-    failures = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
     kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
+    refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
     if backend.best_only and kept:
-        fitting = [nodes[index] for index in kept]
-        winner = winner_of(_candidates_of(fitting, [total(demand, node) for node in fitting]))
-        kept = [index for index in kept if winner and nodes[index].name == winner.name]
-        failures = {}
-    items = [raws[index] for index in kept]
-    return _filtered(args, {"Nodes": {"metadata": {}, "items": items}}, len(nodes), len(kept), failures)
+        totals = [total(demand, nodes[index]) for index in kept]
+        kept, refusals = [kept[first_in_order([nodes[index].name for index in kept], totals)]], {}
+    answer = {"Nodes": {"metadata": {}, "items": [raws[index] for index in kept]}}
+    failed = {name: each.message for name, each in refusals.items() if each.preemptible}
+    unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
+    refused = Counter(each.code for each in refusals.values())
+    return _filtered(args, answer, len(nodes), len(kept), failed, unresolvable, refused)
 
 
 def _filtered(
-    args: ExtenderArgs, answer: dict[str, Any], asked: int, kept: int, failures: Mapping[str, Reason]
+    args: ExtenderArgs,
+    answer: dict[str, Any],
+    asked: int,
+    kept: int,
+    failed: Mapping[str, str],
+    unresolvable: Mapping[str, str],
+    refused: Mapping[Code, int],
 ) -> Answer:
-    by_map: dict[str, dict[str, str]] = {"FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
-    for name, refusal in failures.items():
-        where = "FailedNodes" if refusal.preemptible else "FailedAndUnresolvableNodes"
-        by_map[where][name] = refusal.message
-    body = encode({**answer, **by_map, "Error": ""})
-    return Answer(body, _name(args.Pod), asked, kept, Counter(each.code for each in failures.values()))
+    body = encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
+    return Answer(body, _name(args.Pod), asked, kept, refused)
 
 
 def prioritize(body: bytes, backend: Backend) -> Answer:
@@ -108,38 +115,15 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
         totals = backend.appraise(demand).totals(names)
-        candidates = _candidates(names, totals, backend.nodes)
     else:
         nodes = _full_nodes(args, backend)[1]
         names = [node.name for node in nodes]
         totals = [total(demand, node) for node in nodes]
-        candidates = _candidates_of(nodes, totals)
-    if backend.unready() is not None:
+    if backend.unready() is not None or not names:
         scores = [0] * len(names)
     else:
-        scores = _scores(names, totals, candidates, demand.ranked)
-    body = encode([HostPriority(name, score) for name, score in zip(names, scores, strict=True)])
-    return Answer(body, _name(args.Pod), len(names), len(names))
-
-
-def _scores(names: Sequence[str], totals: list[float], candidates: Iterable[Candidate], ranked: bool) -> list[int]:
-    if not names:
-        return []
-    winner = winner_of(candidates)
-    return wire_scores(totals, names.index(winner.name) if winner else 0, ranked)
-
-
-def _candidates(names: Sequence[str], totals: list[float], nodes: Mapping[str, Node]) -> Iterable[Candidate]:
-    """Give those with the highest total only: none of the others can be first in order."""
-    highest = max(totals, default=0.0)
-    for name, value in zip(names, totals, strict=True):
-        if value == highest:
-            node = nodes.get(name)
-            yield Candidate(value, node.tie if node else 0, name)
-
-
-def _candidates_of(nodes: Iterable[Node], totals: Iterable[float]) -> Iterable[Candidate]:
-    return (Candidate(value, node.tie, node.name) for node, value in zip(nodes, totals, strict=True))
+        scores = wire_scores(totals, first_in_order(names, totals), demand.ranked)
+    return Answer(encode(list(map(HostPriority, names, scores))), _name(args.Pod), len(names), len(names))
 
 
 def preempt(body: bytes, backend: Backend) -> Answer:

@@ -5,57 +5,78 @@ The scheduler asks for the same demand again and again (every pod of a Job); wit
 since, a call costs one set comparison, not a filter run per node. The plain engine is the oracle in the tests.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from app.cluster.state import State
 from app.nodes import Node
-from app.placement.engine import judge_class, judge_free, total
+from app.placement.engine import class_share, combine, judge_class, judge_free
 from app.policy.demand import Demand
-from app.reasons import Reason
+from app.reasons import Code, Reason
 
 DEMANDS_KEPT = 64
 """Distinct demands at a time; one costs about 0.5 MB at 5,000 nodes."""
 
 
 class Appraisal:
-    """What the engine says of every known node for one demand: feasible, or refused and why; totals on request."""
+    """What the engine says of every known node for one demand.
 
-    __slots__ = ("_classes", "_generation", "_recount", "_state", "_totals", "demand", "feasible", "refused")
+    `feasible`: names of the nodes that fit. `failed`, `unresolvable`: the message by name of those that do not,
+    as filter's two maps hold them. `codes`: the reason code by message.
+    """
+
+    __slots__ = (
+        "_classes",
+        "_generation",
+        "_recount",
+        "_shares",
+        "_state",
+        "_totals",
+        "codes",
+        "demand",
+        "failed",
+        "feasible",
+        "unresolvable",
+    )
 
     def __init__(self, demand: Demand, state: State, recount: bool) -> None:
         self.demand = demand
         self.feasible: set[str] = set()
-        self.refused: dict[str, Reason] = {}
+        self.failed: dict[str, str] = {}
+        self.unresolvable: dict[str, str] = {}
+        self.codes: dict[str, Code] = {}
         self._state = state
         self._recount = recount
         self._generation = -1
         self._classes: dict[int, Reason | None] = {}
+        self._shares: dict[int, tuple[float, float]] = {}
         self._totals: dict[str, float] = {}
 
     def renew(self) -> None:
         """Judge again the nodes that changed since the last call; all of them at first."""
         changed = self._state.changed_since(self._generation) if self._generation >= 0 else None
         if changed is None:
-            self.feasible.clear()
-            self.refused.clear()
-            self._totals.clear()
+            for kept in (self.feasible, self.failed, self.unresolvable, self._totals):
+                kept.clear()
             changed = self._state.nodes
         for name in changed:
             self._renew(name)
         self._generation = self._state.generation
 
     def _renew(self, name: str) -> None:
-        self._totals.pop(name, None)
+        self.failed.pop(name, None)
+        self.unresolvable.pop(name, None)
+        self.feasible.discard(name)
+        if name in self._totals:
+            self._totals[name] = self._total(name)
         node = self._state.nodes.get(name)
-        refusal = self._judge(node) if node is not None else None
-        if node is None or refusal is not None:
-            self.feasible.discard(name)
-        if refusal is not None:
-            self.refused[name] = refusal
-        else:
-            self.refused.pop(name, None)
-            if node is not None:
-                self.feasible.add(name)
+        if node is None:
+            return
+        refusal = self._judge(node)
+        if refusal is None:
+            self.feasible.add(name)
+            return
+        self.codes[refusal.message] = refusal.code
+        (self.failed if refusal.preemptible else self.unresolvable)[name] = refusal.message
 
     def _judge(self, node: Node) -> Reason | None:
         if not self.demand.judged:
@@ -65,19 +86,22 @@ class Appraisal:
             self._classes[key] = judge_class(self.demand, node.node_class)
         return self._classes[key] or judge_free(self.demand, node.free, self._recount)
 
-    def totals(self, names: Iterable[str]) -> list[float]:
+    def totals(self, names: Sequence[str]) -> list[float]:
         """Weigh the scorers for nodes, in the order asked; a node we do not know is worth nothing."""
-        known = self._totals
-        nodes = self._state.nodes
-        found = []
-        for name in names:
-            value = known.get(name)
-            if value is None:
-                node = nodes.get(name)
-                value = total(self.demand, node) if node is not None else 0.0
-                known[name] = value
-            found.append(value)
-        return found
+        try:
+            return list(map(self._totals.__getitem__, names))
+        except KeyError:
+            self._totals.update((name, self._total(name)) for name in names if name not in self._totals)
+            return list(map(self._totals.__getitem__, names))
+
+    def _total(self, name: str) -> float:
+        node = self._state.nodes.get(name)
+        if node is None:
+            return 0.0
+        key = id(node.node_class)
+        if key not in self._shares:
+            self._shares[key] = class_share(self.demand, node)
+        return combine(self.demand, self._shares[key], node)
 
 
 class Appraisals:

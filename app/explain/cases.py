@@ -17,7 +17,7 @@ from app.admission.review import Setting, mutate
 from app.errors import PolicyError
 from app.knowledge.tables import Knowledge
 from app.nodes import PRODUCT, Node, read_node
-from app.placement.engine import Candidate, judge, total, winner_of
+from app.placement.engine import first_in_order, judge, total
 from app.pods import read_pod
 from app.policy.document import read_documents
 from app.policy.load import PolicySet
@@ -153,9 +153,10 @@ def _placement_differences(
     demand = rule_on(pod, case.namespace_labels, setting.policies, setting.knowledge).demand
     verdicts = {node.name: judge(demand, node, recount=True) for node in nodes}
     fitting = [node for node in nodes if verdicts[node.name] is None]
-    best = winner_of(Candidate(total(demand, node), node.tie, node.name) for node in fitting)
+    fits = [node.name for node in fitting]
+    best = fits[first_in_order(fits, [total(demand, node) for node in fitting])] if fits else None
     refused = {name: verdict.code.name for name, verdict in verdicts.items() if verdict is not None}
-    yield from placement_differences(case, [node.name for node in fitting], refused, best.name if best else None)
+    yield from placement_differences(case, fits, refused, best)
 
 
 def placement_differences(case: Case, fits: list[str], refused: Mapping[str, str], best: str | None) -> Iterator[str]:

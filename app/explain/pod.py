@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.nodes import Node
-from app.placement.engine import breakdown, judge, total
+from app.placement.engine import breakdown, judge, order, total
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
 from app.policy.match import Ruling
@@ -17,7 +17,8 @@ def explain(ruling: Ruling, nodes: Iterable[Node], recount: bool) -> dict[str, A
     demand = ruling.demand
     judged = [(node, judge(demand, node, recount)) for node in nodes]
     refusals = Counter(verdict for _, verdict in judged if verdict is not None)
-    fitting = sorted((-total(demand, node), node.tie, node.name, node) for node, verdict in judged if verdict is None)
+    fitting = [node for node, verdict in judged if verdict is None]
+    fitting.sort(key=lambda node: order(total(demand, node), node.name))
     return {
         "policies": list(ruling.policies),
         "asks": dict(demand.resources),
@@ -30,7 +31,7 @@ def explain(ruling: Ruling, nodes: Iterable[Node], recount: bool) -> dict[str, A
             {"reason": each.code.name, "message": each.message, "nodes": count, "remedy": each.remedy}
             for each, count in refusals.most_common()
         ],
-        "best": [_seat(demand, node) for *_, node in fitting[:BEST_SHOWN]],
+        "best": [_seat(demand, node) for node in fitting[:BEST_SHOWN]],
     }
 
 

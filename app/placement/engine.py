@@ -4,12 +4,12 @@
 Pure: a Demand and nodes in, verdicts out. What is remembered between calls is the edge's (cluster/appraisal.py).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Mapping, Sequence
 
 from app.nodes import Free, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.scores import DEFAULT_SCORES, SCORERS
+from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS
 from app.policy.demand import Demand
 from app.reasons import Reason
 
@@ -52,14 +52,28 @@ def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
 
 
 def total(demand: Demand, node: Node) -> float:
-    """Weigh the scorers: Σ weight x score ÷ Σ weight, in [0, 1]."""
-    weights = demand.scores or DEFAULT_SCORES
-    value = sum(weight * _SCORERS[name](demand, node) for name, weight in weights) / sum(
-        weight for _, weight in weights
-    )
-    if demand.warned is not None and judge_class(demand.warned, node.node_class) is not None:
-        return value * WARNED_SHARE
-    return value
+    """Weigh the scorers: Σ weight x score ÷ Σ weight, in [0, 1], less for a node that a Warn policy would refuse."""
+    return combine(demand, class_share(demand, node), node)
+
+
+def class_share(demand: Demand, node: Node) -> tuple[float, float]:
+    """Give what is the same for all nodes of a class: Σ weight x score of its scorers, and the factor on the total."""
+    share = 0.0
+    for name, weight in demand.scores or DEFAULT_SCORES:
+        if name in BY_CLASS:
+            share += weight * _SCORERS[name](demand, node)
+    missed = demand.warned is not None and judge_class(demand.warned, node.node_class) is not None
+    return share, WARNED_SHARE if missed else 1.0
+
+
+def combine(demand: Demand, shared: tuple[float, float], node: Node) -> float:
+    """Add the node's own scores to its class's share, and divide by all weights."""
+    value, weights = shared[0], 0
+    for name, weight in demand.scores or DEFAULT_SCORES:
+        weights += weight
+        if name not in BY_CLASS:
+            value += weight * _SCORERS[name](demand, node)
+    return shared[1] * value / weights
 
 
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
@@ -67,18 +81,19 @@ def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
     return {name.value: (_SCORERS[name](demand, node), weight) for name, weight in demand.scores or DEFAULT_SCORES}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A node in the running: its total, and what breaks ties."""
-
-    total: float
-    tie: int
-    name: str
+def order(value: float, name: str) -> tuple[float, int, str]:
+    """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name (INTERFACES §5)."""
+    return (-value, zlib.crc32(name.encode()), name)
 
 
-def winner_of(candidates: Iterable[Candidate]) -> Candidate | None:
-    """Find the first in order: highest total, then lowest CRC-32 of the name, then the name (INTERFACES §5)."""
-    return min(candidates, key=lambda each: (-each.total, each.tie, each.name), default=None)
+def first_in_order(names: Sequence[str], totals: Sequence[float]) -> int:
+    """Find the position of the winner; only those with the highest total need their ties broken."""
+    highest = max(totals)
+    tied, at = [], -1
+    for _ in range(totals.count(highest)):
+        at = totals.index(highest, at + 1)
+        tied.append(at)
+    return tied[0] if len(tied) == 1 else min(tied, key=lambda index: order(highest, names[index]))
 
 
 def wire_scores(totals: Sequence[float], winner: int, ranked: bool) -> list[int]:
@@ -86,13 +101,13 @@ def wire_scores(totals: Sequence[float], winner: int, ranked: bool) -> list[int]
 
     `winner`: its position. Ranked: every other floor(9 x min-max). Proportional: round(10 x min-max).
     """
-    low, high = min(totals), max(totals)
+    distinct = set(totals)  # few: totals repeat with classes and loads
+    low, high = min(distinct), max(distinct)
     if high == low:
         return [HIGHEST if not ranked or index == winner else 0 for index in range(len(totals))]
-    if not ranked:
-        factor = HIGHEST / (high - low)
-        return [int((each - low) * factor + 0.5) for each in totals]
-    factor = RUNNER_UP / (high - low)
-    scores = [int((each - low) * factor) for each in totals]
-    scores[winner] = HIGHEST
+    factor, half = (RUNNER_UP / (high - low), 0.0) if ranked else (HIGHEST / (high - low), 0.5)
+    table = {each: int((each - low) * factor + half) for each in distinct}
+    scores = list(map(table.__getitem__, totals))
+    if ranked:
+        scores[winner] = HIGHEST
     return scores

@@ -77,3 +77,6 @@ SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
     (ScorerName.DriverHeadroom, driver_headroom),
 )
 """Every scorer under the name that policies use."""
+
+BY_CLASS: frozenset[ScorerName] = frozenset({ScorerName.ProductPreference, ScorerName.DriverHeadroom})
+"""Those that look at the node's class alone: one score serves all nodes of the class."""

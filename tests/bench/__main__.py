@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make bench`: measure every budget row that exists so far, print a table, exit 1 if one is missed."""
+
+import json
+import logging
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import Request, Response
+from rich.console import Console
+from rich.table import Table
+
+from app.api.admission import review as answer_review
+from app.api.app import create_tls_app
+from app.api.extender import filter_nodes, prioritize
+from app.api.wire import decode_extender_args, decode_json, encode
+from app.logs import LOGGER
+from app.metrics import Metrics
+from app.service import Usher
+from tests.bench.fleet import node, node_name, nodes, pods
+from tests.bench.measure import Figure, cpu, per_request, served
+from tests.builders import CONTRACT, container, pod, review, usher
+
+NODES = 5_000
+PODS = 50_000
+ROUNDS = 5
+IMAGE = "nvcr.io/nvidia/pytorch:24.05-py3"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; `budget` is in the unit of `found`."""
+
+    what: str
+    found: float
+    budget: float
+    unit: str
+
+
+def main() -> int:
+    """Measure, print, and tell whether every budget holds."""
+    LOGGER.setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as folder:
+        bodies = [*map(encode, nodes(NODES))], [*map(encode, pods(PODS, NODES))]
+        service, memory = usher(Path(folder), []), _resident_mib()
+        started = time.process_time()
+        for body in bodies[0]:
+            service.state.put_node(decode_json(body))
+        for body in bodies[1]:
+            service.state.put_pod(decode_json(body))
+        rows = [
+            Row(f"{NODES:,} nodes and {PODS:,} pods decoded and taken in", time.process_time() - started, 5, "s"),
+            Row("memory of that index", _resident_mib() - memory, 300, "MiB"),
+            *_extender(service),
+            *_admission(service),
+            *_events(service),
+            *_end_to_end(service),
+        ]
+    _print(rows)
+    return int(any(row.found > row.budget for row in rows))
+
+
+def _extender(service: Usher) -> Iterator[Row]:
+    everyone = _args([node_name(index) for index in range(NODES)])
+    sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
+    drawn = random.Random(2)
+    updates = iter(range(10**6))
+
+    def one_percent_changes() -> None:
+        for index in drawn.sample(range(NODES), NODES // 100):
+            service.state.put_node(node(index))
+
+    def both() -> None:
+        filter_nodes(sampled, service)
+        prioritize(sampled, service)
+
+    def unseen() -> bytes:
+        return _args([node_name(index) for index in range(NODES)], f"train:1-cu12{next(updates) % 9}")
+
+    yield from _pair("filter, 5,000 names", cpu(lambda: filter_nodes(everyone, service), 500), 1000, 3000)
+    again = cpu(lambda: prioritize(everyone, service), 200, one_percent_changes)
+    yield from _pair("prioritize, 5,000 names, 1 % of nodes changed", again, 2000, 5000)
+    yield from _pair("filter and prioritize, 500 names", cpu(both, 1000), 200, 1000)
+    bodies = iter([unseen() for _ in range(9)])
+    first = [_once(next(bodies), service) for _ in range(9)]
+    yield Row("first sight of a demand, prioritize 5,000 names", max(first), 25_000, "µs worst of 9")
+    full = json.dumps({**json.loads(_args([])), "NodeNames": None, "Nodes": {"items": [*nodes(1000)]}}).encode()
+    yield Row("filter, 1,000 full nodes", cpu(lambda: filter_nodes(full, service), 20).p99, 150_000, "µs p99")
+
+
+def _once(body: bytes, service: Usher) -> float:
+    started = time.thread_time_ns()
+    prioritize(body, service)
+    return (time.thread_time_ns() - started) / 1000
+
+
+def _admission(service: Usher) -> Iterator[Row]:
+    body = json.dumps(review(pod(container(requests={"nvidia.com/gpu": "2"}, image=IMAGE)))).encode()
+    for verb in ("mutate", "validate"):
+        figure = cpu(lambda verb=verb: answer_review(body, verb, service), 1000)  # type: ignore[misc]
+        yield Row(f"{verb}, GPU pod", figure.p99, 2000, "µs p99")
+
+
+def _events(service: Usher) -> Iterator[Row]:
+    documents = [node(index) for index in range(1000)]
+    bound = [*pods(1000, NODES, seed=7)]
+    position = iter(range(10**6))
+    yield Row(
+        "node event", cpu(lambda: service.state.put_node(documents[next(position) % 1000]), 2000).p50, 50, "µs p50"
+    )
+    yield Row("pod event", cpu(lambda: service.state.put_pod(bound[next(position) % 1000]), 2000).p50, 50, "µs p50")
+
+
+def _end_to_end(service: Usher) -> Iterator[Row]:
+    """Compare filter with an echo (decodes the arguments, sends the names back) through one stack and one TLS."""
+    app = create_tls_app(service, Metrics())
+
+    async def echo(request: Request) -> Response:
+        names = decode_extender_args(await request.body()).NodeNames
+        return Response(encode({"NodeNames": names}), media_type="application/json")
+
+    app.add_route("/echo", echo, methods=["POST"])
+    names = [node_name(index) for index in range(NODES)]
+    with served(app, service) as (client, clock):
+        for what, image in (("all fit", "train:1"), ("1 in 8 refused", IMAGE)):
+            body = _args(names, image)
+            per_request(client, clock, "/scheduler/filter", body)
+            ratios = [
+                per_request(client, clock, "/scheduler/filter", body) / per_request(client, clock, "/echo", body)
+                for _ in range(ROUNDS)
+            ]
+            yield Row(f"filter end to end over TLS, 5,000 names, {what}", statistics.median(ratios), 1.8, "x echo")
+
+
+def _pair(what: str, figure: Figure, p50: float, p99: float) -> Iterator[Row]:
+    yield Row(what, figure.p50, p50, "µs p50")
+    yield Row(what, figure.p99, p99, "µs p99")
+
+
+def _args(names: list[str], image: str = IMAGE) -> bytes:
+    """Write an ExtenderArgs body as kube-scheduler does."""
+    recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
+    recorded["Pod"]["spec"]["containers"][0]["image"] = image
+    return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def _print(rows: list[Row]) -> None:
+    table = Table(title="make bench: CPU time of the serving thread", title_justify="left", header_style="bold")
+    for name in ("what", "found", "budget", "unit", ""):
+        table.add_column(name, justify="right" if name in ("found", "budget") else "left")
+    for row in rows:
+        mark = "[green]holds[/]" if row.found <= row.budget else "[red]missed[/]"
+        digits = 2 if row.budget < 100 else 0
+        table.add_row(row.what, f"{row.found:,.{digits}f}", f"{row.budget:,g}", row.unit, mark)
+    Console(highlight=False, width=110).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

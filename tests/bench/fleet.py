@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A synthetic fleet of any size: eight makes of nodes, some GPUs of each held by pods."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from tests.builders import gpus, node_document, pod
+
+MAKES = (
+    ("NVIDIA-H100-80GB-HBM3", "570.124.06", 8),
+    ("NVIDIA-H200", "580.95.05", 8),
+    ("NVIDIA-A100-SXM4-80GB", "550.54.15", 8),
+    ("NVIDIA-A100-SXM4-40GB", "535.104.05", 8),
+    ("Tesla-T4", "535.104.05", 4),
+    ("NVIDIA-L4", "550.54.15", 1),
+    ("NVIDIA-A10", "525.85.12", 4),
+    ("Tesla-V100-SXM2-32GB", "470.57.02", 8),
+)
+PADDING = {f"example.com/label-{index}": f"value-{index}" for index in range(40)}
+"""Real nodes carry some 56 labels (OPERATIONS §4.1)."""
+
+
+def node_name(index: int) -> str:
+    """Name a node as clouds do."""
+    return f"gpu-node-{index:05d}.example"
+
+
+def node(index: int) -> dict[str, Any]:
+    """Make the Node object of a position."""
+    product, driver, amount = MAKES[index % len(MAKES)]
+    return node_document(node_name(index), product, driver, {"nvidia.com/gpu": amount}, PADDING)
+
+
+def nodes(count: int) -> Iterator[dict[str, Any]]:
+    """Make that many Node objects."""
+    return map(node, range(count))
+
+
+def pods(count: int, node_count: int, seed: int = 42) -> Iterator[dict[str, Any]]:
+    """Make bound pods, one in five with a GPU."""
+    drawn = random.Random(seed)
+    for index in range(count):
+        made = pod(gpus(1 if index % 5 == 0 else 0), nodeName=node_name(drawn.randrange(node_count)))
+        made["metadata"] |= {"uid": f"uid-{index}", "name": f"pod-{index}"}
+        made["status"] = {"phase": "Running"}
+        yield made
