@@ -2,6 +2,7 @@
 """The composition: settings in, three listeners out. Everything is built here once and handed down."""
 
 import datetime as dt
+import gc
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -167,6 +168,15 @@ def build(settings: Settings) -> Usher:
     usher = Usher(settings, certificates, State(knowledge), policies)
     fill_state(usher)
     return usher
+
+
+def settle() -> None:
+    """Take all that was built out of the garbage collector's sight: 5,000 nodes and 50,000 pods are not walked again.
+
+    A full collection over them takes 40 ms (OPERATIONS §4.1), in the middle of some request.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def serving_pair(settings: Settings) -> Pair:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from app.errors import BadInput
 from app.logs import start_logging
-from app.service import Usher, build
+from app.service import Usher, build, settle
 from app.serving import Addresses, Listeners
 from app.settings import Settings
 
@@ -82,6 +82,7 @@ def serve(
 def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
     usher = build(settings)
+    settle()
     listener = start_logging(settings.log_json)
     try:
         uvloop.run(_serve(usher))

@@ -23,7 +23,7 @@ from app.api.extender import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, decode_json, encode
 from app.logs import LOGGER
 from app.metrics import Metrics
-from app.service import Usher
+from app.service import Usher, settle
 from tests.bench.fleet import node, node_name, nodes, pods
 from tests.bench.measure import Figure, cpu, per_request, served
 from tests.builders import CONTRACT, container, pod, review, usher
@@ -55,6 +55,7 @@ def main() -> int:
             service.state.put_node(decode_json(body))
         for body in bodies[1]:
             service.state.put_pod(decode_json(body))
+        settle()  # as `serve` does
         rows = [
             Row(f"{NODES:,} nodes and {PODS:,} pods decoded and taken in", time.process_time() - started, 5, "s"),
             Row("memory of that index", _resident_mib() - memory, 300, "MiB"),

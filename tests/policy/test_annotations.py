@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pod's own words: the annotation grammar (INTERFACES §4), and whence a CUDA need is known (INTERFACES §10)."""
+
+import pytest
+
+from app.policy.annotations import Annotated, read_annotations
+from app.policy.schema import SharingWish
+from app.reasons import Code
+from tests.builders import container, gpus, knowledge, pod, ruling
+
+LABELS = (
+    "NVIDIA-A10",
+    "NVIDIA-A10G",
+    "NVIDIA-A100-SXM4-40GB",
+    "A100-SXM4-80GB",
+    "NVIDIA-A100-80GB-PCIe",
+    "NVIDIA-L4",
+    "NVIDIA-L40",
+    "NVIDIA-L40S",
+    "NVIDIA-H100-80GB-HBM3",
+    "NVIDIA-H100",
+    "NVIDIA-H100-NVL",
+    "NVIDIA-H20",
+    "NVIDIA-H20-3e",
+    "NVIDIA-H200",
+    "NVIDIA-GH200-480GB",
+    "Tesla-T4",
+)
+"""Product labels of the families that other schedulers mix up (P1, P2)."""
+
+FIRST = "gpu-usher.io/"
+
+
+def read(key: str, value: str) -> Annotated:
+    """Read one annotation."""
+    return read_annotations({FIRST + key: value}, knowledge().products)
+
+
+def allowed(text: str) -> set[str]:
+    """List the labels that a `products` annotation lets through."""
+    annotated = read("products", text)
+    assert annotated.invalid == ()
+    products = knowledge().products
+    rows = {label: product for label in LABELS if (product := products.find(label))}
+    forms = {
+        label: product.label.lower().removeprefix("nvidia-").removeprefix("tesla-") for label, product in rows.items()
+    }
+    needs = annotated.needs
+    kept = {label for label in LABELS if not any(each.matches(forms[label]) for each in needs.deny)}
+    if needs.allow is None:
+        return kept
+    return {label for label in kept if any(each.matches(forms[label]) for each in needs.allow)}
+
+
+H100 = {"NVIDIA-H100-80GB-HBM3", "NVIDIA-H100", "NVIDIA-H100-NVL"}
+A100 = {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("A10", {"NVIDIA-A10"}, id="A10 is not A100, nor A10G (P1)"),
+        pytest.param("L4", {"NVIDIA-L4"}, id="L4 is not L40"),
+        pytest.param("L40", {"NVIDIA-L40"}, id="L40 is not L40S"),
+        pytest.param("H20", {"NVIDIA-H20"}, id="H20 is not H200 (P2), and H20-3e is a family of its own"),
+        pytest.param("H20-3e", {"NVIDIA-H20-3e"}, id="H20-3e"),
+        pytest.param("H200", {"NVIDIA-H200"}, id="H200 is not GH200"),
+        pytest.param("T4", {"Tesla-T4"}, id="T4"),
+        pytest.param("H100", H100, id="a bare word is the family"),
+        pytest.param("h100", H100, id="letter case is ignored"),
+        pytest.param("NVIDIA-H100", {"NVIDIA-H100"}, id="a name with the vendor is that exact label"),
+        pytest.param("Tesla-T4", {"Tesla-T4"}, id="Tesla is a vendor prefix"),
+        pytest.param("nvidia-h100-80gb-hbm3", {"NVIDIA-H100-80GB-HBM3"}, id="an exact label in lower case"),
+        pytest.param("A100-SXM4-40GB", {"NVIDIA-A100-SXM4-40GB"}, id="an alias without the vendor"),
+        pytest.param("NVIDIA-A100-SXM4-80GB-SHARED", {"A100-SXM4-80GB"}, id="-SHARED is dropped"),
+        pytest.param("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", {"A100-SXM4-80GB"}, id="-MIG-* is dropped"),
+        pytest.param("SXM4", {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB"}, id="an unknown word is a token"),
+        pytest.param("80GB-HBM3", {"NVIDIA-H100-80GB-HBM3"}, id="tokens occur in sequence"),
+        pytest.param("HBM3-80GB", set(), id="tokens in another order do not"),
+        pytest.param("NVIDIA-A100-SXM4-*", {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB"}, id="glob"),
+        pytest.param("A100-*", A100, id="a star is one or more tokens"),
+        pytest.param("H100-*", H100 - {"NVIDIA-H100"}, id="a star is never none"),
+        pytest.param("SXM4-*", set(), id="a glob is anchored"),
+        pytest.param("*-SXM4-*", {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB"}, id="a star in front"),
+        pytest.param("A10, L4", {"NVIDIA-A10", "NVIDIA-L4"}, id="any of these"),
+        pytest.param("A10,L4", {"NVIDIA-A10", "NVIDIA-L4"}, id="spaces do not matter"),
+        pytest.param("!A100", set(LABELS) - A100, id="an exclamation mark excludes"),
+        pytest.param("A100, !A100-80GB-PCIe", A100 - {"NVIDIA-A100-80GB-PCIe"}, id="allow and exclude"),
+        pytest.param("!NVIDIA-H100-*, H100", {"NVIDIA-H100"}, id="excluding by a glob"),
+    ],
+)
+def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> None:
+    found = allowed(text)
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        pytest.param("cuda", "12.4", "cuda", (12, 4), id="cuda"),
+        pytest.param("cuda", ">=12.4", "cuda", (12, 4), id="cuda, with the sign"),
+        pytest.param("cuda", "12.4.1", "cuda", (12, 4, 1), id="cuda, three fields"),
+        pytest.param("compute-capability", "8.9", "compute_capability", (8, 9), id="compute capability"),
+        pytest.param("compute-capability", ">=9.0", "compute_capability", (9,), id="9.0 and 9 are one"),
+        pytest.param("gpu-memory", "40Gi", "memory_mib", 40_960, id="memory"),
+        pytest.param("gpu-memory", "80GB", "memory_mib", 81_920, id="80GB is the wish 80Gi"),
+        pytest.param("interconnect", "NVLink", "nvlink", True, id="interconnect"),
+        pytest.param("sharing", "Exclusive", "sharing", SharingWish.Exclusive, id="exclusive"),
+        pytest.param("sharing", "Shared", "sharing", SharingWish.Shared, id="shared"),
+        pytest.param("sharing", "Any", "sharing", SharingWish.Any, id="either"),
+        pytest.param("mig-profile", "1g.10gb", "mig_profile", ("1g.10gb", False), id="exact profile"),
+        pytest.param("mig-profile", ">=1g.10gb", "mig_profile", ("1g.10gb", True), id="at least a profile"),
+        pytest.param("mig-profile", "1g.10gb+me", "mig_profile", ("1g.10gb.me", False), id="profile with media"),
+    ],
+)
+def test_annotation_becomes_a_need(key: str, value: str, field: str, expected: object) -> None:
+    annotated = read(key, value)
+
+    assert expected == getattr(annotated.needs, field)
+    assert not annotated.invalid
+    assert not annotated.warnings
+
+
+@pytest.mark.parametrize("name", ["training", "inference", "batch-inference", "notebook"])
+def test_workload_class_is_read(name: str) -> None:
+    annotated = read("workload-class", name)
+
+    assert name == annotated.workload_class
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param("products", "", id="no product"),
+        pytest.param("products", "H100,,H200", id="nothing between commas"),
+        pytest.param("products", "H100,", id="a comma too many"),
+        pytest.param("products", "!", id="excluding nothing"),
+        pytest.param("products", "!!H100", id="excluding twice"),
+        pytest.param("products", "A10*", id="a star inside a token"),
+        pytest.param("products", "H100 H200", id="a space inside a name"),
+        pytest.param("products", "H100;H200", id="a semicolon"),
+        pytest.param("products", "A100--PCIe", id="an empty token"),
+        pytest.param("products", "x" * 64, id="longer than a label value"),
+        pytest.param("cuda", "", id="no version"),
+        pytest.param("cuda", "v12.4", id="a letter before the version"),
+        pytest.param("cuda", "12.x", id="a letter in the version"),
+        pytest.param("cuda", "<=12.4", id="at most"),
+        pytest.param("cuda", "12.4, 12.6", id="two versions"),
+        pytest.param("compute-capability", "sm_80", id="an architecture"),
+        pytest.param("gpu-memory", "lots", id="no amount"),
+        pytest.param("gpu-memory", "0", id="zero memory"),
+        pytest.param("gpu-memory", "-1Gi", id="negative memory"),
+        pytest.param("interconnect", "InfiniBand", id="another network"),
+        pytest.param("sharing", "Sometimes", id="another sharing"),
+        pytest.param("mig-profile", "1g", id="half a profile"),
+        pytest.param("mig-profile", "<=1g.10gb", id="at most a profile"),
+        pytest.param("workload-class", "gaming", id="another class"),
+    ],
+)
+def test_bad_syntax_is_an_invalid_annotation_that_names_its_key(key: str, value: str) -> None:
+    annotated = read(key, value)
+
+    assert [Code.InvalidAnnotation] == [each.code for each in annotated.invalid]
+    assert FIRST + key in annotated.invalid[0].message
+    assert len(annotated.invalid[0].message) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        pytest.param("L40SS", "L40S", id="a letter too many"),
+        pytest.param("H1000", "H100", id="a digit too many"),
+        pytest.param("!L40SS", "L40S", id="excluded"),
+    ],
+)
+def test_misspelt_product_is_kept_and_warned_of_with_the_name_meant(text: str, meant: str) -> None:
+    expected = (f"unknown GPU product {text.removeprefix('!')}, did you mean {meant}?",)
+
+    annotated = read("products", text)
+
+    assert expected == annotated.warnings
+    assert not annotated.invalid
+    assert [text.removeprefix("!")] == [each.text for each in (*(annotated.needs.allow or ()), *annotated.needs.deny)]
+
+
+def test_unknown_product_without_a_neighbour_is_warned_of_and_kept() -> None:
+    expected = ("unknown GPU product QQQQ-7777",)
+
+    annotated = read("products", "QQQQ-7777")
+
+    assert expected == annotated.warnings
+    assert annotated.needs.allow is not None
+
+
+def test_unknown_key_of_ours_is_warned_of_and_ignored() -> None:
+    annotated = read("produts", "H100")
+
+    assert len(annotated.warnings) == 1
+    assert "gpu-usher.io/produts" in annotated.warnings[0]
+    assert Annotated(warnings=annotated.warnings) == annotated
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({"example.com/products": "A10*"}, id="of somebody else"),
+        pytest.param({"gpu-usher.io/decision": "{"}, id="our record"),
+    ],
+)
+def test_annotations_that_ask_nothing_of_us_need_nothing(annotations: dict[str, str]) -> None:
+    annotated = read_annotations(annotations, knowledge().products)
+
+    assert Annotated() == annotated
+
+
+def test_every_bad_annotation_is_named() -> None:
+    annotations = {FIRST + "cuda": "new", FIRST + "gpu-memory": "lots", FIRST + "sharing": "Any"}
+
+    annotated = read_annotations(annotations, knowledge().products)
+
+    assert [Code.InvalidAnnotation] * 2 == [each.code for each in annotated.invalid]
+    assert SharingWish.Any is annotated.needs.sharing
+
+
+CUDA_12_4 = "nvidia/cuda:12.4.0-base-ubuntu22.04"
+CUDA_11_8 = "nvidia/cuda:11.8.0-base-ubuntu22.04"
+TORCH = "example.com/torch:2.1-cu121"
+
+
+@pytest.mark.parametrize(
+    ("image", "env", "annotation", "required", "wished"),
+    [
+        pytest.param(CUDA_12_4, {}, None, [(12, 4)], [], id="tag of a known family: required"),
+        pytest.param("nvcr.io/nvidia/pytorch:24.05-py3", {}, None, [(12, 4, 1)], [], id="month of NGC: required"),
+        pytest.param(TORCH, {}, None, [], [(12, 1)], id="tag of another image: preferred"),
+        pytest.param("train:1", {}, None, [], [], id="tag that tells nothing: nothing"),
+        pytest.param(CUDA_11_8, {}, "12.4", [(12, 4)], [], id="annotation before image"),
+        pytest.param(CUDA_12_4, {}, "11.8", [(11, 8)], [], id="annotation before image, though lower"),
+        pytest.param(CUDA_11_8, {"NVIDIA_REQUIRE_CUDA": "cuda>=12.2"}, None, [(12, 2)], [], id="environment first"),
+        pytest.param("train:1", {"NVIDIA_REQUIRE_CUDA": "cuda>=12.2"}, "12.4", [(12, 4)], [], id="annotation first"),
+        pytest.param(CUDA_12_4, {"NVIDIA_DISABLE_REQUIRE": "1"}, None, [], [(12, 4)], id="lifted: tag is preferred"),
+        pytest.param(CUDA_12_4, {"NVIDIA_DISABLE_REQUIRE": "true"}, None, [], [(12, 4)], id="lifted by true"),
+        pytest.param(CUDA_12_4, {"NVIDIA_DISABLE_REQUIRE": "false"}, None, [(12, 4)], [], id="not lifted by false"),
+        pytest.param(CUDA_12_4, {"NVIDIA_DISABLE_REQUIRE": "1"}, "12.2", [(12, 2)], [], id="annotation is not lifted"),
+    ],
+)
+def test_cuda_need_comes_from_the_first_evidence(
+    image: str,
+    env: dict[str, str],
+    annotation: str | None,
+    required: list[tuple[int, ...]],
+    wished: list[tuple[int, ...]],
+) -> None:
+    variables = [{"name": name, "value": value} for name, value in env.items()]
+    document = pod(gpus(1, image=image, env=variables), annotations={"cuda": annotation} if annotation else None)
+
+    demand = ruling(document).demand
+
+    assert required == [each.cuda for each in demand.cuda]
+    assert wished == [each.cuda for each in demand.cuda_wishes]
+
+
+def test_lifted_requirement_of_an_image_leaves_no_list_of_driver_branches() -> None:
+    document = pod(gpus(1, image=CUDA_12_4, env=[{"name": "NVIDIA_DISABLE_REQUIRE", "value": "1"}]))
+
+    (wish,) = ruling(document).demand.cuda_wishes
+
+    assert wish.alternatives is None
+
+
+def test_each_container_that_asks_for_a_gpu_has_its_own_need_and_says_where_from() -> None:
+    expected = {(11, 8), (12, 4)}
+    one, other = gpus(1, image=CUDA_11_8), gpus(1, image=CUDA_12_4) | {"name": "second"}
+    idle = container({"cpu": "1"}, image="nvidia/cuda:13.0.0-base-ubuntu22.04")
+
+    needs = ruling(pod(one, other, idle)).demand.cuda
+
+    assert expected == {each.cuda for each in needs}
+    assert all("tag" in each.evidence for each in needs)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published schema is the one in force, and the shipped policies say what day one promises."""
+
+from pathlib import Path
+
+from app.cli.schema import schema_text
+from app.knowledge.cuda import Accept
+from app.policy.demand import Demand
+from app.policy.match import AdmissionRules
+from app.policy.schema import Action, Rule, SharingWish
+from tests.builders import gpus, pod, ruling, shipped
+
+POLICIES = Path(__file__).parents[2] / "policies"
+
+
+def test_published_schema_is_the_one_in_force() -> None:
+    expected = schema_text()
+
+    published = (POLICIES / "schema" / "gpupolicy.json").read_text("utf-8")
+
+    assert expected == published
+
+
+def test_every_policy_file_points_its_editor_at_the_schema() -> None:
+    first = "# yaml-language-server: $schema=./schema/gpupolicy.json"
+
+    lines = {path.name: path.read_text("utf-8").splitlines()[0] for path in POLICIES.glob("*.yaml")}
+
+    assert dict.fromkeys(lines, first) == lines
+
+
+def test_shipped_policies_load_with_the_default_last() -> None:
+    names = [policy.name for policy in shipped().policies]
+
+    assert names[-1] == "default"
+    assert "training" in names
+
+
+def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
+    expected = AdmissionRules(
+        runtime_class_name="nvidia",
+        from_node_taints=True,
+        requests_only="CopyToLimits",
+        mismatch="UseLimits",
+        fractional="Deny",
+        affinity_mode="Required",
+    )
+
+    found = ruling(pod(gpus(1)))
+
+    assert expected == found.admission
+    assert {Action.Enforce} == {found.action(rule) for rule in Rule}
+
+
+def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
+    scores = shipped().policies[-1].spec.placement.scores or ()
+    expected = Demand(
+        resources=(("nvidia.com/gpu", 1),),
+        sharing=SharingWish.Any,
+        accept=Accept.MinorVersion,
+        refuse_unknown=False,
+        scores=tuple((score.name, score.weight) for score in scores),
+    )
+
+    demand = ruling(pod(gpus(1))).demand
+
+    assert expected == demand
