@@ -9,6 +9,7 @@ from typing import Any
 from app.errors import MalformedPod, QuantityError, VersionError
 from app.knowledge.mig import profile_of
 from app.knowledge.products import normal_form
+from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
@@ -67,6 +68,11 @@ class NodeClass:
     datacenter: bool = True
     labelled: int = 0
     offered: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def host(self) -> Host:
+        """What the node answers to a container's requirement."""
+        return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
 
     def allocatable(self, resource: str) -> int:
         """Say how many units of a resource the node has in all."""

@@ -92,6 +92,10 @@ class Container:
         """Say how much it asks: the request, or the limit where only that is set (API defaulting)."""
         return self.requests.get(resource, self.limits.get(resource, Fraction(0)))
 
+    def names(self, resource: str) -> bool:
+        """Tell whether it names an amount other than zero, in requests or in limits."""
+        return self.requests.get(resource, 0) != 0 or self.limits.get(resource, 0) != 0
+
     def variable(self, name: str) -> str | None:
         """Read an environment variable's literal value; None if unset or taken from elsewhere. The last one counts."""
         return next((value for key, value in reversed(self.env) if key == name), None)
@@ -139,6 +143,7 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
     """
     metadata = member(pod, "metadata", dict, "") or {}
     spec = member(pod, "spec", dict, "") or {}
+    _check_what_patches_touch(spec)
     return Pod(
         name=member(metadata, "name", str, "metadata.") or member(metadata, "generateName", str, "metadata.") or "",
         namespace=namespace or member(metadata, "namespace", str, "metadata.") or "default",
@@ -151,6 +156,22 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
         node_name=member(spec, "nodeName", str, "spec."),
         claims=bool(member(spec, "resourceClaims", list, "spec.")),
     )
+
+
+def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
+    """Check the shape of what is only ever added to, so that no patch meets a surprise."""
+    for _ in objects(spec, "tolerations", "spec."):
+        pass
+    affinity = member(spec, "affinity", dict, "spec.") or {}
+    node_affinity = member(affinity, "nodeAffinity", dict, "spec.affinity.") or {}
+    where = "spec.affinity.nodeAffinity."
+    for _ in objects(node_affinity, "preferredDuringSchedulingIgnoredDuringExecution", where):
+        pass
+    required = member(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution", dict, where) or {}
+    where += "requiredDuringSchedulingIgnoredDuringExecution."
+    for index, term in objects(required, "nodeSelectorTerms", where):
+        for _ in objects(term, "matchExpressions", f"{where}nodeSelectorTerms[{index}]."):
+            pass
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:

@@ -50,6 +50,16 @@ class Requirement:
         above = self.greater_than is None or number > self.greater_than
         return above and (self.less_than is None or number < self.less_than)
 
+    def empty(self) -> bool:
+        """Tell whether nothing can fulfil it, neither a value nor a missing label."""
+        if self.absent_allowed:
+            return False
+        if not self.complement:
+            return not any(self._within(value) for value in self.values)
+        if self.greater_than is None or self.less_than is None:
+            return False
+        return self.greater_than + 1 >= self.less_than
+
     def intersection(self, other: "Requirement") -> "Requirement":
         """Combine with another requirement on the same key: what both allow."""
         if self.complement and other.complement:
@@ -106,6 +116,15 @@ def from_selector(selector: Mapping[str, Any]) -> tuple[Requirement, ...]:
         for item in selector.get("matchExpressions") or ()
     )
     return labels + expressions
+
+
+def disjoint(one: Iterable[Requirement], other: Iterable[Requirement]) -> bool:
+    """Tell whether no set of labels fulfils both lists: on some key nothing fulfils both."""
+    by_key: dict[str, Requirement] = {}
+    for each in (*one, *other):
+        known = by_key.get(each.key)
+        by_key[each.key] = known.intersection(each) if known else each
+    return any(each.empty() for each in by_key.values())
 
 
 def all_allow(requirements: Iterable[Requirement], labels: Mapping[str, str]) -> bool:

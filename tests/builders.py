@@ -40,7 +40,8 @@ def shipped() -> PolicySet:
 
 def policies(*documents: str) -> PolicySet:
     """Load policies from YAML texts."""
-    return load_policies({f"{index}.yaml": text for index, text in enumerate(documents)}, knowledge())
+    texts = {f"{index}.yaml": text for index, text in enumerate(documents)}
+    return load_policies(texts, knowledge(), shipped().fallback)
 
 
 def policy(name: str, spec: str) -> str:

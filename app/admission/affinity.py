@@ -22,33 +22,33 @@ PREFERENCE_WEIGHT = 100
 """The highest that Kubernetes allows: a need outweighs a user's own preferences."""
 
 
-def expressions(case: Case) -> tuple[dict[str, Any], ...]:
+Expression = dict[str, Any]
+
+
+def expressions(case: Case) -> tuple[Expression, ...]:
     """List the needs that node labels can express, as matchExpressions."""
-    labels = product_labels(case)
-    if labels is None:
-        return ()
-    return ({"key": PRODUCT, "operator": "In", "values": labels},)
-
-
-def product_labels(case: Case) -> list[str] | None:
-    """List every product label that the filter would accept; None if nothing is asked or no label is known.
-
-    Names of the table, as old drivers wrote them too, their -SHARED form where sharing may be, and whatever
-    labels the fleet has (which covers slices of strategy single).
-    """
     demand = case.ruling.demand
-    if not demand.products:
-        return None
-    found = set(_known_labels(case, demand))
-    found |= {
-        kin.product_label
-        for kin in case.fleet.kin
-        if kin.product_label and product_allowed(demand, kin.node_class) is None
-    }
-    return sorted(found) or None
+    if not demand.products and not demand.denied_products:
+        return ()
+    if demand.products and all(pattern.labels is not None for any_of in demand.products for pattern in any_of):
+        accepted = sorted({*_labels_of_known(case, demand), *_labels_of_fleet(case, demand, accepted=True)})
+        return ({"key": PRODUCT, "operator": "In", "values": accepted},) if accepted else ()
+    return tuple(_open_ended(case, demand))
 
 
-def _known_labels(case: Case, demand: Demand) -> Iterator[str]:
+def _open_ended(case: Case, demand: Demand) -> Iterator[Expression]:
+    """Express a pattern that products of tomorrow may match: a product is known, and none that is refused today."""
+    yield {"key": PRODUCT, "operator": "Exists"}
+    refused = sorted(_labels_of_fleet(case, demand, accepted=False))
+    if refused:
+        yield {"key": PRODUCT, "operator": "NotIn", "values": refused}
+
+
+def _labels_of_known(case: Case, demand: Demand) -> Iterator[str]:
+    """List the labels of the table's products that the filter would accept, in every form that GFD writes them.
+
+    Names, also as old drivers wrote them; where slices or shares may be, also with -MIG-<profile> and -SHARED.
+    """
     for form, product in case.knowledge.products.by_form.items():
         allowed = all(any(pattern.matches(form) for pattern in any_of) for any_of in demand.products)
         if not allowed or any(pattern.matches(form) for pattern in demand.denied_products):
@@ -57,6 +57,17 @@ def _known_labels(case: Case, demand: Demand) -> Iterator[str]:
             yield label
             if demand.sharing is not SharingWish.Exclusive:
                 yield f"{label}-SHARED"
+                for profile in case.knowledge.mig.profiles(form):
+                    yield from (f"{label}-MIG-{profile}", f"{label}-MIG-{profile}-SHARED")
+
+
+def _labels_of_fleet(case: Case, demand: Demand, accepted: bool) -> set[str]:
+    """Collect the product labels that nodes carry now, of products that the filter accepts, or refuses."""
+    return {
+        kin.product_label
+        for kin in case.fleet.kin
+        if kin.product_label and (product_allowed(demand, kin.node_class) is None) is accepted
+    }
 
 
 def require(document: Mapping[str, Any], wanted: tuple[dict[str, Any], ...]) -> tuple[Operation, ...]:
@@ -66,9 +77,9 @@ def require(document: Mapping[str, Any], wanted: tuple[dict[str, Any], ...]) -> 
         return (put(document, REQUIRED, [{"matchExpressions": list(wanted)}]),)
     operations: list[Operation] = []
     for index, term in enumerate(terms):
-        present = term.get("matchExpressions") or [] if isinstance(term, dict) else []
-        if not isinstance(term, dict) or not term:
+        if not isinstance(term, dict) or not (term.get("matchExpressions") or term.get("matchFields")):
             continue  # an empty term selects no node; ANDing into it would make it select some
+        present = term.get("matchExpressions") or []
         for expression in wanted:
             if expression not in present:
                 operation = append(apply(document, operations), (*REQUIRED, str(index), "matchExpressions"), expression)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pod at the door: the object, the facts read from it, the ruling on it, and what is known of the fleet."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.patch import Operation
+from app.admission.patch import Operation, apply
 from app.knowledge.tables import Knowledge
 from app.nodes import NodeClass
-from app.pods import Pod, gpu_amounts
+from app.pods import Pod, gpu_amounts, read_pod
 from app.policy.match import Ruling
+from app.policy.merge import AdmissionRules
 
 WARNING_LIMIT = 120
 """Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""
@@ -37,17 +38,35 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything a mutator or validator may look at. `document` is the Pod as it stands after earlier mutators."""
+    """Everything a mutator or validator may look at. `document` is the Pod as it stands after earlier mutators.
+
+    `rules`: what admission does, at the level (enforced, warned, audited) that is looked at.
+    """
 
     document: Mapping[str, Any]
     pod: Pod
     ruling: Ruling
+    rules: AdmissionRules
     fleet: Fleet
     knowledge: Knowledge
 
     def gpu_resources(self) -> tuple[str, ...]:
-        """List the GPU resources that some container names."""
-        return tuple(name for name in self.pod.resources() if self.knowledge.families.of(name))
+        """List the GPU resources of which some container names an amount that is not zero."""
+        return tuple(
+            name
+            for name in self.pod.resources()
+            if self.knowledge.families.of(name) and any(each.names(name) for each in self.pod.containers)
+        )
+
+    def after(self, operations: Sequence[Operation]) -> "Case":
+        """Give the case with the operations applied.
+
+        Raises PatchError if they do not apply: a bug of ours.
+        """
+        if not operations:
+            return self
+        document = apply(self.document, operations)
+        return replace(self, document=document, pod=read_pod(document, self.pod.namespace))
 
     def amounts(self) -> tuple[tuple[str, int], ...]:
         """List what the pod asks as it stands now: (GPU resource, units)."""

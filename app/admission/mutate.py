@@ -8,7 +8,6 @@ from app.admission.case import Case, Change
 from app.admission.patch import Operation, append, apply, put
 from app.admission.tolerations import wanted_tolerations
 from app.pods import Container
-from app.policy.schema import Rule
 
 Mutator = Callable[[Case], Iterator[Change]]
 
@@ -18,21 +17,22 @@ def repair_resources(case: Case) -> Iterator[Change]:
 
     The API server refuses both for extended resources (facts: k8s rules limit-required, equal).
     """
-    rules = case.ruling.admission
     for container in case.pod.containers:
         for resource in case.gpu_resources():
-            if container.asks(resource) == 0:
-                continue
-            if resource not in container.limits and rules.requests_only == "CopyToLimits":
-                yield _copy(case, container, resource, "requests", "limits")
-            elif _differs(container, resource) and rules.mismatch == "UseLimits":
-                yield _copy(case, container, resource, "limits", "requests")
+            change = _repair(case, container, resource) if container.names(resource) else None
+            if change is not None:
+                case = case.after(change.operations)
+                yield change
 
 
-def _differs(container: Container, resource: str) -> bool:
-    if resource not in container.limits or resource not in container.requests:
-        return False
-    return container.limits[resource] != container.requests[resource]
+def _repair(case: Case, container: Container, resource: str) -> Change | None:
+    if resource not in container.limits:
+        copied = case.rules.requests_only == "CopyToLimits"
+        return _copy(case, container, resource, "requests", "limits") if copied else None
+    differs = resource in container.requests and container.limits[resource] != container.requests[resource]
+    if differs and case.rules.mismatch == "UseLimits":
+        return _copy(case, container, resource, "limits", "requests")
+    return None
 
 
 def _copy(case: Case, container: Container, resource: str, source: str, target: str) -> Change:
@@ -44,12 +44,13 @@ def _copy(case: Case, container: Container, resource: str, source: str, target: 
 
 
 def set_runtime_class(case: Case) -> Iterator[Change]:
-    """Set runtimeClassName where the pod names none and the class exists (F5, F6)."""
-    name = case.ruling.admission.runtime_class_name
+    """Set runtimeClassName where the pod names none and the class exists; a missing one rejects the pod (F5, F6)."""
+    name = case.rules.runtime_class_name
     if name is None or case.pod.runtime_class_name is not None or not _suits_family(case, name):
         return
-    if case.fleet.runtime_classes is not None and name not in case.fleet.runtime_classes:
-        missing = f"RuntimeClass {name} does not exist, not set"
+    if case.fleet.runtime_classes is None or name not in case.fleet.runtime_classes:
+        unknown = "is not known to exist" if case.fleet.runtime_classes is None else "does not exist"
+        missing = f"RuntimeClass {name} {unknown}, runtimeClassName not set"
         yield Change((), missing, missing)
         return
     yield Change((put(case.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
@@ -65,15 +66,15 @@ def _suits_family(case: Case, name: str) -> bool:
 
 def set_scheduler(case: Case) -> Iterator[Change]:
     """Send the pod to the scheduler that the policy names, unless it chose one itself (F13, S14)."""
-    name = case.ruling.admission.scheduler_name
+    name = case.rules.scheduler_name
     if name is not None and case.pod.scheduler_name == "default-scheduler" != name:
         yield Change((put(case.document, ("spec", "schedulerName"), name),), f"schedulerName set to {name}")
 
 
 def add_tolerations(case: Case) -> Iterator[Change]:
     """Tolerate the GPU taints of the nodes that could serve the pod (F2, F3, F4)."""
-    operations: list[Operation] = []
     wanted = wanted_tolerations(case)
+    operations: list[Operation] = []
     for toleration in wanted:
         operations.append(append(apply(case.document, operations), ("spec", "tolerations"), toleration))
     if operations:
@@ -83,7 +84,7 @@ def add_tolerations(case: Case) -> Iterator[Change]:
 
 def add_affinity(case: Case) -> Iterator[Change]:
     """Write needs that labels can express as node affinity (F10)."""
-    mode = case.ruling.admission.affinity_mode
+    mode = case.rules.affinity_mode
     wanted = expressions(case) if mode != "Off" else ()
     if not wanted:
         return
@@ -93,11 +94,11 @@ def add_affinity(case: Case) -> Iterator[Change]:
         yield Change(operations, f"{mode.lower()} node affinity added on {keys}")
 
 
-MUTATORS: tuple[tuple[Rule, Mutator], ...] = (
-    (Rule.ExtendedResources, repair_resources),
-    (Rule.RuntimeClassName, set_runtime_class),
-    (Rule.SchedulerName, set_scheduler),
-    (Rule.Tolerations, add_tolerations),
-    (Rule.Affinity, add_affinity),
+MUTATORS: tuple[Mutator, ...] = (
+    repair_resources,
+    set_runtime_class,
+    set_scheduler,
+    add_tolerations,
+    add_affinity,
 )
-"""In this order, each on the object as the earlier left it; the rule's action decides whether it is done or said."""
+"""In this order, each on the object as the earlier left it."""

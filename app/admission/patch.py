@@ -6,11 +6,15 @@ operation is built against the object as it stands and applied at once. The libr
 test oracle; at run time it would take 167 µs a pod (OPERATIONS §4.11).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.errors import UsherError
+
+_INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
+"""RFC 6901 §4: no leading zeros."""
 
 
 class PatchError(UsherError):
@@ -71,7 +75,7 @@ def _apply_to_list(document: list[Any], operation: Operation, path: tuple[str, .
     key, *rest = path
     if key == "-" and not rest and operation.op == "add":
         return [*document, operation.value]
-    index = int(key) if key.isdecimal() else len(document)
+    index = int(key) if _INDEX.fullmatch(key) else len(document)
     if index >= len(document):
         raise PatchError(f"{operation.op} {operation.path}: {key} is out of range")
     changed = list(document)

@@ -3,19 +3,19 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.case import WARNING_LIMIT, Case, Change, Fleet, one_line
 from app.admission.mutate import MUTATORS
-from app.admission.patch import Operation, apply, put
+from app.admission.patch import Operation, put
 from app.admission.validate import VALIDATORS
 from app.knowledge.tables import Knowledge
 from app.pods import DECISION, PREFIX, read_pod
 from app.policy.load import PolicySet
 from app.policy.match import rule_on
-from app.policy.schema import Action
+from app.policy.merge import AdmissionRules
 from app.reasons import Reason
 
 DECISION_VERSION = 1
@@ -65,28 +65,25 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     case = _open(document, namespace, labels, setting)
     if case is None:
         return UNCONCERNED
-    operations: list[Operation] = []
-    changes: list[tuple[Action, Change]] = []
-    for rule, mutator in MUTATORS:
-        action = case.ruling.action(rule)
-        done = [] if action is Action.Off else list(mutator(case))
-        changes += [(action, change) for change in done]
-        if action is Action.Enforce:
-            operations += [each for change in done for each in change.operations]
-            case = _after(case, [each for change in done for each in change.operations])
-    reasons, said = _validate(case)
+    case, changes = _enforce(case, lambda changed: _open(changed, namespace, labels, setting))
+    reasons, lenient = _judge(case)
     if reasons:
-        return Verdict(True, warnings=_limited([*said]), reasons=reasons, policies=case.ruling.policies)
-    record = tuple(_recorded(action, change) for action, change in changes)
-    warnings = [
-        *said,
-        *(text for action, change in changes if (text := _spoken(action, change))),
-        *case.ruling.warnings,
-    ]
-    operations += (written := _decision(case, record, changed=bool(operations)))
+        return Verdict(True, warnings=_limited(lenient), reasons=reasons, policies=case.ruling.policies)
+    warned = _changes_at(case, case.ruling.warned, [])
+    audited = _changes_at(case, case.ruling.audited, warned)
+    record = (
+        *(change.record for change in changes),
+        *(f"not done, policy only warns: {change.record}" for change in warned),
+        *(f"not done, policy only audits: {change.record}" for change in audited),
+    )
+    operations = [each for change in changes for each in change.operations]
+    written = _decision(case, record, changed=bool(operations))
+    warnings = [*lenient, *(change.warning for change in changes if change.warning)]
+    warnings += [f"not done, policy only warns: {change.record}" for change in warned]
+    warnings += case.ruling.warnings
     if written and DECISION in case.pod.annotations:
         warnings.append(f"{DECISION} did not fit the pod and was rewritten")
-    return Verdict(True, tuple(operations), _limited(warnings), (), record, case.ruling.policies)
+    return Verdict(True, (*operations, *written), _limited(warnings), (), record, case.ruling.policies)
 
 
 def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:
@@ -97,8 +94,8 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
     case = _open(document, namespace, labels, setting)
     if case is None:
         return UNCONCERNED
-    reasons, said = _validate(case)
-    return Verdict(True, warnings=_limited(said), reasons=reasons, policies=case.ruling.policies)
+    reasons, lenient = _judge(case)
+    return Verdict(True, warnings=_limited(lenient), reasons=reasons, policies=case.ruling.policies)
 
 
 def exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
@@ -110,41 +107,42 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     """Read the Pod; None if it asks for no GPU (zero is no GPU, F9) or its namespace is exempt."""
     pod = read_pod(document, namespace)
     is_gpu = setting.knowledge.families.of
-    asks = any(is_gpu(name) and each.asks(name) != 0 for each in pod.containers for name in pod.resources())
+    asks = any(is_gpu(name) and each.names(name) for each in pod.containers for name in pod.resources())
     if not asks or exempt(pod.namespace, labels, setting.knowledge):
         return None
     ruling = rule_on(pod, labels, setting.policies, setting.knowledge)
-    return Case(document, pod, ruling, setting.fleet, setting.knowledge)
+    return Case(document, pod, ruling, ruling.enforced, setting.fleet, setting.knowledge)
 
 
-def _after(case: Case, operations: list[Operation]) -> Case:
-    if not operations:
-        return case
-    document = apply(case.document, operations)
-    return replace(case, document=document, pod=read_pod(document, case.pod.namespace))
+def _enforce(case: Case, reopen: Callable[[Mapping[str, Any]], Case | None]) -> tuple[Case, list[Change]]:
+    """Run the mutators one after another, each on what the earlier ones left; another amount is ruled on anew."""
+    changes: list[Change] = []
+    for mutator in MUTATORS:
+        done = list(mutator(case))
+        after = case.after([each for change in done for each in change.operations])
+        case = after if after.amounts() == case.amounts() else reopen(after.document) or after
+        changes += done
+    return case, changes
 
 
-def _validate(case: Case) -> tuple[tuple[Reason, ...], list[str]]:
-    """Run every validator: (reasons to refuse, warnings instead of refusals)."""
-    reasons: list[Reason] = []
-    warnings: list[str] = []
-    for rule, validator in VALIDATORS:
-        action = case.ruling.action(rule) if rule else Action.Enforce
-        if action is Action.Enforce:
-            reasons.extend(validator(case))
-        elif action is Action.Warn:
-            warnings.extend(f"{found.message} (policy only warns)" for found in validator(case))
-    return tuple(dict.fromkeys(reasons)), warnings
+def _changes_at(case: Case, rules: AdmissionRules, known: list[Change]) -> list[Change]:
+    """List what milder rules would change besides what is done and known; nothing of it is applied."""
+    if rules == case.rules:
+        return []
+    milder = replace(case, rules=rules)
+    enforced = [change.record for mutator in MUTATORS for change in mutator(case)]
+    seen = {*enforced, *(change.record for change in known)}
+    return [change for mutator in MUTATORS for change in mutator(milder) if change.record not in seen]
 
 
-def _recorded(action: Action, change: Change) -> str:
-    return change.record if action is Action.Enforce else f"{action.value}: {change.record}"
-
-
-def _spoken(action: Action, change: Change) -> str | None:
-    if action is Action.Warn:
-        return f"not done, policy only warns: {change.record}"
-    return change.warning if action is Action.Enforce else None
+def _judge(case: Case) -> tuple[tuple[Reason, ...], list[str]]:
+    """Run every validator: (reasons to refuse, warnings of what milder rules would refuse)."""
+    reasons = tuple(dict.fromkeys(found for validator in VALIDATORS for found in validator(case)))
+    if case.ruling.warned == case.rules:
+        return reasons, []
+    milder = replace(case, rules=case.ruling.warned)
+    warned = (found for validator in VALIDATORS for found in validator(milder))
+    return reasons, [f"{found.message} (policy only warns)" for found in warned if found not in reasons]
 
 
 def _limited(warnings: list[str]) -> tuple[str, ...]:

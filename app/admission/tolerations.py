@@ -15,12 +15,16 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
 
     A family's own taint key is tolerated even where no node carries it now: an autoscaler may bring one.
     """
+    if not case.rules.tolerate:
+        return []
     present = _present(case.document)
     seen = _seen_taints(case)
+    families = map(case.knowledge.families.of, case.gpu_resources())
+    own = {*case.gpu_resources(), *(family.whole for family in families if family)}
     wanted: list[Toleration] = []
     for key in _allowed_keys(case):
         taints = {taint for taint in seen if taint[0] == key}
-        if not taints and key in case.gpu_resources():
+        if not taints and key in own:
             wanted.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
         wanted.extend(_of_key(key, taints))
     return [toleration for toleration in wanted if not any(covers(each, toleration) for each in present)]
@@ -30,12 +34,12 @@ def _allowed_keys(case: Case) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the asked families, and those of the policies."""
     families = [case.knowledge.families.of(name) for name in case.gpu_resources()]
     keys = [key for family in families if family for key in (family.whole, *family.taint_keys)]
-    return tuple(dict.fromkeys((*keys, *case.gpu_resources(), *case.ruling.admission.toleration_keys)))
+    return tuple(dict.fromkeys((*keys, *case.gpu_resources(), *case.rules.toleration_keys)))
 
 
 def _seen_taints(case: Case) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or with other pods gone."""
-    if not case.ruling.admission.from_node_taints:
+    if not case.rules.from_node_taints:
         return set()
     demand = case.ruling.demand
     return {taint for kin in case.fleet.kin if judge_class(demand, kin.node_class) is None for taint in kin.taints}
@@ -47,8 +51,8 @@ def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
     for _, value, effect in taints:
         by_effect.setdefault(effect, set()).add(value)
     for effect, values in sorted(by_effect.items()):
-        if len(values) == 1 and (value := next(iter(values))):
-            yield {"key": key, "operator": "Equal", "value": value, "effect": effect}
+        if len(values) == 1:
+            yield {"key": key, "operator": "Equal", "value": next(iter(values)), "effect": effect}
         else:
             yield {"key": key, "operator": "Exists", "effect": effect}
 

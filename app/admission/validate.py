@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 from app.admission.case import Case
 from app.pods import Container
-from app.policy.schema import Rule
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
 
@@ -22,23 +21,23 @@ def amounts_whole(case: Case) -> Iterator[Reason]:
                     continue
                 if amount < 0:
                     yield _about(container, Code.QuantityNegative, f"negative {resource}", "zero or more")
-                elif not whole(amount) and case.ruling.admission.fractional == "Deny":
+                elif not whole(amount) and case.rules.fractional == "Deny":
                     yield _about(container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number")
 
 
 def limits_present(case: Case) -> Iterator[Reason]:
     """Refuse requests without limits, where the policy says so (F7)."""
-    if case.ruling.admission.requests_only != "Deny":
+    if case.rules.requests_only != "Deny":
         return
     for container in case.pod.containers:
         for resource in case.gpu_resources():
-            if resource not in container.limits and container.asks(resource) != 0:
+            if resource not in container.limits and container.names(resource):
                 yield _about(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
 
 
 def limits_equal_requests(case: Case) -> Iterator[Reason]:
     """Refuse requests that differ from limits, where the policy says so (F7)."""
-    if case.ruling.admission.mismatch != "Deny":
+    if case.rules.mismatch != "Deny":
         return
     for container in case.pod.containers:
         for resource in case.gpu_resources():
@@ -54,7 +53,7 @@ def limits_equal_requests(case: Case) -> Iterator[Reason]:
 
 def not_too_many(case: Case) -> Iterator[Reason]:
     """Refuse more GPUs than the policy allows a pod (F26)."""
-    allowed = case.ruling.admission.max_gpus_per_pod
+    allowed = case.rules.max_gpus_per_pod
     asked = sum(amount for _, amount in case.amounts())
     if allowed is not None and asked > allowed:
         yield reason(Code.TooManyGPUs, f"{asked} GPUs asked", f"at most {allowed} per pod")
@@ -62,8 +61,7 @@ def not_too_many(case: Case) -> Iterator[Reason]:
 
 def annotations_parse(case: Case) -> Iterator[Reason]:
     """Refuse annotations that do not parse: a need nobody understands would be no need."""
-    if case.ruling.demand.invalid is not None:
-        yield case.ruling.demand.invalid
+    yield from case.ruling.invalid
 
 
 def policies_agree(case: Case) -> Iterator[Reason]:
@@ -75,12 +73,12 @@ def _about(container: Container, code: Code, wrong: str, wants: str) -> Reason:
     return reason(code, f"container {container.name[:24]}: {wrong}", wants)
 
 
-VALIDATORS: tuple[tuple[Rule | None, Validator], ...] = (
-    (Rule.ExtendedResources, amounts_whole),
-    (Rule.ExtendedResources, limits_present),
-    (Rule.ExtendedResources, limits_equal_requests),
-    (Rule.MaxGPUsPerPod, not_too_many),
-    (None, annotations_parse),
-    (None, policies_agree),
+VALIDATORS: tuple[Validator, ...] = (
+    amounts_whole,
+    limits_present,
+    limits_equal_requests,
+    not_too_many,
+    annotations_parse,
+    policies_agree,
 )
-"""All of them run, so that one answer names everything; a rule's action decides between refusal and warning."""
+"""All of them run, so that one answer names everything."""

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from app.errors import PolicyError, SnapshotError
 from app.knowledge.tables import FILES, Knowledge, load_knowledge
-from app.policy.load import PolicySet, load_policies
+from app.policy.load import Policy, PolicySet, load_policies
 
+DEFAULT = "default.yaml"
 HERE = Path(__file__).parent.parent
 
 
@@ -29,7 +30,13 @@ def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
 
     Raises PolicyError.
     """
-    return load_policies(policy_texts(directory), knowledge)
+    return load_policies(policy_texts(directory), knowledge, _shipped_default(knowledge))
+
+
+def _shipped_default(knowledge: Knowledge) -> Policy:
+    """Load the shipped default policy, which rules on pods that no other policy is for (INTERFACES §4)."""
+    text = (shipped_policies() / DEFAULT).read_text("utf-8")
+    return load_policies({DEFAULT: text}, knowledge).policies[0]
 
 
 def policy_texts(directory: Path) -> dict[str, str]:

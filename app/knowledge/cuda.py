@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from app.knowledge.require import Expression, Host, holds
 from app.versions import Version, parse_version, release
 
 
@@ -105,7 +106,8 @@ class CUDANeed:
     `alternatives`: the only branches (with their floors) below native that the image's own requirement lets
     start; None where no list is known. `forward`: branches (with floors) on which cuda-compat is supported.
     `capability_floor`: an image family's own floor. `unsupported`: known compute capabilities that the toolkit
-    cannot make code for. `evidence`: for people.
+    cannot make code for. `requirement`: what the container's own environment demands, empty for nothing.
+    `evidence`: for people.
     """
 
     cuda: Version
@@ -116,6 +118,7 @@ class CUDANeed:
     forward: tuple[tuple[int, Version], ...]
     capability_floor: Version | None
     unsupported: frozenset[Version]
+    requirement: Expression
     evidence: str = field(compare=False)
 
     def floor(self, accept: Accept) -> Version:
@@ -135,16 +138,31 @@ class Compatibility(IntEnum):
     Native = 2
 
 
-def judge_driver(need: CUDANeed, driver: Version, datacenter: bool) -> Compatibility:
-    """Run the procedure for one driver. `datacenter`: forward compatibility is for such GPUs only."""
+def judge_driver(need: CUDANeed, host: Host) -> Compatibility:
+    """Run the procedure for a host whose driver is known.
+
+    An environment's requirement is judged first, literally: where it does not hold the container never starts,
+    and where it does, its author vouches for the driver at least as for forward compatibility.
+    """
+    if host.driver is None:
+        raise ValueError("judge_driver: wants a known driver")
+    if not need.requirement:
+        return _judge(need, host.driver, host.datacenter)
+    if not holds(need.requirement, host):
+        return Compatibility.RequirementUnmet
+    return max(_judge(need, host.driver, host.datacenter), Compatibility.Forward)
+
+
+def _judge(need: CUDANeed, driver: Version, datacenter: bool) -> Compatibility:
+    """Go native → minor version → forward → no. Forward compatibility is for data-centre GPUs only."""
     if driver >= need.native:
         return Compatibility.Native
-    if _listed(need.forward, driver) and datacenter and not _minor_version(need, driver):
+    if _minor_version(need, driver):
+        return Compatibility.MinorVersion
+    if datacenter and _listed(need.forward, driver):
         return Compatibility.Forward
-    if need.alternatives is not None and not _listed(need.alternatives, driver):
-        within = need.minor_version is not None and driver >= need.minor_version
-        return Compatibility.RequirementUnmet if within else Compatibility.TooOld
-    return Compatibility.MinorVersion if _minor_version(need, driver) else Compatibility.TooOld
+    starts = need.alternatives is None or need.minor_version is None or driver < need.minor_version
+    return Compatibility.TooOld if starts else Compatibility.RequirementUnmet
 
 
 def _minor_version(need: CUDANeed, driver: Version) -> bool:

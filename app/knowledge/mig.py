@@ -30,6 +30,11 @@ class MIGProfiles:
     """Slice sizes by (product in normal form, profile as in the resource name)."""
 
     sizes: Mapping[tuple[str, str], SliceSize]
+    by_product: Mapping[str, tuple[str, ...]]
+
+    def profiles(self, product: str) -> tuple[str, ...]:
+        """List the profiles of a product (normal form), as labels and resource names write them, sorted."""
+        return self.by_product.get(product, ())
 
     def size(self, product: str | None, profile: str) -> SliceSize:
         """Look a profile of a product up; where the table has none, read its name (nominal size)."""
@@ -77,4 +82,7 @@ def load_profiles(rows: Iterable[Mapping[str, Any]]) -> MIGProfiles:
             name = profile["profile"].replace("+", ".")
             size = SliceSize(profile["compute_slices"], profile["memory_gb"] * 1024)
             sizes.update({(normal_form(product), name): size for product in row["gfd_products"]})
-    return MIGProfiles(sizes)
+    by_product: dict[str, list[str]] = {}
+    for product, name in sorted(sizes):
+        by_product.setdefault(product, []).append(name)
+    return MIGProfiles(sizes, {product: tuple(names) for product, names in by_product.items()})

@@ -96,14 +96,21 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
             if demand.refuse_unknown:
                 return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
             continue
-        verdict = judge_driver(need, node.driver, node.datacenter)
+        verdict = judge_driver(need, node.host)
         if verdict is Compatibility.RequirementUnmet:
-            branches = [str(branch) for branch, _ in need.alternatives or ()]
-            wants = f"driver >= {show_version(need.native)}, or branch {either(branches)}"
-            return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", wants)
+            return _requirement_unmet(need)
         if verdict < demand.accept:
             return reason(Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}")
     return None
+
+
+def _requirement_unmet(need: CUDANeed) -> Reason:
+    if need.requirement:
+        wants = f"CUDA >= {show_version(need.cuda)}, or what else it names"
+        return reason(Code.ImageRequirementUnmet, "NVIDIA_REQUIRE_CUDA refuses this driver", wants)
+    branches = either([str(branch) for branch, _ in need.alternatives or ()])
+    wants = f"driver >= {show_version(need.native)}, or branch {branches}"
+    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", wants)
 
 
 def _floor(demand: Demand, need: CUDANeed) -> str:

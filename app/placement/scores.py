@@ -55,10 +55,9 @@ def driver_headroom(demand: Demand, node: Node) -> float:
 
 
 def _headroom(need: CUDANeed, node: Node) -> float:
-    driver = node.node_class.driver
-    if driver is None:
+    if node.node_class.driver is None:
         return 0.25
-    return _HEADROOM[judge_driver(need, driver, node.node_class.datacenter)]
+    return _HEADROOM[judge_driver(need, node.node_class.host)]
 
 
 _HEADROOM = {

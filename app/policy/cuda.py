@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA needs with their evidence: annotation → environment → image tag → unknown (first hit counts)."""
+"""CUDA needs with their evidence: annotation → environment → policy table → image tag → unknown (first hit counts)."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.knowledge.cuda import CUDANeed
 from app.knowledge.images import ImageCUDA
+from app.knowledge.require import Expression, lowest_cuda, parse_require
 from app.knowledge.tables import Knowledge
 from app.pods import Container
 from app.versions import Version, show_version
 
 _TRUE = {"1", "t", "T", "TRUE", "true", "True"}
 """What Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
+_REQUIRE = "NVIDIA_REQUIRE_"
+_JETPACK = "NVIDIA_REQUIRE_JETPACK"
+"""The toolkit leaves these out (facts: image_cuda env, several_variables)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRow:
+    """One row of a policy's image table: images whose reference matches were built with this CUDA."""
+
+    pattern: re.Pattern[str]
+    cuda: Version
+    policy: str
 
 
 def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge) -> CUDANeed:
-    """Compile "at least this CUDA must run": an annotation's or a policy's word."""
+    """Compile "at least this CUDA must run": the word of an annotation, an environment or a policy."""
     toolkit = knowledge.cuda.toolkit(cuda)
     return CUDANeed(
         cuda=cuda,
@@ -23,35 +37,63 @@ def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge) -> CUDANeed
         native=toolkit.native,
         minor_version=toolkit.minor_version,
         alternatives=None,
-        forward=tuple((branch, (branch,)) for branch in sorted(toolkit.forward_branches)),
+        forward=_any_driver_of(toolkit.forward_branches),
         capability_floor=None,
         unsupported=knowledge.cuda.unsupported(cuda, floor_only=True),
+        requirement=(),
         evidence=evidence,
     )
 
 
-def image_needs(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[tuple[CUDANeed, bool]]:
-    """Infer the needs of the containers that ask for a GPU from their images; the flag: it is required."""
+def _any_driver_of(branches: frozenset[int]) -> tuple[tuple[int, Version], ...]:
+    return tuple((branch, (branch,)) for branch in sorted(branches))
+
+
+def container_needs(
+    containers: tuple[Container, ...], rows: tuple[ImageRow, ...], from_image: bool, knowledge: Knowledge
+) -> Iterator[tuple[CUDANeed, bool]]:
+    """Find each container's need by its own evidence chain; the flag tells whether it is required."""
     for container in containers:
-        inferred = knowledge.images.infer(container.image) if container.image else None
-        if inferred is None:
-            continue
         lifted = container.variable("NVIDIA_DISABLE_REQUIRE") in _TRUE
-        yield _image_need(inferred, container, knowledge, lifted), inferred.hard and not lifted
+        expression = () if lifted else _environment(container)
+        row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
+        if expression:
+            yield _environment_need(container, expression, knowledge), True
+        elif row is not None:
+            yield (
+                minimum_need(row.cuda, f"container {container.name}: image table of policy {row.policy}", knowledge),
+                True,
+            )
+        elif from_image and (inferred := knowledge.images.infer(container.image)) is not None:
+            yield _image_need(inferred, container, knowledge, lifted), inferred.hard and not lifted
+
+
+def _environment(container: Container) -> Expression:
+    named = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
+    return parse_require(container.variable(name) or "" for name in sorted(named))
+
+
+def _environment_need(container: Container, expression: Expression, knowledge: Knowledge) -> CUDANeed:
+    """Compile the environment's requirement; without a `cuda` clause no toolkit is named and any driver is native."""
+    cuda = lowest_cuda(expression)
+    evidence = f"container {container.name}: environment NVIDIA_REQUIRE_*"
+    if cuda is not None:
+        return replace(minimum_need(cuda, evidence, knowledge), requirement=expression)
+    return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), expression, evidence)
 
 
 def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool) -> CUDANeed:
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
-    carried = tuple((branch, (branch,)) for branch in sorted(toolkit.forward_branches))
     need = CUDANeed(
         cuda=inferred.cuda,
         minimum=False,
         native=inferred.native or toolkit.native,
         minor_version=toolkit.minor_version,
         alternatives=inferred.alternatives,
-        forward=(*carried, *inferred.forward),
+        forward=tuple(dict.fromkeys((*_any_driver_of(toolkit.forward_branches), *inferred.forward))),
         capability_floor=inferred.capability_floor,
         unsupported=knowledge.cuda.unsupported(inferred.cuda, floor_only=False),
+        requirement=(),
         evidence=f"container {container.name}: image {inferred.evidence}",
     )
     if not lifted:

@@ -32,11 +32,15 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document: plain values, and where each of them stands (1-based line and column)."""
+    """One YAML document: plain values, and where each of them stands (1-based line and column).
+
+    `literals`: the text of unquoted scalars that are no strings, so that a message can quote them as written.
+    """
 
     file: str
     value: Any
     positions: dict[Path, tuple[int, int]]
+    literals: dict[Path, str]
 
     def locate(self, path: Path) -> str:
         """Write `file:line:column` of a value, or of the nearest one around it."""
@@ -88,56 +92,64 @@ def _structure_problems(file: str, text: str) -> Iterator[str]:
             return
 
 
+class _Reader:
+    """Turns one composed document into values, and collects what is wrong on the way."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.positions: dict[Path, tuple[int, int]] = {}
+        self.literals: dict[Path, str] = {}
+        self.problems: list[str] = []
+
+    def value(self, node: Any, path: Path) -> Any:
+        """Read a node and all below it."""
+        self.positions.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        found = self._scalar(node)
+        if not isinstance(found, str) and found is not None:
+            self.literals[path] = node.value
+        return found
+
+    def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._wrong(key_node, "a key that is no word, wants a field name")
+                continue
+            self._scalar(key_node)
+            key = key_node.value
+            if key in found:
+                self._wrong(key_node, f"{key}: given twice, remove one")
+            self.positions[(*path, key)] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            found[key] = self.value(value_node, (*path, key))
+        return found
+
+    def _scalar(self, node: Any) -> Any:
+        """Read a scalar by YAML 1.2's rules; what YAML 1.1 reads otherwise must be quoted."""
+        text: str = node.value
+        if node.style:
+            return text
+        if text in _NULLS:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if _AMBIGUOUS.fullmatch(text):
+            self._wrong(node, f'{text} means different things to different YAML readers, quote it: "{text}"')
+            return text
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        return float(text) if _NUMBER.fullmatch(text) else text
+
+    def _wrong(self, node: Any, what: str) -> None:
+        self.problems.append(f"{self._file}:{_place(node.start_mark)}: {what}")
+
+
 def _document(file: str, node: Any) -> Document:
-    positions: dict[Path, tuple[int, int]] = {}
-    problems: list[str] = []
-    value = _value(node, (), positions, problems, file)
-    if problems:
-        raise PolicyError(tuple(problems))
-    return Document(file, value, positions)
-
-
-def _value(node: Any, path: Path, positions: dict[Path, tuple[int, int]], problems: list[str], file: str) -> Any:
-    positions.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, path, positions, problems, file)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*path, index), positions, problems, file) for index, item in enumerate(node.value)]
-    return _scalar(node, problems, file)
-
-
-def _mapping(
-    node: Any, path: Path, positions: dict[Path, tuple[int, int]], problems: list[str], file: str
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        where = f"{file}:{_place(key_node.start_mark)}"
-        if not isinstance(key_node, yaml.ScalarNode):
-            problems.append(f"{where}: a key that is no word, wants a field name")
-            continue
-        key = key_node.value
-        if key in found:
-            problems.append(f"{where}: {key}: given twice, remove one")
-        positions[(*path, key)] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-        found[key] = _value(value_node, (*path, key), positions, problems, file)
-    return found
-
-
-def _scalar(node: Any, problems: list[str], file: str) -> Any:
-    """Read a scalar by YAML 1.2's rules; what YAML 1.1 reads otherwise must be quoted."""
-    text: str = node.value
-    if node.style:
-        return text
-    if text in _NULLS:
-        return None
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    if _AMBIGUOUS.fullmatch(text):
-        where = f"{file}:{_place(node.start_mark)}"
-        problems.append(f'{where}: {text} means different things to different YAML readers, quote it: "{text}"')
-        return text
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    return text
+    reader = _Reader(file)
+    value = reader.value(node, ())
+    if reader.problems:
+        raise PolicyError(tuple(reader.problems))
+    return Document(file, value, reader.positions, reader.literals)

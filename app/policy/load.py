@@ -16,35 +16,47 @@ from pydantic import BaseModel, ValidationError
 from app.errors import BadInput, PolicyError
 from app.knowledge.tables import Knowledge
 from app.policy.document import Document, Path, read_documents
-from app.policy.schema import GPUPolicy, LabelSelector, Spec
-from app.requirements import Requirement, from_selector
+from app.policy.schema import GPUPolicy, LabelSelector, Rule, Spec
+from app.requirements import Requirement, disjoint, from_selector
 
 WORKLOAD_CLASS_BELOW = 1000
 """Only policies below this priority may be picked by a pod's own annotation (INTERFACES §4)."""
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """Which pods: requirements on the namespace's and on the pod's labels, None where there is no selector."""
+
+    namespace: tuple[Requirement, ...] | None
+    pod: tuple[Requirement, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy, compiled: `namespace` and `pod` are its selectors, None where it has none."""
+    """One policy, compiled. `exceptions`: which pods, and which rules are off for them."""
 
     name: str
     origin: str
     spec: Spec
-    namespace: tuple[Requirement, ...] | None
-    pod: tuple[Requirement, ...] | None
+    match: Selected
     workload_classes: frozenset[str] | None
+    exceptions: tuple[tuple[Selected, tuple[Rule, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All policies, highest priority first, equal ones by name. `hash`: SHA-256 of their canonical form, in hex."""
+    """All policies, highest priority first, equal ones by name.
+
+    `hash`: SHA-256 of their canonical form, in hex. `fallback`: for pods that none of them is for.
+    """
 
     policies: tuple[Policy, ...]
     hash: str
+    fallback: Policy | None = None
 
 
-def load_policies(texts: Mapping[str, str], knowledge: Knowledge) -> PolicySet:
-    """Read every file of a policy source.
+def load_policies(texts: Mapping[str, str], knowledge: Knowledge, fallback: Policy | None = None) -> PolicySet:
+    """Read every file of a policy source. `fallback`: the policy for pods that none of them is for.
 
     Raises PolicyError with all problems of all files.
     """
@@ -59,11 +71,20 @@ def load_policies(texts: Mapping[str, str], knowledge: Knowledge) -> PolicySet:
     if problems:
         raise PolicyError(tuple(problems))
     policies.sort(key=lambda policy: (-policy.spec.priority, policy.name))
-    return PolicySet(tuple(policies), _hash(policies))
+    return PolicySet(tuple(policies), hash_of(policies), fallback)
 
 
 def _policies(file: str, text: str, knowledge: Knowledge) -> list[Policy]:
-    return [_policy(document, knowledge) for document in read_documents(file, text)]
+    policies: list[Policy] = []
+    problems: list[str] = []
+    for document in read_documents(file, text):
+        try:
+            policies.append(_policy(document, knowledge))
+        except PolicyError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise PolicyError(tuple(problems))
+    return policies
 
 
 def _policy(document: Document, knowledge: Knowledge) -> Policy:
@@ -81,10 +102,17 @@ def _policy(document: Document, knowledge: Knowledge) -> Policy:
         name=parsed.metadata.name,
         origin=document.locate(("metadata", "name")),
         spec=parsed.spec,
-        namespace=_selector(match.namespace_selector),
-        pod=_selector(match.pod_selector),
+        match=_selected(match.namespace_selector, match.pod_selector),
+        exceptions=tuple(
+            (_selected(each.match.namespace_selector, each.match.pod_selector), each.rules or tuple(Rule))
+            for each in parsed.spec.exceptions
+        ),
         workload_classes=frozenset(each.value for each in match.workload_class) if match.workload_class else None,
     )
+
+
+def _selected(namespace: LabelSelector | None, pod: LabelSelector | None) -> Selected:
+    return Selected(_selector(namespace), _selector(pod))
 
 
 def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
@@ -107,6 +135,10 @@ def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[
             ("spec", "priority"),
             f"spec.priority: got {spec.priority}, wants less than {WORKLOAD_CLASS_BELOW} with match.workloadClass",
         )
+    for index, exception in enumerate(spec.exceptions):
+        if exception.match.namespace_selector is None and exception.match.pod_selector is None:
+            where = f"spec.exceptions[{index}].match"
+            yield ("spec", "exceptions", index, "match"), f"{where}: selects every pod, wants a selector"
     yield from _product_problems(policy, knowledge)
 
 
@@ -136,8 +168,9 @@ def _explain(document: Document, error: Any) -> str:
         meant = get_close_matches(str(path[-1]), _fields_at(path[:-1]), n=1)
         hint = f", did you mean {meant[0]}?" if meant else ", remove it"
         return f"{document.locate(path)}: {dotted}: unknown field{hint}"
-    if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f'{document.locate(path)}: {dotted}: got a number, wants a string, quote it: "{error["input"]}"'
+    if error["type"] == "string_type" and path in document.literals:
+        literal = document.literals[path]
+        return f'{document.locate(path)}: {dotted}: got {literal} unquoted, wants a string, quote it: "{literal}"'
     message = error["msg"].removeprefix("Value error, ")
     return f"{document.locate(path)}: {dotted}: {message[:1].lower()}{message[1:]}"
 
@@ -184,7 +217,7 @@ def _set_problems(policies: list[Policy]) -> Iterable[str]:
 
 
 def _ties(one: Policy, other: Policy) -> Iterable[str]:
-    if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
+    if _never_together(one, other):
         return
     for field in SINGLE_VALUED:
         left, right = _get(one.spec, field), _get(other.spec, field)
@@ -195,10 +228,20 @@ def _ties(one: Policy, other: Policy) -> Iterable[str]:
             )
 
 
+def _never_together(one: Policy, other: Policy) -> bool:
+    """Tell whether no pod can be selected by both."""
+    if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
+        return True
+    sides = ((one.match.namespace, other.match.namespace), (one.match.pod, other.match.pod))
+    return any(disjoint(left or (), right or ()) for left, right in sides)
+
+
 SINGLE_VALUED = (
     "admission.runtimeClassName",
     "admission.schedulerName",
     "admission.affinity.mode",
+    "admission.tolerations.fromNodeTaints",
+    "placement.cuda.fromImage",
     "placement.scoreSpread",
     "placement.products.prefer",
     "placement.scores",
@@ -213,6 +256,7 @@ def _get(spec: Spec, field: str) -> Any:
     return value
 
 
-def _hash(policies: list[Policy]) -> str:
+def hash_of(policies: Iterable[Policy]) -> str:
+    """Hash what policies say, whatever order their files came in."""
     canonical = {policy.name: policy.spec.model_dump(mode="json", by_alias=True) for policy in policies}
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

@@ -4,6 +4,7 @@
 The published JSON Schema is made from these models; the field descriptions are its documentation.
 """
 
+import re
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -45,6 +46,9 @@ class Rule(Enum):
     ComputeCapability = "computeCapability"
     Sharing = "sharing"
     Interconnect = "interconnect"
+    UnknownFacts = "unknownFacts"
+    Scores = "scores"
+    ScoreSpread = "scoreSpread"
 
 
 class SharingWish(Enum):
@@ -86,6 +90,15 @@ def _checked(parse: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _check_day(text: str) -> None:
+    """Check YYYY-MM-DD; days compare as text, so the core needs no calendar."""
+    match = re.fullmatch(r"\d{4}-(\d{2})-(\d{2})", text)
+    if not match or not 1 <= int(match[1]) <= 12 or not 1 <= int(match[2]) <= 31:
+        raise BadInput(f"got {text[:20]!r}, wants a day such as 2027-01-31")
+
+
+Day = Annotated[str, _checked(_check_day)]
+"""A day of the UTC calendar, as YYYY-MM-DD."""
 VersionText = Annotated[str, _checked(parse_minimum)]
 MemoryText = Annotated[str, _checked(parse_mib)]
 
@@ -114,7 +127,7 @@ class Match(_Document):
 
     namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
     pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
-    workload_class: tuple[WorkloadClass, ...] | None = Field(
+    workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = Field(
         default=None,
         strict=False,
         description="annotation gpu-usher.io/workload-class; needs priority < 1000",
@@ -167,12 +180,22 @@ class ProductsWish(_Document):
     prefer: tuple[str, ...] | None = Field(default=None, strict=False, description="best first")
 
 
+class ImageTableRow(_Document):
+    """Images, and the CUDA that is in them."""
+
+    image: Annotated[str, Field(min_length=1)] = Field(description="a reference; * stands for anything")
+    cuda: VersionText = Field(description='as "12.4"')
+
+
 class CUDAWish(_Document):
     """Which CUDA must run, and how much compatibility is enough."""
 
     minimum: VersionText | None = Field(default=None, description='at least this CUDA, as "12.4"')
     from_image: bool | None = Field(default=None, description="infer the need from the image's tag")
     accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = None
+    images: tuple[ImageTableRow, ...] = Field(
+        default=(), strict=False, description="what is known of your own images; asked before their tags are read"
+    )
 
     @property
     def accepted(self) -> Accept | None:
@@ -203,6 +226,25 @@ class Placement(_Document):
     score_spread: Literal["Ranked", "Proportional"] | None = None
 
 
+class ExceptionMatch(_Document):
+    """Which pods an exception is for; an empty one would be for all and is refused."""
+
+    namespace_selector: LabelSelector | None = None
+    pod_selector: LabelSelector | None = None
+
+
+class PolicyException(_Document):
+    """Rules that are off for some pods, for a reason, by somebody, until a day."""
+
+    match: ExceptionMatch
+    rules: tuple[Annotated[Rule, Field(strict=False)], ...] = Field(
+        default=(), strict=False, description="the rules that are off; none named is all"
+    )
+    owner: Annotated[str, Field(min_length=1)]
+    reason: Annotated[str, Field(min_length=1)]
+    expires: Day
+
+
 class Spec(_Document):
     """A policy's content."""
 
@@ -213,6 +255,10 @@ class Spec(_Document):
     actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = Field(
         default={}, description="another action for single rules"
     )
+    enforce_from: Day | None = Field(
+        default=None, description="until this day, what says Enforce only warns (announce first, enforce later)"
+    )
+    exceptions: tuple[PolicyException, ...] = Field(default=(), strict=False)
     admission: Admission = Admission()
     placement: Placement = Placement()
 
