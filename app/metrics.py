@@ -3,6 +3,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from app.policy.load import PolicySet
+
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds; the API server's own start at 5 ms, too coarse for us (MET-03)."""
 
@@ -47,3 +49,20 @@ class Metrics:
         )
         self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
+        self.policy_loads = Counter(
+            "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
+        )
+        self.policy_error = Gauge(
+            "gpu_usher_policy_error", "1 while an edit of the policies is not taken", registry=self.registry
+        )
+        self.expired_exceptions = Gauge(
+            "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
+        )
+
+    def policies_loaded(self, policies: PolicySet, error: str | None) -> None:
+        """Note an attempt to load the policies; `error` is None where they were taken."""
+        self.policy_loads.labels("error" if error else "success").inc()
+        self.policy_error.set(1 if error else 0)
+        self.policies.clear()
+        for policy in policies.policies:
+            self.policies.labels(policy.name, policies.hash[:12]).set(1)

@@ -12,7 +12,8 @@ from app import __version__
 from app.admission.review import Setting
 from app.certificates import Certificates, Pair, issue_if_needed
 from app.cluster.appraisal import Appraisal, Appraisals
-from app.cluster.files import read_knowledge, read_policies, read_snapshot_file, shipped_policies
+from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.policies import PolicyBook
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
@@ -34,16 +35,26 @@ NOT_SYNCED = "gpu-usher: not synced yet"
 class Usher:
     """The service behind the routes: state, policies, certificate, health."""
 
-    def __init__(self, settings: Settings, certificates: Certificates, state: State, policies: PolicySet) -> None:
+    def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
         self.settings = settings
         self.certificates = certificates
         self.state = state
-        self.policies = policies
+        self.book = book
         self.draining = False
         self.synced = False
         self.beat = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
         self._rulings: dict[Any, Ruling] = {}
+
+    @property
+    def policies(self) -> PolicySet:
+        """The policies in force today."""
+        return self.book.current
+
+    @property
+    def shadow(self) -> bool:
+        """Answer as if nothing were wrong, and log the real verdict (F137)."""
+        return self.settings.shadow
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -101,7 +112,11 @@ class Usher:
         caches_needed = self.settings.role != "admission"
         return {
             "ready": in_date and not self.draining and (self.synced or not caches_needed),
-            "policies": {"loaded": len(self.policies.policies), "hash": self.policies.hash[:12]},
+            "policies": {
+                "loaded": len(self.policies.policies),
+                "hash": self.policies.hash[:12],
+                "error": self.book.error,
+            },
             "certificate": {
                 "in_date": in_date,
                 "expires": f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}",
@@ -127,7 +142,13 @@ class Usher:
             "recount": self.recount,
             "filter_answer": self.settings.filter_answer,
             **self.health(),
-            "policies": {"hash": self.policies.hash, "loaded": loaded},
+            "shadow": self.shadow,
+            "policies": {
+                "hash": self.policies.hash,
+                "loaded": loaded,
+                "error": self.book.error,
+                "expired_exceptions": [list(each) for each in self.book.expired()],
+            },
         }
 
 
@@ -157,15 +178,20 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+def today() -> str:
+    """Give the day of the UTC calendar, as YYYY-MM-DD."""
+    return now().date().isoformat()
+
+
 def build(settings: Settings) -> Usher:
     """Read everything from disk and put the service together.
 
     Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
     """
     knowledge = read_knowledge()
-    policies = read_policies(settings.policies or shipped_policies(), knowledge)
+    book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now())
-    usher = Usher(settings, certificates, State(knowledge), policies)
+    usher = Usher(settings, certificates, State(knowledge), book)
     fill_state(usher)
     return usher
 

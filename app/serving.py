@@ -17,6 +17,7 @@ from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.people import create_people_app
 from app.certificates import issue_if_needed
+from app.cluster.policies import Taken
 from app.errors import BadInput, CertificateError
 from app.logs import event
 from app.metrics import Metrics
@@ -53,6 +54,7 @@ class Listeners:
     def __init__(self, usher: Usher) -> None:
         self._usher = usher
         self._metrics = Metrics()
+        self._metrics.policies_loaded(usher.policies, None)
         self._stop = asyncio.Event()
         settings = usher.settings
         self._tls = bind(settings.host, settings.port, "--port")
@@ -82,7 +84,8 @@ class Listeners:
         async with asyncio.TaskGroup() as tasks:
             for server, sockets in servers:
                 tasks.create_task(server.serve(sockets))
-            background = [tasks.create_task(self._beat()), tasks.create_task(self._renew_certificate())]
+            loops = (self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard))
+            background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
             for task in background:
                 task.cancel()
@@ -101,7 +104,19 @@ class Listeners:
         while True:
             self._usher.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._usher.nodes))
+            if self._usher.book.turn_page():
+                event("policies of a new day", hash=self._usher.policies.hash[:12])
+            self._metrics.expired_exceptions.set(len(self._usher.book.expired()))
             await asyncio.sleep(1.0)
+
+    def _heard(self, taken: Taken) -> None:
+        """Say what became of an edit of the policies: log, metric; /readyz and /statusz show it too."""
+        self._metrics.policies_loaded(self._usher.policies, taken.error)
+        if taken.error:
+            for line in taken.error.splitlines():
+                event("policy edit not taken, the last good set stays", 40, error=line)
+        else:
+            event("policies loaded", policies=taken.policies, hash=taken.hash[:12])
 
     async def _renew_certificate(self) -> None:
         """Make a new certificate where ours grows old; take changed files into service, a bad pair never."""

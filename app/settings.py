@@ -31,6 +31,8 @@ class Settings:
     """Your own certificate and key; both or none."""
     recount: Literal["auto", "true", "false"] = "auto"
     filter_answer: Literal["all", "best"] = "all"
+    shadow: bool = False
+    """Answer allow, no patch, all nodes; log the real verdict."""
     log_json: bool = True
 
     @property

@@ -11,6 +11,7 @@ from app.admission.case import Fleet
 from app.admission.review import Setting
 from app.certificates import Certificates, issue_if_needed
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
+from app.cluster.policies import PolicyBook
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
@@ -143,10 +144,10 @@ def usher(
 ) -> Usher:
     """Put a service together in memory; by default the demo fleet and the shipped policies."""
     chosen = Settings(demo=True, certs=directory, port=0, ops_port=0, ui_address="127.0.0.1:0", **settings)
+    book = PolicyBook(settings.get("policies") or shipped_policies(), knowledge(), lambda: "2026-11-21")
+    book.current = policy_set or book.current
     now = dt.datetime.now(dt.UTC)
-    built = Usher(
-        chosen, Certificates(issue_if_needed(directory, now), now), State(knowledge()), policy_set or shipped()
-    )
+    built = Usher(chosen, Certificates(issue_if_needed(directory, now), now), State(knowledge()), book)
     fill(built.state, demo_fleet() if objects is None else objects)
     built.synced = True
     return built

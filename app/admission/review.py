@@ -149,7 +149,7 @@ def _limited(warnings: list[str]) -> tuple[str, ...]:
     lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
     if len(lines) <= MOST_WARNINGS:
         return tuple(lines)
-    return (*lines[: MOST_WARNINGS - 1], f"{len(lines) - MOST_WARNINGS + 1} more, see annotation {DECISION}")
+    return (*lines[: MOST_WARNINGS - 1], f"and {len(lines) - MOST_WARNINGS + 1} more")
 
 
 def _decision(case: Case, record: tuple[str, ...], changed: bool) -> list[Operation]:

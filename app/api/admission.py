@@ -52,7 +52,7 @@ def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
         except (MalformedPod, QuantityError) as error:
             raise WireError(400, f"request.object: {error}") from error
     return Reviewed(
-        body=encode(_answer(request["uid"], verdict)),
+        body=encode(_answer(request["uid"], UNCONCERNED if backend.shadow else verdict)),
         verdict=verdict,
         handled=document is not None,
         uid=request["uid"],

@@ -53,6 +53,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def shadow(self) -> bool:
+        """Answer as if nothing were wrong, and log the real verdict."""
+        ...
+
+    @property
     def best_only(self) -> bool:
         """Answer filter with the best node alone."""
         ...

@@ -74,6 +74,8 @@ def _filter_names(args: ExtenderArgs, names: list[str], demand: Demand, backend:
     unresolvable = {name: appraised.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
     counts = Counter([*failed.values(), *unresolvable.values()])
     refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
+    if backend.shadow:
+        return _shadowed(args, {"NodeNames": names}, len(names), len(kept), refused)
     return _filtered(args, {"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
 
 
@@ -85,11 +87,19 @@ def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer
     if backend.best_only and kept:
         totals = [total(demand, nodes[index]) for index in kept]
         kept, refusals = [kept[first_in_order([nodes[index].name for index in kept], totals)]], {}
-    answer = {"Nodes": {"metadata": {}, "items": [raws[index] for index in kept]}}
+    answer = {"Nodes": {"metadata": {}, "items": raws if backend.shadow else [raws[index] for index in kept]}}
     failed = {name: each.message for name, each in refusals.items() if each.preemptible}
     unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
     refused = Counter(each.code for each in refusals.values())
+    if backend.shadow:
+        return _shadowed(args, answer, len(nodes), len(kept), refused)
     return _filtered(args, answer, len(nodes), len(kept), failed, unresolvable, refused)
+
+
+def _shadowed(args: ExtenderArgs, answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
+    """Let every node through, and keep the real verdict for the log."""
+    body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
+    return Answer(body, _name(args.Pod), asked, kept, refused)
 
 
 def _filtered(
@@ -119,7 +129,7 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
         nodes = _full_nodes(args, backend)[1]
         names = [node.name for node in nodes]
         totals = [total(demand, node) for node in nodes]
-    if backend.unready() is not None or not names:
+    if backend.unready() is not None or backend.shadow or not names:
         scores = [0] * len(names)
     else:
         scores = wire_scores(totals, first_in_order(names, totals), demand.ranked)
@@ -141,7 +151,8 @@ def preempt(body: bytes, backend: Backend) -> Answer:
         candidates = {name: _meta(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
     empty = {name for name, victims in candidates.items() if not member_folded(victims, "Pods")}
     kept = spare(demand, candidates, backend.nodes, empty)
-    return Answer(encode({"NodeNameToMetaVictims": kept}), _name(args.Pod), len(candidates), len(kept))
+    answer = candidates if backend.shadow else kept
+    return Answer(encode({"NodeNameToMetaVictims": answer}), _name(args.Pod), len(candidates), len(kept))
 
 
 def _meta(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def serve(
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
+    shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
     filter_answer: Annotated[
         str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
     ] = "all",
@@ -72,6 +73,7 @@ def serve(
         key=key,
         recount=_one_of(recount, ("auto", "true", "false"), "--recount"),  # type: ignore[arg-type]
         filter_answer=_one_of(filter_answer, ("all", "best"), "--filter-answer"),  # type: ignore[arg-type]
+        shadow=shadow,
         log_json=not sys.stderr.isatty() and not demo,
     )
     if bool(cert) != bool(key):

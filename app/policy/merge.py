@@ -91,13 +91,14 @@ def merge_demand(
     """Compile what is stated into a Demand: intersections, unions, maxima, the strictest."""
     needs = [each for _, each in stated]
     allow = tuple(each.allow for each in needs if each.allow is not None)
+    deny = tuple(pattern for each in needs for pattern in each.deny)
     required, wished = _cuda(pod, resources, applied, stated, level, knowledge)
     scores = first(applied, Rule.Scores, level, lambda spec: spec.placement.scores)
     return Demand(
         resources=resources,
         products=allow,
-        denied_products=tuple(pattern for each in needs for pattern in each.deny),
-        preferred_products=_preferred(applied, level, allow, knowledge),
+        denied_products=deny,
+        preferred_products=_preferred(applied, level, allow, deny, knowledge),
         cuda=required,
         cuda_wishes=wished,
         accept=max(_accepts(applied, level), default=Accept.MinorVersion),
@@ -200,7 +201,11 @@ def _strictest_sharing(needs: Iterable[Needs]) -> SharingWish:
 
 
 def _preferred(
-    applied: list[Applied], level: Action, allow: tuple[tuple[ProductPattern, ...], ...], knowledge: Knowledge
+    applied: list[Applied],
+    level: Action,
+    allow: tuple[tuple[ProductPattern, ...], ...],
+    deny: tuple[ProductPattern, ...],
+    knowledge: Knowledge,
 ) -> tuple[ProductPattern, ...]:
     """Take the highest priority's order, without products that are not allowed anyway."""
 
@@ -208,10 +213,19 @@ def _preferred(
         return spec.placement.products and spec.placement.products.prefer
 
     patterns = map(knowledge.products.pattern, first(applied, Rule.Products, level, order) or ())
-    return tuple(pattern for pattern in patterns if all(_overlap(pattern, any_of, knowledge) for any_of in allow))
+    return tuple(pattern for pattern in patterns if _some_left(pattern, allow, deny, knowledge))
 
 
-def _overlap(pattern: ProductPattern, any_of: tuple[ProductPattern, ...], knowledge: Knowledge) -> bool:
-    """Tell whether some known product is meant by the pattern and by one of the others; an unknown one stays."""
+def _some_left(
+    pattern: ProductPattern,
+    allow: tuple[tuple[ProductPattern, ...], ...],
+    deny: tuple[ProductPattern, ...],
+    knowledge: Knowledge,
+) -> bool:
+    """Tell whether some known product that the pattern means is allowed and not denied; an unknown one stays."""
     meant = [form for form in knowledge.products.by_form if pattern.matches(form)]
-    return not meant or any(each.matches(form) for form in meant for each in any_of)
+    return not meant or any(
+        all(any(each.matches(form) for each in any_of) for any_of in allow)
+        and not any(each.matches(form) for each in deny)
+        for form in meant
+    )

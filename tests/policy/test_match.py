@@ -6,7 +6,7 @@ import pytest
 from app.knowledge.cuda import Accept
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.policy.schema import Action, Rule, ScorerName, SharingWish
+from app.policy.schema import ScorerName, SharingWish
 from app.reasons import Code
 from tests.builders import gpus, knowledge, pod, policies, policy, ruling
 
@@ -66,11 +66,11 @@ def test_workload_class_of_the_pod_picks_a_policy(word: str, expected: bool) -> 
 
 
 def test_pod_that_no_policy_is_for_gets_the_default_policy() -> None:
-    expected = ruling(pod()).admission
+    expected = ruling(pod()).enforced
 
-    found = rule("match: {podSelector: {matchLabels: {no: pod}}}")
+    found = rule("match: {podSelector: {matchLabels: {other: pod}}}")
 
-    assert expected == found.admission
+    assert expected == found.enforced
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,14 @@ def test_pod_that_no_policy_is_for_gets_the_default_policy() -> None:
         (["runtimeClassName: a", "runtimeClassName: b"], "runtime_class_name", "b"),
         (["schedulerName: a", "schedulerName: b"], "scheduler_name", "b"),
         (["affinity: {mode: Required}", "affinity: {mode: Preferred}"], "affinity_mode", "Preferred"),
-        (["runtimeClassName: a", "affinity: {}"], "runtime_class_name", "a"),
         (["tolerations: {keys: [b, c]}", "tolerations: {keys: [a, b]}"], "toleration_keys", ("a", "b", "c")),
-        (["maxGPUsPerPod: 2", "maxGPUsPerPod: 8"], "max_gpus_per_pod", 2),
         (["maxGPUsPerPod: 8", "maxGPUsPerPod: 0"], "max_gpus_per_pod", 0),
     ],
 )
 def test_admission_fields_are_merged_as_the_table_says(specs: list[str], field: str, expected: object) -> None:
     found = rule(*(f"admission: {{{spec}}}" for spec in specs))
 
-    assert expected == getattr(found.admission, field)
+    assert expected == getattr(found.enforced, field)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_strictest_handling_of_amounts_counts(field: str, name: str, stricter: s
 
     found = [rule(*specs), rule(*reversed(specs))]
 
-    assert [stricter] * 2 == [getattr(each.admission, name) for each in found]
+    assert [stricter] * 2 == [getattr(each.enforced, name) for each in found]
 
 
 @pytest.mark.parametrize(
@@ -233,6 +231,7 @@ FIELDS = {
     "unknownFacts": "placement: {unknownFacts: Refuse}",
     "scores": "placement: {scores: [{name: Spreading}]}",
 }
+ONE = "admission: {maxGPUsPerPod: 1}"
 BASE = "admission: {maxGPUsPerPod: 8, runtimeClassName: b}, placement: {scores: [{name: Packing}]}"
 
 
@@ -245,8 +244,7 @@ def test_policy_that_is_off_or_only_audits_changes_neither_demand_nor_pod(field:
     found = rule(BASE, f"action: {action}, {FIELDS[field]}", image=image)
 
     assert expected.demand == found.demand
-    if action == "'Off'":
-        assert expected.admission == found.admission
+    assert expected.enforced == found.enforced
 
 
 @pytest.mark.parametrize("field", [name for name in FIELDS if name not in ("fromImage", "scores", "prefer")])
@@ -283,16 +281,19 @@ def test_need_of_a_policy_that_only_warns_becomes_warned(spec: str, field: str, 
 @pytest.mark.parametrize(
     ("specs", "expected"),
     [
-        (["placement: {gpuMemory: 1Gi}"], Action.Enforce),
-        (["action: Warn, placement: {gpuMemory: 1Gi}"], Action.Warn),
-        (["action: Enforce, actions: {gpuMemory: Audit}, placement: {gpuMemory: 1Gi}"], Action.Audit),
-        (["action: Warn, placement: {gpuMemory: 1Gi}", "action: Audit, placement: {gpuMemory: 1Gi}"], Action.Warn),
-        (["action: 'Off', placement: {gpuMemory: 1Gi}", "placement: {gpuMemory: 1Gi}"], Action.Enforce),
-        (["action: Warn, placement: {gpuMemory: 1Gi}", "placement: {sharing: Any}"], Action.Warn),
+        ([ONE], ["enforced", "warned", "audited"]),
+        ([f"action: Warn, {ONE}"], ["warned", "audited"]),
+        ([f"action: Audit, {ONE}"], ["audited"]),
+        ([f"action: 'Off', {ONE}"], []),
+        ([f"action: Enforce, actions: {{maxGPUsPerPod: Audit}}, {ONE}"], ["audited"]),
+        ([f"action: Warn, {ONE}", f"action: Audit, {ONE}"], ["warned", "audited"]),
+        ([f"action: 'Off', {ONE}", ONE], ["enforced", "warned", "audited"]),
+        ([f"action: Warn, {ONE}", "admission: {runtimeClassName: a}"], ["warned", "audited"]),
     ],
-    ids=["enforced by default", "of the policy", "of the rule", "strictest", "off and on", "others do not count"],
+    ids=["by default", "warn", "audit", "off", "of the rule", "strictest", "off and on", "others do not count"],
 )
-def test_action_of_a_rule_is_the_strictest_of_the_policies_that_set_it(specs: list[str], expected: Action) -> None:
+def test_need_takes_the_strictest_action_of_the_policies_that_have_it(specs: list[str], expected: list[str]) -> None:
     found = rule(*specs)
 
-    assert expected is found.action(Rule.GPUMemory)
+    levels = {"enforced": found.enforced, "warned": found.warned, "audited": found.audited}
+    assert expected == [level for level, rules in levels.items() if rules.max_gpus_per_pod == 1]

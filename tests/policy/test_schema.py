@@ -6,8 +6,8 @@ from pathlib import Path
 from app.cli.schema import schema_text
 from app.knowledge.cuda import Accept
 from app.policy.demand import Demand
-from app.policy.match import AdmissionRules
-from app.policy.schema import Action, Rule, SharingWish
+from app.policy.merge import AdmissionRules
+from app.policy.schema import SharingWish
 from tests.builders import gpus, pod, ruling, shipped
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -39,6 +39,7 @@ def test_shipped_policies_load_with_the_default_last() -> None:
 def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
     expected = AdmissionRules(
         runtime_class_name="nvidia",
+        tolerate=True,
         from_node_taints=True,
         requests_only="CopyToLimits",
         mismatch="UseLimits",
@@ -48,8 +49,7 @@ def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
 
     found = ruling(pod(gpus(1)))
 
-    assert expected == found.admission
-    assert {Action.Enforce} == {found.action(rule) for rule in Rule}
+    assert [expected] * 3 == [found.enforced, found.warned, found.audited]
 
 
 def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies as people edit them: the set in force, the last error, and the watch that takes edits in.
+
+A bad edit never replaces a good set; it stays visible until it is mended. The directory is watched, never a
+file (an inotify watch on a mounted file misses ConfigMap updates: 1 of 8 seen, OPERATIONS §4.6), and polled
+besides, because a poll costs a few microseconds and a missed edit costs trust.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchfiles import awatch
+
+from app.cluster.files import read_policies
+from app.errors import PolicyError
+from app.knowledge.tables import Knowledge
+from app.policy.calendar import expired, in_force
+from app.policy.load import PolicySet
+
+POLL_SECONDS = 1.0
+"""An edit is live within two seconds of the swap even where inotify says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an attempt to load came to: `error` is None where the set was taken."""
+
+    policies: int
+    hash: str
+    error: str | None
+
+
+class PolicyBook:
+    """The policies in force. `loaded` is as written, `current` as it applies today."""
+
+    def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str]) -> None:
+        self._directory = directory
+        self._knowledge = knowledge
+        self._today = today
+        self.error: str | None = None
+        self.loaded = read_policies(directory, knowledge)
+        self._day = today()
+        self.current = in_force(self.loaded, self._day)
+
+    def load(self) -> Taken:
+        """Read the directory again; a set with any error leaves the last good one in force."""
+        try:
+            loaded = read_policies(self._directory, self._knowledge)
+        except PolicyError as error:
+            self.error = str(error)
+        else:
+            self.error = None
+            self._take(loaded)
+        return Taken(len(self.loaded.policies), self.current.hash, self.error)
+
+    def turn_page(self) -> bool:
+        """Apply what a new day brings (enforceFrom, expired exceptions); tells whether the day changed."""
+        if self._today() == self._day:
+            return False
+        self._take(self.loaded)
+        return True
+
+    def expired(self) -> tuple[tuple[str, str, str], ...]:
+        """List the exceptions that are over: (policy, owner, day)."""
+        return expired(self.loaded, self._day)
+
+    def _take(self, loaded: PolicySet) -> None:
+        self._day = self._today()
+        self.loaded, self.current = loaded, in_force(loaded, self._day)
+
+    async def follow(self, on_load: Callable[[Taken], None]) -> None:
+        """Load again whenever the directory changes, for ever; `on_load` hears of every attempt."""
+        seen = fingerprint(self._directory)
+        async for _ in _wakes(self._directory):
+            now = fingerprint(self._directory)
+            if now != seen:
+                seen = now
+                on_load(self.load())
+
+
+async def _wakes(directory: Path) -> AsyncIterator[None]:
+    """Yield whenever the directory may have changed: told by inotify, or by the clock."""
+    stop = asyncio.Event()
+    told = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in awatch(directory, stop_event=stop, debounce=50, step=20):
+            told.set()
+
+    listener = asyncio.create_task(listen())
+    try:
+        while True:
+            yield
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), POLL_SECONDS)
+            told.clear()
+    finally:
+        stop.set()
+        listener.cancel()
+
+
+def fingerprint(directory: Path) -> tuple[object, ...]:
+    """Tell one content of a directory from another without reading it: names, sizes, times, and what links lead to."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        return tuple((entry.name, os.path.realpath(entry.path), *_stamp(entry)) for entry in entries)
+    except OSError as error:
+        return ("unreadable", error.errno)
+
+
+def _stamp(entry: os.DirEntry[str]) -> tuple[int, int, int]:
+    try:
+        found = entry.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)

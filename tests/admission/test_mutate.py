@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutators: what each does to a GPU pod, what it leaves alone, and its edges (F2 to F7, F10, F13, F20)."""
+
+from typing import Any
+
+import pytest
+
+from app.admission.case import Fleet, Kin
+from app.admission.patch import apply
+from app.admission.review import Verdict, mutate
+from app.nodes import PRODUCT
+from app.placement.engine import judge_class
+from app.policy.load import PolicySet
+from app.requirements import requirement
+from tests.builders import container, demand, gpus, node, pod, policies, policy, setting
+
+GPU = "nvidia.com/gpu"
+SLICE = "nvidia.com/mig-1g.10gb"
+TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+REPAIR = "admission: {extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits, fractional: Deny}}"
+TOLERATE = "admission: {tolerations: {fromNodeTaints: true}}"
+PIN = "admission: {affinity: {mode: Required}}"
+
+
+def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> Fleet:
+    """Make a fleet of built nodes, each given by the builder's arguments."""
+    built = [node(**each) for each in nodes]
+    kin = tuple(Kin(each.node_class, each.labels.get(PRODUCT), each.taints) for each in built)
+    return Fleet(kin, None if classes is None else frozenset(classes))
+
+
+def admit(document: dict[str, Any], known: Fleet | None = None, policy_set: PolicySet | None = None) -> Verdict:
+    """Mutate a Pod of team-a."""
+    return mutate(document, "team-a", {}, setting(policy_set, known or fleet()))
+
+
+def spec_of(
+    document: dict[str, Any], known: Fleet | None = None, policy_set: PolicySet | None = None
+) -> dict[str, Any]:
+    """Give the spec after admission."""
+    spec: dict[str, Any] = apply(document, admit(document, known, policy_set).operations)["spec"]
+    return spec
+
+
+def tolerations(document: dict[str, Any], known: Fleet, policy_set: PolicySet | None = None) -> list[dict[str, Any]]:
+    """List the tolerations after admission."""
+    found: list[dict[str, Any]] = spec_of(document, known, policy_set).get("tolerations", [])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        pytest.param(container(None, {GPU: "2"}), {GPU: "2"}, id="requests only"),
+        pytest.param(container({}, {GPU: "2"}), {GPU: "2"}, id="empty limits"),
+        pytest.param(container({"cpu": "1"}, {GPU: "2", "cpu": "1"}), {"cpu": "1", GPU: "2"}, id="other limits stay"),
+        pytest.param(container(None, {SLICE: 1}), {SLICE: 1}, id="slice, as an integer"),
+        pytest.param(container(None, {GPU: "1", SLICE: "2"}), {GPU: "1", SLICE: "2"}, id="two GPU resources"),
+        pytest.param(container({GPU: "2"}), {GPU: "2"}, id="limits only: nothing to do"),
+        pytest.param(container(None, {GPU: "1", "cpu": "1"}), {GPU: "1"}, id="CPU needs no limit"),
+    ],
+)
+def test_requests_without_limits_are_copied_to_limits(before: dict[str, Any], expected: dict[str, Any]) -> None:
+    document = pod(before, initContainers=[before | {"restartPolicy": "Always"}])
+
+    after = spec_of(document, policy_set=policies(policy("p", REPAIR)))
+
+    assert [expected] * 2 == [after[each][0]["resources"]["limits"] for each in ("containers", "initContainers")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "expected"),
+    [
+        pytest.param({GPU: "2"}, {GPU: "1"}, {GPU: "2"}, id="fewer requested"),
+        pytest.param({GPU: "1"}, {GPU: "2"}, {GPU: "1"}, id="more requested"),
+        pytest.param({GPU: "1"}, {GPU: "0"}, {GPU: "1"}, id="zero requested"),
+        pytest.param({GPU: "1"}, {GPU: "1000m"}, {GPU: "1000m"}, id="the same amount, written otherwise"),
+        pytest.param({GPU: "2", "cpu": "2"}, {GPU: "1", "cpu": "1"}, {GPU: "2", "cpu": "1"}, id="CPU may differ"),
+    ],
+)
+def test_requests_that_differ_from_limits_are_set_to_them(
+    limits: dict[str, str], requests: dict[str, str], expected: dict[str, str]
+) -> None:
+    document = pod(container(limits, requests))
+
+    after = spec_of(document, policy_set=policies(policy("p", REPAIR)))
+
+    assert expected == after["containers"][0]["resources"]["requests"]
+
+
+@pytest.mark.parametrize(
+    ("document", "classes", "expected", "warned"),
+    [
+        pytest.param(pod(), {"nvidia"}, "nvidia", False, id="exists"),
+        pytest.param(pod(), {"nvidia-cdi"}, None, True, id="does not exist"),
+        pytest.param(pod(), set(), None, True, id="there is none"),
+        pytest.param(pod(), None, None, True, id="unknown whether it exists"),
+        pytest.param(pod(gpus(1), runtimeClassName="mine"), {"nvidia"}, "mine", False, id="the pod has one"),
+        pytest.param(pod(gpus(1, SLICE)), {"nvidia"}, "nvidia", False, id="slice"),
+        pytest.param(pod(container(), initContainers=[gpus(1)]), {"nvidia"}, "nvidia", False, id="init container asks"),
+        pytest.param(pod(gpus(1, "amd.com/gpu")), {"nvidia"}, None, False, id="AMD pod"),
+        pytest.param(
+            pod(container({"amd.com/gpu": "1", GPU: "0"})),
+            {"nvidia"},
+            None,
+            False,
+            id="AMD pod that asks for zero NVIDIA",
+        ),
+        pytest.param(pod(gpus(1), gpus(1, "amd.com/gpu")), {"nvidia"}, "nvidia", False, id="both vendors"),
+    ],
+)
+def test_runtime_class_is_set_only_where_it_exists_and_suits(
+    document: dict[str, Any], classes: set[str] | None, expected: str | None, warned: bool
+) -> None:
+    set_class = policies(policy("p", "admission: {runtimeClassName: nvidia}"))
+
+    verdict = admit(document, fleet(classes=classes), set_class)
+
+    assert expected == apply(document, verdict.operations)["spec"].get("runtimeClassName")
+    assert warned is any("RuntimeClass nvidia" in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "ours"), ({"schedulerName": "default-scheduler"}, "ours"), ({"schedulerName": "volcano"}, "volcano")],
+    ids=["none", "the default one", "another one stays (S14)"],
+)
+def test_scheduler_is_set_unless_the_pod_chose_one(given: dict[str, Any], expected: str) -> None:
+    after = spec_of(pod(gpus(1), **given), policy_set=policies(policy("p", "admission: {schedulerName: ours}")))
+
+    assert expected == after["schedulerName"]
+
+
+def copied(value: str = "present", effect: str = "NoSchedule", key: str = GPU) -> dict[str, str]:
+    """Write the toleration that copies a taint."""
+    return {"key": key, "operator": "Equal", "value": value, "effect": effect}
+
+
+def anything(key: str = GPU, effect: str = "NoSchedule") -> dict[str, str]:
+    """Write the toleration of every value of a taint key."""
+    return {"key": key, "operator": "Exists", "effect": effect}
+
+
+def tainted(*taints: dict[str, str], **more: Any) -> dict[str, Any]:
+    """Describe a node with taints."""
+    return {"taints": list(taints), **more}
+
+
+TEAMS = [tainted(TAINT, {"key": "dedicated", "value": team, "effect": "NoSchedule"}) for team in ("a", "b")]
+SPOT, UPGRADE = "cloud.google.com/gke-spot", "nvidia.com/gpu-driver-upgrade"
+SYSTEM = [{"key": key, "effect": "NoSchedule"} for key in ("node.kubernetes.io/unschedulable", SPOT, UPGRADE)]
+AKS = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
+SHARE = "nvidia.com/gpu.shared"
+SLICED, SHARED = tainted(TAINT, offers={SLICE: 7}), tainted(TAINT, offers={SHARE: 4})
+A10 = tainted(TAINT | {"value": "a10"}, product="NVIDIA-A10")
+AMD = tainted(TAINT | {"value": "amd"}, offers={"amd.com/gpu": 8})
+H100 = pod(annotations={"products": "H100"})
+
+
+@pytest.mark.parametrize(
+    ("document", "nodes", "expected"),
+    [
+        pytest.param(pod(), [], [anything()], id="unknown fleet: the resource's own key (F2)"),
+        pytest.param(pod(), [tainted(TAINT)], [copied()], id="copied from the node (F3)"),
+        pytest.param(pod(), [tainted(TAINT | {"effect": "NoExecute"})], [copied(effect="NoExecute")], id="effect too"),
+        pytest.param(pod(), [tainted(TAINT), tainted(TAINT | {"value": "yes"})], [anything()], id="two values"),
+        pytest.param(pod(), [tainted({"key": GPU, "effect": "NoSchedule"})], [copied("")], id="taint without a value"),
+        pytest.param(pod(), [tainted(AKS)], [anything(), copied("gpu", key="sku")], id="taint of a cloud"),
+        pytest.param(pod(), TEAMS, [copied()], id="never the taint of a team (P16)"),
+        pytest.param(pod(), [tainted(TAINT, *SYSTEM)], [copied()], id="never a taint of the system"),
+        pytest.param(pod(gpus(1, SLICE)), [SLICED], [copied(), anything(SLICE)], id="slice: GPU taint too (F4)"),
+        pytest.param(pod(gpus(1, SLICE)), [], [anything(), anything(SLICE)], id="slice, unknown fleet (F4)"),
+        pytest.param(pod(gpus(1, SHARE)), [SHARED], [copied(), anything(SHARE)], id="share: GPU taint too (F4)"),
+        pytest.param(pod(), [tainted(TAINT), AMD], [copied()], id="not of a node without the resource"),
+        pytest.param(H100, [tainted(TAINT), A10], [copied()], id="not of a node of another product"),
+        pytest.param(pod(gpus(1, "amd.com/gpu")), [tainted(TAINT)], [anything("amd.com/gpu")], id="AMD pod"),
+    ],
+)
+def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
+    document: dict[str, Any], nodes: list[dict[str, Any]], expected: list[dict[str, str]]
+) -> None:
+    found = tolerations(document, fleet(*nodes), policies(policy("p", TOLERATE)))
+
+    assert sorted(expected, key=str) == sorted(found, key=str)
+
+
+def test_taint_key_of_a_policy_is_tolerated_too() -> None:
+    dedicated = "admission: {tolerations: {fromNodeTaints: true, keys: [dedicated]}}"
+
+    found = tolerations(pod(), fleet(TEAMS[0]), policies(policy("p", dedicated)))
+
+    assert [copied(), copied("a", key="dedicated")] == found
+
+
+@pytest.mark.parametrize(
+    ("present", "covered"),
+    [
+        pytest.param(copied(), True, id="equal"),
+        pytest.param(anything(), True, id="any value"),
+        pytest.param({"key": GPU, "operator": "Exists"}, True, id="any effect"),
+        pytest.param({"key": GPU, "value": "present", "effect": "NoSchedule"}, True, id="no operator is Equal"),
+        pytest.param({"operator": "Exists"}, True, id="everything"),
+        pytest.param(copied("other"), False, id="another value"),
+        pytest.param(copied(effect="NoExecute"), False, id="another effect"),
+        pytest.param(copied(key="dedicated"), False, id="another key"),
+    ],
+)
+def test_nothing_is_added_that_a_toleration_covers(present: dict[str, str], covered: bool) -> None:
+    found = tolerations(pod(gpus(1), tolerations=[present]), fleet(tainted(TAINT)))
+
+    assert ([present] if covered else [present, copied()]) == found
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    """Write required node affinity."""
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def terms_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """List the required terms of a spec."""
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return list(terms)
+
+
+def selects(spec: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Tell whether the required node affinity selects a node, as core/v1 NodeSelector says."""
+    filled = [expressions for term in terms_of(spec) if (expressions := term.get("matchExpressions"))]
+    return any(all(requirement(**each).allows(labels.get(each["key"])) for each in every) for every in filled)
+
+
+ZONES = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+A100 = "NVIDIA-A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "label"),
+    [
+        pytest.param("A100", A100, id="a product of the family"),
+        pytest.param("A100", A100.removeprefix("NVIDIA-"), id="as old drivers wrote it"),
+        pytest.param("A100", f"{A100}-SHARED", id="shared"),
+        pytest.param("A100", f"{A100}-MIG-1g.10gb", id="sliced"),
+        pytest.param("H100, QQQQ-7777", "NVIDIA-QQQQ-7777", id="a product newer than our table"),
+        pytest.param("A100-*", "NVIDIA-A100-SXM5-96GB", id="a glob that a newer product matches"),
+    ],
+)
+def test_affinity_excludes_no_node_that_the_filter_accepts(wanted: str, label: str) -> None:
+    document = pod(annotations={"products": wanted})
+    new = node(product=label)
+
+    after = spec_of(document)
+
+    assert judge_class(demand(document), new.node_class) is None
+    assert "affinity" not in after or selects(after, dict(new.labels))
+
+
+@pytest.mark.parametrize("label", ["NVIDIA-A10", "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100X"])
+def test_affinity_excludes_products_that_are_not_asked(label: str) -> None:
+    after = spec_of(pod(annotations={"products": "A100"}), policy_set=policies(policy("p", PIN)))
+
+    assert not selects(after, {PRODUCT: label})
+
+
+@pytest.mark.parametrize(
+    ("terms", "selected"),
+    [
+        pytest.param(ZONES, {"a": True, "b": True, "c": False}, id="into every term of the user"),
+        pytest.param([*ZONES[:1], {}], {"a": True, "b": False, "c": False}, id="an empty term selects nothing, still"),
+        pytest.param(
+            [*ZONES[:1], {"matchExpressions": []}], {"a": True, "b": False, "c": False}, id="nor an empty list"
+        ),
+    ],
+)
+def test_affinity_is_anded_with_that_of_the_user(terms: list[dict[str, Any]], selected: dict[str, bool]) -> None:
+    after = spec_of(pod(gpus(1), annotations={"products": "A100"}, affinity=required(*terms)))
+
+    assert selected == {zone: selects(after, {PRODUCT: A100, "zone": zone}) for zone in selected}
+    assert not any(selects(after, {PRODUCT: "NVIDIA-A10", "zone": zone}) for zone in selected)
+
+
+def test_term_that_names_fields_keeps_them_beside_the_need() -> None:
+    fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+
+    after = spec_of(pod(gpus(1), annotations={"products": "A100"}, affinity=required(fields)))
+
+    assert [{**fields, "matchExpressions": terms_of(after)[0]["matchExpressions"]}] == terms_of(after)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("Preferred", ["preferred"]), ("'Off'", [])])
+def test_affinity_is_only_as_hard_as_the_mode_says(mode: str, expected: list[str]) -> None:
+    soft = policies(policy("p", f"admission: {{affinity: {{mode: {mode}}}}}"))
+
+    after = spec_of(pod(annotations={"products": "A100"}), policy_set=soft)
+
+    assert expected == [kind.partition("During")[0] for kind in after.get("affinity", {}).get("nodeAffinity", {})]
+
+
+def test_pod_that_asks_for_no_product_gets_no_affinity() -> None:
+    assert "affinity" not in spec_of(pod())

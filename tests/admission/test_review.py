@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One review: what is put on record, what is said, whom it spares, and that a second one changes nothing (F23)."""
+
+import copy
+import json
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.admission.case import Fleet, Kin
+from app.admission.patch import apply
+from app.admission.review import Verdict, mutate, validate
+from app.errors import BadInput
+from app.nodes import PRODUCT
+from app.pods import DECISION
+from app.policy.load import PolicySet
+from tests.builders import container, gpus, node, pod, policies, policy, setting, shipped
+
+GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+TAINTS = [
+    [
+        {"key": GPU, "value": "present", "effect": "NoSchedule"},
+        {"key": "dedicated", "value": "a", "effect": "NoSchedule"},
+    ],
+    [{"key": GPU, "value": "small", "effect": "NoExecute"}],
+    [{"key": "sku", "value": "gpu", "effect": "NoSchedule"}],
+]
+NODES = [
+    node(taints=TAINTS[0]),
+    node(product="NVIDIA-A100-SXM4-80GB", taints=TAINTS[1], offers={GPU: 1}),
+    node(product="NVIDIA-A100-SXM4-80GB-SHARED", taints=TAINTS[2]),
+    node(product="NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}),
+]
+KIN = tuple(Kin(each.node_class, each.labels.get(PRODUCT), each.taints) for each in NODES)
+FLEET = Fleet(KIN, frozenset(["nvidia"]))
+
+
+def admit(document: dict[str, Any], policy_set: PolicySet | None = None, namespace: str = "team-a") -> Verdict:
+    """Mutate a Pod where a mixed fleet is known."""
+    return mutate(document, namespace, {}, setting(policy_set, FLEET))
+
+
+def record(document: dict[str, Any]) -> dict[str, Any]:
+    """Read the decision annotation after admission."""
+    after = apply(document, admit(document).operations)
+    found: dict[str, Any] = json.loads(after["metadata"]["annotations"][DECISION])
+    return found
+
+
+def test_decision_annotation_holds_what_was_done_and_by_which_policies() -> None:
+    found = record(pod(container(None, {GPU: "2"})))
+
+    assert sorted(found) == ["actions", "hash", "of", "policies", "v"]
+    assert found["policies"] == ["default"]
+    assert shipped().hash.startswith(found["hash"])
+    assert any("limits set to 2" in action for action in found["actions"])
+    assert any("runtimeClassName set to nvidia" in action for action in found["actions"])
+
+
+def test_decision_is_made_of_the_pod_alone() -> None:
+    one, same, other = record(pod(gpus(1))), record(pod(gpus(1))), record(pod(gpus(2)))
+
+    assert one == same
+    assert one["of"] != other["of"]
+
+
+@pytest.mark.parametrize("forged", ["", "{", "[1]", '{"v": 1}', '{"v":1,"of":"0"}', "[" * 100_000])
+def test_decision_that_a_user_wrote_is_rewritten_with_a_warning(forged: str) -> None:
+    document = pod(annotations={"decision": forged})
+    expected = record(pod())
+
+    verdict = admit(document)
+
+    assert expected == record(document)
+    assert any(DECISION in warning for warning in verdict.warnings)
+
+
+def test_decision_of_an_earlier_call_is_left_alone_without_a_warning() -> None:
+    document = pod()
+    after = apply(document, admit(document).operations)
+
+    again = admit(after)
+
+    assert not again.operations
+    assert not again.warnings
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "concerned"),
+    [
+        ("team-a", {}, True),
+        ("team-a", {"gpu-usher.io/infrastructure": "true"}, False),
+        ("team-a", {"gpu-usher.io/ignore": "true"}, False),
+        ("team-a", {"gpu-usher.io/infrastructure": "false"}, True),
+        *((name, {}, False) for name in ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "gpu-usher")),
+        *((name, {}, False) for name in ("nvidia-dra-driver-gpu", "kube-system", "kube-public")),
+        *((name, {}, True) for name in ("gpu-operators", "my-kube-system", "kube", "default")),
+    ],
+)
+def test_infrastructure_is_exempt_by_its_namespace(namespace: str, labels: dict[str, str], concerned: bool) -> None:
+    document = pod(gpus("500m"))
+
+    verdicts = [review(document, namespace, labels, setting()) for review in (mutate, validate)]
+
+    assert [concerned] * 2 == [verdict.concerned for verdict in verdicts]
+    assert [not concerned] * 2 == [verdict.allowed for verdict in verdicts]
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+def test_pod_never_exempts_itself(kind: str) -> None:
+    document = pod(gpus("500m"))
+    document["metadata"][kind] = {"gpu-usher.io/infrastructure": "true", "gpu-usher.io/ignore": "true"}
+
+    verdict = admit(document)
+
+    assert not verdict.allowed
+
+
+@pytest.mark.parametrize("document", [pod(container({"cpu": "1"})), pod(gpus(0), annotations={"decision": "{"}), {}])
+def test_cpu_pod_is_left_untouched(document: dict[str, Any]) -> None:
+    verdict = admit(document)
+
+    assert Verdict(concerned=False) == verdict
+
+
+def test_denial_names_everything_that_is_wrong() -> None:
+    wrong = pod(gpus("500m"), gpus(-1), annotations={"cuda": "new", "gpu-memory": "lots", "sharing": "Shared"})
+    strict = policies(
+        policy("a", "admission: {extendedResources: {fractional: Deny}}, placement: {sharing: Exclusive}"),
+        policy("b", "placement: {products: {allow: [L4], deny: [L4]}}"),
+    )
+    expected = ["InvalidAnnotation"] * 2 + ["NoProductLeft", "PolicyConflict", "QuantityFractional", "QuantityNegative"]
+
+    verdict = admit(wrong, strict)
+
+    assert expected == sorted(each.code.name for each in verdict.reasons)
+    assert not verdict.operations
+
+
+MESSY = pod(
+    container(None, {GPU: "1"}) | {"name": "tab\tand\nline"},
+    container({GPU: "2"}, {GPU: "1"}) | {"name": "x" * 300},
+    container(None, {SLICE: "1"}) | {"name": "ü" * 200},
+    annotations={"line\nbreak": "", "x" * 200: "", "products": "L40SS, H1000", "decision": "mine"},
+)
+
+
+def test_warnings_are_few_short_and_on_one_line() -> None:
+    verdict = admit(MESSY)
+
+    assert len(verdict.warnings) == 3
+    assert max(map(len, verdict.warnings)) <= 120
+    assert all(warning.isprintable() and warning == warning.strip() for warning in verdict.warnings)
+    assert verdict.warnings[-1].startswith("6 more")
+
+
+REPAIR = "admission: {runtimeClassName: nvidia, extendedResources: {requestsOnly: CopyToLimits, fractional: Deny}}"
+
+
+@pytest.mark.parametrize(
+    ("action", "repaired", "spoken"),
+    [("Enforce", True, True), ("Warn", False, True), ("Audit", False, False), ("'Off'", False, False)],
+)
+def test_action_decides_between_doing_saying_and_neither(action: str, repaired: bool, spoken: bool) -> None:
+    document = pod(container(None, {GPU: "1"}))
+
+    verdict = admit(document, policies(policy("p", f"action: {action}, {REPAIR}")))
+
+    assert verdict.allowed
+    assert repaired is (apply(document, verdict.operations)["spec"] != document["spec"])
+    assert spoken is bool(verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    ("action", "allowed", "spoken"),
+    [("Enforce", False, False), ("Warn", True, True), ("Audit", True, False), ("'Off'", True, False)],
+)
+def test_action_decides_between_refusing_saying_and_neither(action: str, allowed: bool, spoken: bool) -> None:
+    verdict = admit(pod(gpus("500m")), policies(policy("p", f"action: {action}, {REPAIR}")))
+
+    assert allowed is verdict.allowed
+    assert spoken is any("fraction" in warning for warning in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": "main"},
+        {"containers": [1]},
+        {"containers": [gpus(1)], "tolerations": "all"},
+        {"containers": [gpus(1)], "tolerations": 5},
+        {"containers": [gpus(1)], "affinity": "mine"},
+        {"containers": [gpus(1)], "affinity": {"nodeAffinity": []}},
+    ],
+    ids=["containers", "container", "tolerations", "toleration number", "affinity", "node affinity"],
+)
+def test_shape_that_kubernetes_would_refuse_is_bad_input_not_a_bug_of_ours(spec: dict[str, Any]) -> None:
+    document = pod(annotations={"products": "A100"}) | {"spec": spec}
+
+    with pytest.raises(BadInput):
+        admit(document)
+
+
+def test_repair_that_changes_the_amount_tolerates_the_nodes_of_the_new_amount() -> None:
+    repaired, asked_so = pod(container({GPU: "1"}, {GPU: "8"})), pod(gpus(1))
+
+    verdict = admit(repaired)
+    again = admit(apply(repaired, verdict.operations))
+
+    expected = apply(asked_so, admit(asked_so).operations)["spec"]["tolerations"]
+    assert expected == apply(repaired, verdict.operations)["spec"]["tolerations"]
+    assert not again.operations
+
+
+AMOUNTS = st.sampled_from(["0", "1", "2", "8", "1000m", "1e0", 1, "500m", "-1"])
+SIDES = st.none() | st.dictionaries(st.sampled_from([GPU, SLICE, "amd.com/gpu", "cpu"]), AMOUNTS, max_size=3)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+IMAGES = st.sampled_from(["train:1", "nvidia/cuda:12.4.0-base-ubuntu22.04", "nvcr.io/nvidia/pytorch:24.05-py3", ""])
+CONTAINERS = st.fixed_dictionaries(
+    {"name": NAMES, "image": IMAGES},
+    optional={
+        "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": SIDES, "requests": SIDES}),
+        "env": st.sampled_from([None, [], [{"name": "NVIDIA_DISABLE_REQUIRE", "value": "1"}, {"name": "ü~/"}]]),
+        "restartPolicy": st.just("Always"),
+        "~/": NAMES,
+    },
+)
+TOLERATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": st.sampled_from([GPU, SLICE, "sku", "dedicated"]),
+        "operator": st.sampled_from(["Equal", "Exists"]),
+        "value": st.sampled_from(["", "present", "small"]),
+        "effect": st.sampled_from(["", "NoSchedule", "NoExecute"]),
+    },
+)
+EXPRESSIONS = st.fixed_dictionaries({"key": st.just("zone"), "operator": st.just("In"), "values": st.just(["ü"])})
+TERMS = st.fixed_dictionaries(
+    {}, optional={each: st.lists(EXPRESSIONS, max_size=2) for each in ("matchExpressions", "matchFields")}
+)
+NODE_AFFINITY: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "requiredDuringSchedulingIgnoredDuringExecution": st.none()
+        | st.fixed_dictionaries({"nodeSelectorTerms": st.lists(TERMS, min_size=1, max_size=3)}),
+        "preferredDuringSchedulingIgnoredDuringExecution": st.sampled_from([None, []]),
+    },
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([f"gpu-usher.io/{each}" for each in ("products", "sharing", "cuda", "decision", "typo")] + ["a/~"]),
+    st.sampled_from(["A100", "H100, QQQQ-7777", "!A10", "Exclusive", "Any", "12.4", "{", "ü\n"]),
+    max_size=3,
+)
+SPECS = st.fixed_dictionaries(
+    {"containers": st.lists(CONTAINERS, min_size=1, max_size=3)},
+    optional={
+        "initContainers": st.none() | st.lists(CONTAINERS, max_size=2),
+        "tolerations": st.none() | st.lists(TOLERATIONS, max_size=3),
+        "affinity": st.none() | st.fixed_dictionaries({}, optional={"nodeAffinity": st.none() | NODE_AFFINITY}),
+        "runtimeClassName": st.sampled_from([None, "nvidia", "mine"]),
+        "schedulerName": st.sampled_from(["default-scheduler", "volcano"]),
+        "unknownField": st.just({"~": [None]}),
+    },
+)
+PODS = st.fixed_dictionaries(
+    {"metadata": st.fixed_dictionaries({}, optional={"annotations": st.none() | ANNOTATIONS}), "spec": SPECS}
+)
+PREFERRED = policies(policy("p", "admission: {affinity: {mode: Preferred}, schedulerName: ours}, action: Enforce"))
+WARNING = policies(policy("w", f"action: Warn, {REPAIR}"), policy("d", "admission: {affinity: {mode: Required}}"))
+
+
+@given(PODS, st.sampled_from([shipped(), PREFERRED, WARNING]), st.lists(st.sampled_from(KIN), unique=True))
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_second_review_changes_nothing_and_the_library_agrees(
+    document: dict[str, Any], policy_set: PolicySet, kin: list[Kin]
+) -> None:
+    before = copy.deepcopy(document)
+    where = setting(policy_set, Fleet(tuple(kin), frozenset(["nvidia"])))
+
+    verdict = mutate(document, "team-a", {}, where)
+    after = apply(document, verdict.operations)
+    again = mutate(after, "team-a", {}, where)
+
+    assert before == document
+    assert after == jsonpatch.apply_patch(document, [each.as_json() for each in verdict.operations])
+    assert not verdict.operations or verdict.allowed
+    assert not again.operations
+    assert verdict.allowed is again.allowed
+    assert all(len(each) <= 120 and each.isprintable() for each in verdict.warnings)
+    assert len(verdict.warnings) <= 3
