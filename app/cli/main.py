@@ -12,6 +12,7 @@ from rich.console import Console
 from app import __version__
 from app.cli.cases import run_cases
 from app.cli.demo import demo
+from app.cli.lint import lint
 from app.cli.schema import schema
 from app.cli.serve import serve
 from app.errors import BadInput, UsherError
@@ -33,7 +34,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
-for name, verb in (("serve", serve), ("demo", demo), ("test", run_cases), ("schema", schema)):
+for name, verb in (("serve", serve), ("demo", demo), ("lint", lint), ("test", run_cases), ("schema", schema)):
     app.command(name)(verb)
 
 

@@ -56,6 +56,17 @@ def policy_texts(directory: Path) -> dict[str, str]:
     return texts
 
 
+def case_texts(directory: Path) -> dict[str, str]:
+    """Read the case files below a directory of policies, by path.
+
+    Raises PolicyError for one that cannot be read.
+    """
+    try:
+        return {str(path): path.read_text("utf-8") for path in sorted((directory / "cases").glob("*.yaml"))}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError((f"{directory}/cases: {error}: wants case files",)) from error
+
+
 def read_snapshot_file(path: Path) -> bytes:
     """Read a snapshot file.
 

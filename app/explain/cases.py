@@ -20,7 +20,7 @@ from app.nodes import PRODUCT, Node, read_node
 from app.placement.engine import first_in_order, judge, total
 from app.pods import read_pod
 from app.policy.document import read_documents
-from app.policy.load import PolicySet
+from app.policy.load import Policy, PolicySet
 from app.policy.match import rule_on
 from app.reasons import Code
 
@@ -108,6 +108,23 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
         admitted = apply(case.pod, verdict.operations)
         yield from patch_differences(case, admitted, bool(verdict.operations))
         yield from _placement_differences(case, admitted, nodes, setting)
+
+
+def rules_of(policies: PolicySet) -> set[str]:
+    """List what can be covered: `policy.rule` for every rule that a policy sets."""
+    return {f"{policy.name}.{rule}" for policy in policies.policies for rule in _set_rules(policy)}
+
+
+def rules_touched(case: Case, policies: PolicySet, knowledge: Knowledge) -> set[str]:
+    """List the rules that rule on a case's pod."""
+    pod = read_pod(case.pod)
+    matched = set(rule_on(pod, case.namespace_labels, policies, knowledge).policies)
+    return {f"{each.name}.{rule}" for each in policies.policies if each.name in matched for rule in _set_rules(each)}
+
+
+def _set_rules(policy: Policy) -> set[str]:
+    parts = (policy.spec.admission, policy.spec.placement)
+    return {type(part).model_fields[name].alias or name for part in parts for name in part.model_fields_set}
 
 
 def admission_differences(case: Case, allowed: bool, codes: list[str] | None, warnings: list[str]) -> Iterator[str]:

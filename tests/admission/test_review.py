@@ -154,7 +154,7 @@ def test_warnings_are_few_short_and_on_one_line() -> None:
     assert len(verdict.warnings) == 3
     assert max(map(len, verdict.warnings)) <= 120
     assert all(warning.isprintable() and warning == warning.strip() for warning in verdict.warnings)
-    assert verdict.warnings[-1].startswith("6 more")
+    assert verdict.warnings[-1].startswith("and 6 more")
 
 
 REPAIR = "admission: {runtimeClassName: nvidia, extendedResources: {requestsOnly: CopyToLimits, fractional: Deny}}"
