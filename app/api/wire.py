@@ -122,6 +122,9 @@ def decode_preemption_args(body: bytes) -> PreemptionArgs:
         args = _decode(_PREEMPTION, _folded(body, PreemptionArgs), PreemptionArgs)
     if args.Pod is None:
         raise WireError(400, "ExtenderPreemptionArgs.Pod: got nothing, wants a Pod")
+    if args.NodeNameToVictims is None and args.NodeNameToMetaVictims is None:
+        wants = "NodeNameToVictims or NodeNameToMetaVictims"
+        raise WireError(400, f"ExtenderPreemptionArgs: got no candidates, wants {wants}")
     return args
 
 

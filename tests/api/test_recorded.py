@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contract: every payload that a real kube-apiserver and kube-scheduler sent is answered as they need it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from app.service import Usher
+from tests.api.client import demo_usher, patch_of, post, reviewed
+from tests.builders import CONTRACT, node_document, usher
+
+REQUESTS = {path.name.removesuffix(".request.json"): path for path in sorted(CONTRACT.glob("*.request.json"))}
+ADMISSION = [name for name in REQUESTS if name.startswith("admission-")]
+EXTENDER = [name for name in REQUESTS if name.startswith("extender-") and name != "extender-bind"]
+DENIED = {
+    "admission-pod-create-gpu-fraction": "a fraction of nvidia.com/gpu",
+    "admission-pod-create-gpu-negative": "negative nvidia.com/gpu",
+}
+
+
+def names_gpus(name: str) -> bool:
+    """Tell whether a created pod's containers name a GPU resource, read off the payload in the plainest way."""
+    request = json.loads(REQUESTS[name].read_text("utf-8"))["request"]
+    created = request["operation"] == "CREATE" and request["resource"]["resource"] == "pods"
+    return created and "nvidia.com/" in json.dumps(
+        [
+            container.get("resources")
+            for key in ("containers", "initContainers")
+            for container in request["object"]["spec"].get(key, [])
+        ]
+    )
+
+
+PATCHED = {name for name in ADMISSION if names_gpus(name) and name not in DENIED}
+
+
+def recorded(name: str) -> Any:
+    return json.loads(REQUESTS[name].read_text("utf-8"))
+
+
+def verb_of(name: str) -> str:
+    path = json.loads((CONTRACT / f"{name}.headers.json").read_text("utf-8"))["path"]
+    return f"/scheduler/{path.rpartition('/')[2]}"
+
+
+def knowing(nodes: list[str], directory: Path) -> Usher:
+    """Make a service that knows these nodes, each with eight free H100."""
+    return usher(directory, [node_document(name) for name in nodes])
+
+
+def test_every_recorded_request_is_covered() -> None:
+    covered = {*ADMISSION, *EXTENDER, "extender-bind"}
+
+    assert covered == set(REQUESTS)
+    assert len(PATCHED) >= 10
+
+
+@pytest.mark.parametrize("verb", ["mutate", "validate"])
+@pytest.mark.parametrize("name", ADMISSION)
+def test_review_is_answered_in_its_own_words(name: str, verb: str) -> None:
+    review = recorded(name)
+
+    answer = post(f"/{verb}", REQUESTS[name].read_bytes())
+
+    assert answer.status_code == 200
+    assert (review["apiVersion"], review["kind"]) == (answer.json()["apiVersion"], answer.json()["kind"])
+    assert review["request"]["uid"] == answer.json()["response"]["uid"]
+
+
+@pytest.mark.parametrize("name", ADMISSION)
+def test_only_gpu_pods_are_patched_and_only_wrong_amounts_denied(name: str) -> None:
+    response = reviewed(recorded(name))
+
+    assert (name not in DENIED) is response["allowed"]
+    assert (name in PATCHED) is ("patch" in response)
+    assert DENIED.get(name, "") in response.get("status", {}).get("message", "")
+
+
+@pytest.mark.parametrize("name", ADMISSION)
+def test_validate_never_patches(name: str) -> None:
+    response = reviewed(recorded(name), "validate")
+
+    assert "patch" not in response
+    assert "patchType" not in response
+
+
+@pytest.mark.parametrize("name", sorted(PATCHED))
+def test_patched_pod_sent_again_is_left_alone(name: str) -> None:
+    """F23, F24."""
+    review = recorded(name)
+    patch = patch_of(reviewed(review))
+    review["request"]["object"] = jsonpatch.apply_patch(review["request"]["object"], patch)
+
+    again = reviewed(review)
+
+    assert again["allowed"]
+    assert patch_of(again) == []
+    assert all(len(warning) <= 120 for warning in again.get("warnings", []))
+
+
+def test_requests_only_pod_gets_limits_toleration_runtime_class_and_a_record() -> None:
+    """F2, F5, F7, F19, F25, P36."""
+    review = recorded("admission-pod-create-gpu-requests-only")
+    response = reviewed(review)
+
+    pod = jsonpatch.apply_patch(review["request"]["object"], patch_of(response))
+
+    container = pod["spec"]["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert pod["spec"]["tolerations"][-1]["key"] == "nvidia.com/gpu"
+    assert pod["spec"]["runtimeClassName"] == "nvidia"
+    assert json.loads(pod["metadata"]["annotations"]["gpu-usher.io/decision"])["v"] == 1
+    assert ["limits set to 2" in warning for warning in response["warnings"]] == [True]
+    assert all(len(warning) <= 120 for warning in response["warnings"])
+
+
+@pytest.mark.parametrize("name", [name for name in EXTENDER if "filter" in name])
+def test_filter_gives_back_what_it_was_given_in_the_same_form(name: str, tmp_path: Path) -> None:
+    args = recorded(name)
+    full = args["NodeNames"] is None
+    names = args["NodeNames"] or [item["metadata"]["name"] for item in args["Nodes"]["items"]]
+
+    answer = post("/scheduler/filter", REQUESTS[name].read_bytes(), knowing(names, tmp_path))
+
+    assert answer.status_code == 200
+    kept = answer.json()["Nodes"]["items"] if full else answer.json()["NodeNames"]
+    assert (args["Nodes"]["items"] if full else names) == kept
+    assert answer.json()["Error"] == ""
+    assert ("NodeNames" in answer.json()) is not full
+
+
+def test_full_nodes_come_back_byte_for_byte(tmp_path: Path) -> None:
+    body = REQUESTS["extender-filter-nodecachecapable-false"].read_bytes()
+    sent = body[body.index(b'"items":[{"metadata"') : body.index(b'},"NodeNames"')]
+    names = [item["metadata"]["name"] for item in json.loads(body)["Nodes"]["items"]]
+
+    answer = post("/scheduler/filter", body, knowing(names, tmp_path))
+
+    assert sent in answer.content
+
+
+@pytest.mark.parametrize("name", [name for name in EXTENDER if "prioritize" in name])
+def test_prioritize_scores_each_given_node_once_with_integers_and_a_winner(name: str) -> None:
+    """F48, F55."""
+    args = recorded(name)
+    names = args["NodeNames"] or [item["metadata"]["name"] for item in args["Nodes"]["items"]]
+
+    answer = post("/scheduler/prioritize", REQUESTS[name].read_bytes())
+
+    scores = answer.json()
+    assert names == [each["Host"] for each in scores]
+    assert all(isinstance(each["Score"], int) and 0 <= each["Score"] <= 10 for each in scores)
+    assert max(each["Score"] for each in scores) == 10
+
+
+@pytest.mark.parametrize("name", [name for name in EXTENDER if "preempt" in name and "filter" not in name])
+def test_preempt_returns_helpful_nodes_with_their_victims_as_given(name: str, tmp_path: Path) -> None:
+    """F43."""
+    args = recorded(name)
+    given = args["NodeNameToMetaVictims"] or args["NodeNameToVictims"]
+    uids = {node: [pod.get("UID") or pod["metadata"]["uid"] for pod in each["Pods"]] for node, each in given.items()}
+
+    answer = post("/scheduler/preempt", REQUESTS[name].read_bytes(), knowing(list(given), tmp_path))
+
+    kept = answer.json()["NodeNameToMetaVictims"]
+    assert uids == {node: [pod["UID"] for pod in each["Pods"]] for node, each in kept.items()}
+    assert all(each["NumPDBViolations"] == given[node]["NumPDBViolations"] for node, each in kept.items())
+
+
+@pytest.mark.parametrize("name", [name for name in EXTENDER if "preempt" in name and "filter" not in name])
+def test_preempt_drops_nodes_of_another_product(name: str) -> None:
+    """F43, P7: on the demo fleet only h100-0 and h100-1 have what the pod wants."""
+    args = recorded(name)
+    args["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/products": "H100"}
+
+    answer = post("/scheduler/preempt", json.dumps(args).encode())
+
+    assert sorted(answer.json()["NodeNameToMetaVictims"]) == ["h100-0", "h100-1"]
+
+
+@pytest.mark.parametrize("name", EXTENDER)
+@pytest.mark.parametrize("spell", [str.lower, str.upper, str.swapcase], ids=["lower", "upper", "swapped"])
+def test_keys_are_read_in_any_letter_case(name: str, spell: Any) -> None:
+    expected = post(verb_of(name), REQUESTS[name].read_bytes())
+
+    answer = post(verb_of(name), json.dumps({spell(key): value for key, value in recorded(name).items()}).encode())
+
+    assert answer.status_code == 200
+    assert expected.json() == answer.json()
+
+
+def test_bind_is_not_a_route_of_ours() -> None:
+    """P8, P29: no bind verb, so no pod can hang in one."""
+    answer = post("/scheduler/bind", REQUESTS["extender-bind"].read_bytes())
+
+    assert answer.status_code == 404
+    assert answer.json()["kind"] == "Status"
+
+
+def test_unknown_nodes_are_refused_with_a_reason_not_silently() -> None:
+    answer = post("/scheduler/filter", REQUESTS["extender-filter-1000-nodes"].read_bytes())
+
+    failed = answer.json()["FailedAndUnresolvableNodes"]
+    assert answer.json()["NodeNames"] == []
+    assert set(failed.values()) == {"node not known to gpu-usher yet: wants a node seen in the watch"}
+    assert len(failed) == 420
+
+
+def test_demo_fleet_is_what_the_tests_say() -> None:
+    assert {"h100-0", "h100-1", "a100-0", "a100-1", "t4-0"} <= set(demo_usher().nodes)
