@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -181,7 +182,7 @@ def test_oversized_body_is_a_413_never_a_silent_cut(path: str, limit: int, annou
 
 
 RECORDED = sorted(CONTRACT.glob("*.request.json"))
-VALUES = st.sampled_from(
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 0, 1.5, 10**30, "", "x", "\u2603", [], {}, [None], {"": None}, [[]], "9" * 50]
 )
 
@@ -218,6 +219,6 @@ def _change(document: Any, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(keys[:50]))
         following = place[key]
         if not isinstance(following, dict | list) or not data.draw(st.booleans()):
-            place[key] = data.draw(VALUES)
+            place[key] = deepcopy(data.draw(VALUES))
             return
         place = following
