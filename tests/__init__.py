@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests: one folder a layer. A test's name is the sentence it proves; rows of FEATURES and PAINS stand in docstrings."""
+"""Tests: one folder a layer. A test's name is what it proves; rows of FEATURES and PAINS stand in docstrings."""

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole service on loopback: TLS that verifies, probes, the people listener, live edits of policies."""
+
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cluster.files import shipped_policies
+from tests.builders import gpus, pod, policy, review, usher
+from tests.running import Running, running
+
+PATIENCE_SECONDS = 10
+"""Bound on waiting for an edit to be seen; the promise is 2 s, on an idle machine it takes 0.1 s."""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(usher(tmp_path_factory.mktemp("certs"))) as clients:
+        yield clients
+
+
+def seen(condition: Callable[[], bool]) -> float:
+    """Poll until a condition holds; gives the seconds it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < PATIENCE_SECONDS
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def test_verbs_answer_over_tls_that_verifies(demo: Running) -> None:
+    """F99."""
+    answer = demo.tls.post("/mutate", json=review(pod()))
+
+    assert answer.status_code == 200
+    assert answer.json()["response"]["allowed"] is True
+
+
+def test_tls_below_1_2_is_refused(demo: Running) -> None:
+    """F99, TLS-07."""
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    port = demo.tls.base_url.port
+
+    with socket.create_connection(("127.0.0.1", port or 0), 5) as plain, pytest.raises((ssl.SSLError, OSError)):
+        old.wrap_socket(plain).close()
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/startupz", "/livez", "/metrics", "/version"])
+def test_operations_listener_answers(demo: Running, path: str) -> None:
+    """F110."""
+    answer = demo.ops.get(path)
+
+    assert answer.status_code == 200
+
+
+def test_listeners_keep_to_their_own_routes(demo: Running) -> None:
+    """INTERFACES §1: the TLS port serves the five verbs alone."""
+    statuses = [demo.tls.get(path).status_code for path in ("/", "/metrics", "/readyz", "/statusz", "/mutate")]
+
+    assert statuses == [404, 404, 404, 404, 404]
+    assert demo.ops.get("/mutate").status_code == 404
+
+
+def test_request_for_another_host_is_refused(demo: Running) -> None:
+    """A web page that rebinds its name to loopback gets nothing."""
+    answers = [client.get("/", headers={"Host": "evil.example"}) for client in (demo.tls, demo.ops, demo.people)]
+
+    assert [answer.status_code for answer in answers] == [403, 403, 403]
+
+
+def test_refusals_are_counted_by_reason(demo: Running) -> None:
+    """F90, F92."""
+    demo.tls.post("/mutate", json=review(pod(gpus("500m"))))
+
+    metrics = demo.ops.get("/metrics").text
+
+    assert 'gpu_usher_refusals_total{reason="QuantityFractional",verb="mutate"}' in metrics
+    assert 'gpu_usher_requests_total{outcome="denied",verb="mutate"}' in metrics
+
+
+def test_explain_says_what_is_needed_and_where_it_is_not(demo: Running) -> None:
+    wanted = pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"), annotations={"products": "A10"})
+
+    found = demo.people.post("/explain", json=wanted).json()
+
+    assert "products A10" in found["needs"]
+    assert any("NGC 24.05 = CUDA 12.4.1" in need for need in found["needs"])
+    assert {each["node"] for each in found["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
+    assert found["fits"] + sum(each["nodes"] for each in found["refused"]) == found["nodes"]
+
+
+def test_dry_run_shows_the_patched_pod(demo: Running) -> None:
+    """F85."""
+    found = demo.people.post("/dry-run", json=pod()).json()
+
+    assert found["allowed"] is True
+    assert found["pod"]["spec"]["runtimeClassName"] == "nvidia"
+
+
+def test_page_is_plain_html_without_script(demo: Running) -> None:
+    answer = demo.people.get("/")
+
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "script" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def edited(folder: Path, text: str) -> None:
+    """Swap a mounted ConfigMap as kubelet does: new data aside, then the ..data link renamed over."""
+    version = folder / f"..{time.monotonic_ns()}"
+    version.mkdir()
+    for file in shipped_policies().glob("*.yaml"):
+        shutil.copy(file, version)
+    (version / "default.yaml").write_text(text, "utf-8")
+    (folder / "..data_tmp").symlink_to(version.name)
+    (folder / "..data_tmp").replace(folder / "..data")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Path:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    edited(folder, (shipped_policies() / "default.yaml").read_text("utf-8"))
+    for file in shipped_policies().glob("*.yaml"):
+        (folder / file.name).symlink_to(f"..data/{file.name}")
+    return folder
+
+
+def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path, tmp_path: Path) -> None:
+    """F76: no request fails meanwhile, the error has its place, and the mended file is live within 2 s."""
+    service = usher(tmp_path / "certs", policies=mounted)
+    with running(service) as clients:
+
+        def class_given() -> str:
+            response = clients.tls.post("/mutate", json=review(pod(annotations={"products": "H100"})))
+            assert response.status_code == 200
+            return str(response.json()["response"]["auditAnnotations"]["policies"])
+
+        def error() -> str | None:
+            found: str | None = clients.ops.get("/readyz").json()["policies"]["error"]
+            return found
+
+        assert class_given() == "default"
+        edited(mounted, policy("default", "placement: {produts: {}}"))
+        seen(lambda: class_given() == "default" and error() is not None)
+        broken = error()
+        ready = clients.ops.get("/readyz")
+        edited(mounted, policy("mended", "priority: 0"))
+        took = seen(lambda: class_given() == "mended")
+
+        assert broken is not None
+        assert broken.startswith("default.yaml:4:20: spec.placement.produts: unknown field, did you mean products?")
+        assert (ready.status_code, clients.people.get("/statusz").json()["policies"]["error"]) == (200, None)
+        assert took < 2
+
+
+def test_edit_of_a_plain_file_is_taken_too(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    (folder / "one.yaml").write_text(policy("one", "priority: 1"), "utf-8")
+    service = usher(tmp_path / "certs", policies=folder)
+    with running(service) as clients:
+        (folder / "two.yaml").write_text(policy("two", "priority: 2"), "utf-8")
+        loaded = "loaded"
+        seen(lambda: clients.ops.get("/readyz").json()["policies"][loaded] == 2)
+        (folder / "one.yaml").unlink()
+        (folder / "two.yaml").unlink()
+        seen(lambda: bool(clients.ops.get("/readyz").json()["policies"]["error"]))
+
+        assert clients.ops.get("/readyz").json()["policies"][loaded] == 2

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state: whatever events come in whatever order, it equals a count made from scratch."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cluster.appraisal import Appraisal
+from app.cluster.state import CHANGES_KEPT, State
+from app.placement.engine import judge, total
+from tests.builders import demand, gpus, knowledge, node_document, pod
+
+NODES = [
+    ("a", "NVIDIA-H100-80GB-HBM3", {"nvidia.com/gpu": 8}),
+    ("a", "NVIDIA-H100-80GB-HBM3", {"nvidia.com/gpu": 4}),
+    ("b", "Tesla-T4", {"nvidia.com/gpu": 4}),
+    ("b", None, {}),
+    ("c", "NVIDIA-A10", {"nvidia.com/gpu": 2, "nvidia.com/mig-1g.10gb": 1}),
+    ("d", "NVIDIA-A10-SHARED", {"nvidia.com/gpu": 16}),
+]
+Event = tuple[str, Any]
+
+
+def bound(uid: str, node: str | None, amount: int, phase: str) -> dict[str, Any]:
+    made = pod(gpus(amount), nodeName=node)
+    made["metadata"] |= {"uid": uid, "name": uid}
+    return {**made, "status": {"phase": phase}}
+
+
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.tuples(
+        st.just("put_node"), st.sampled_from(NODES).map(lambda make: node_document(make[0], make[1], offers=make[2]))
+    ),
+    st.tuples(st.just("drop_node"), st.sampled_from("abcd")),
+    st.tuples(
+        st.just("put_pod"),
+        st.builds(
+            bound,
+            st.sampled_from(["p", "q", "r", "s"]),
+            st.sampled_from(["a", "b", "c", "d", None]),
+            st.integers(0, 5),
+            st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+        ),
+    ),
+    st.tuples(st.just("drop_pod"), st.sampled_from(["p", "q", "r", "s"])),
+)
+
+
+def played(events: list[Event]) -> State:
+    state = State(knowledge())
+    for name, argument in events:
+        getattr(state, name)(argument)
+    return state
+
+
+def last_seen(events: list[Event], put: str, drop: str, key: Any) -> dict[str, Any]:
+    """Reduce events to what exists at the end, in the plainest way."""
+    alive: dict[str, Any] = {}
+    for name, argument in events:
+        if name == put:
+            alive[key(argument)] = argument
+        elif name == drop:
+            alive.pop(argument, None)
+    return alive
+
+
+@given(st.lists(EVENTS, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) -> None:
+    """P22, P25, P46."""
+    nodes = last_seen(events, "put_node", "drop_node", lambda node: node["metadata"]["name"])
+    pods = last_seen(events, "put_pod", "drop_pod", lambda made: made["metadata"]["uid"])
+    expected = {}
+    for name, document in nodes.items():
+        for resource, amount in document["status"]["allocatable"].items():
+            held = [
+                int(made["spec"]["containers"][0]["resources"]["limits"].get(resource, 0))
+                for made in pods.values()
+                if made["spec"].get("nodeName") == name and made["status"]["phase"] not in ("Succeeded", "Failed")
+            ]
+            expected[name, resource] = int(amount) - sum(held)
+
+    state = played(events)
+
+    assert expected == {
+        (node.name, key): units for node in state.nodes.values() for key, units in node.free.units.items()
+    }
+
+
+@given(st.lists(EVENTS, max_size=25), st.lists(st.lists(EVENTS, max_size=5), max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_appraisal_equals_the_plain_engine_after_any_change(before: list[Event], later: list[list[Event]]) -> None:
+    """F109, P20: the fast path gives what a fresh run of every filter and scorer gives."""
+    state = played(before)
+    asked = demand(pod(gpus(2), annotations={"products": "H100, A10", "sharing": "Exclusive"}))
+    appraisal = Appraisal(asked, state, recount=True)
+    names = ["a", "b", "c", "d", "unknown"]
+    for events in [[], *later]:
+        for name, argument in events:
+            getattr(state, name)(argument)
+        verdicts = {name: judge(asked, node, recount=True) for name, node in state.nodes.items()}
+        totals = [total(asked, state.nodes[name]) if name in state.nodes else 0.0 for name in names]
+
+        appraisal.renew()
+
+        assert {name for name, verdict in verdicts.items() if verdict is None} == appraisal.feasible
+        assert {
+            name: verdict.message for name, verdict in verdicts.items() if verdict and verdict.preemptible
+        } == appraisal.failed
+        assert {
+            name: verdict.message for name, verdict in verdicts.items() if verdict and not verdict.preemptible
+        } == appraisal.unresolvable
+        assert totals == appraisal.totals(names)
+
+
+def test_nodes_of_one_make_share_one_class() -> None:
+    state = played([("put_node", node_document(name)) for name in ("a", "b")])
+
+    assert state.nodes["a"].node_class is state.nodes["b"].node_class
+
+
+def test_reader_that_is_too_far_behind_starts_over() -> None:
+    state = played([("put_node", node_document("a"))])
+    asked = demand(pod())
+    appraisal = Appraisal(asked, state, recount=True)
+    appraisal.renew()
+    for _ in range(CHANGES_KEPT + 5):
+        state.put_node(node_document("b"))
+    state.drop_node("a")
+
+    appraisal.renew()
+
+    assert state.changed_since(1) is None
+    assert {"b"} == appraisal.feasible
+
+
+def test_pod_recreated_under_its_name_is_another_pod() -> None:
+    """P25: pods are told apart by UID."""
+    state = played([("put_node", node_document("a")), ("put_pod", bound("old", "a", 3, "Running"))])
+    state.put_pod(bound("new", "a", 2, "Running"))
+    state.drop_pod("old")
+
+    assert state.nodes["a"].free.units == {"nvidia.com/gpu": 6}
+
+
+def test_unknown_namespace_has_the_one_label_that_all_have() -> None:
+    state = State(knowledge())
+
+    assert state.namespace_labels("x") == {"kubernetes.io/metadata.name": "x"}

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine: order, ties, and scores that the scheduler can read."""
+
+import math
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.placement.engine import breakdown, first_in_order, judge, total, wire_scores
+from app.placement.preempt import eviction_helps, spare
+from app.placement.scores import SCORERS
+from tests.builders import demand, gpus, node, pod, policies, policy
+
+TOTALS = st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=50)
+
+
+@given(TOTALS, st.booleans())
+def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(totals: list[float], ranked: bool) -> None:
+    """F55."""
+    winner = first_in_order([f"n{index}" for index in range(len(totals))], totals)
+
+    scores = wire_scores(totals, winner, ranked)
+
+    assert len(totals) == len(scores)
+    assert all(type(score) is int and 0 <= score <= 10 for score in scores)
+    assert scores[winner] == 10
+    if ranked:
+        assert all(score <= 9 for index, score in enumerate(scores) if index != winner)
+
+
+@pytest.mark.parametrize(
+    ("totals", "ranked", "expected"),
+    [
+        ([0.0, 0.5, 1.0], True, [0, 4, 10]),
+        ([0.0, 0.5, 1.0], False, [0, 5, 10]),
+        ([1.0, 1.0, 0.0], True, [10, 9, 0]),
+        ([0.3, 0.3], True, [10, 0]),
+        ([0.3, 0.3], False, [10, 10]),
+        ([0.7], True, [10]),
+    ],
+    ids=["ranked", "proportional", "tie at the top", "all equal, ranked", "all equal, proportional", "one node"],
+)
+def test_totals_become_scores_as_the_interface_says(totals: list[float], ranked: bool, expected: list[int]) -> None:
+    """INTERFACES §5."""
+    assert expected == wire_scores(totals, 0 if totals[0] == max(totals) else 2, ranked)
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("abcdef", min_size=1, max_size=4), st.sampled_from([0.1, 0.5])),
+        min_size=1,
+        unique_by=lambda each: each[0],
+    )
+)
+def test_ties_go_to_the_lowest_crc_of_the_name(nodes: list[tuple[str, float]]) -> None:
+    names, totals = [name for name, _ in nodes], [value for _, value in nodes]
+    expected = sorted(nodes, key=lambda each: (-each[1], zlib.crc32(each[0].encode()), each[0]))[0][0]
+
+    assert expected == names[first_in_order(names, totals)]
+
+
+PRODUCTS = st.sampled_from(["NVIDIA-H100-80GB-HBM3", "Tesla-T4", "NVIDIA-A10-SHARED", "NVIDIA-XYZ-1", None])
+ALL_SCORERS = ", ".join(f"{{name: {name.value}, weight: 3}}" for name, _ in SCORERS)
+SCORING = policies(
+    policy(
+        "all", f"placement: {{scores: [{ALL_SCORERS}], cuda: {{fromImage: true}}, products: {{prefer: [T4, H100]}}}}"
+    )
+)
+
+
+@given(
+    PRODUCTS,
+    st.sampled_from([None, "450.51", "535.104.05", "580.95.05"]),
+    st.integers(0, 8),
+    st.integers(1, 16),
+    st.integers(0, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_scorer_stays_within_0_and_1(product: Any, driver: Any, offered: int, asked: int, used: int) -> None:
+    """F55: finite, bounded and repeatable, for nodes that fit and nodes that do not."""
+    wanted = demand(pod(gpus(asked, image="nvcr.io/nvidia/pytorch:24.05-py3")), SCORING)
+    made = node(product=product, driver=driver, offers={"nvidia.com/gpu": offered}, used={"nvidia.com/gpu": used})
+
+    scores = [scorer(wanted, made) for _, scorer in SCORERS]
+
+    assert all(0.0 <= score <= 1.0 and math.isfinite(score) for score in scores)
+    assert 0.0 <= total(wanted, made) <= 1.0
+    assert math.isclose(sum(3 * score for score in scores) / 12, total(wanted, made))
+    assert len(scores) == len(breakdown(wanted, made))
+
+
+def test_node_that_a_warning_policy_would_refuse_scores_lower() -> None:
+    """F20."""
+    warning = policies(policy("w", "action: Warn, placement: {products: {allow: [H200]}}"))
+    wanted = demand(pod(), warning)
+    asked, other = node(product="NVIDIA-H200"), node()
+
+    assert judge(wanted, other, recount=True) is None
+    assert total(wanted, other) < total(wanted, asked)
+
+
+def test_pod_without_gpus_fits_anywhere() -> None:
+    """F9, P33."""
+    wanted = demand(pod(gpus(0), annotations={"products": "H100"}))
+
+    assert judge(wanted, node(product=None, offers={}), recount=True) is None
+
+
+def test_counts_are_left_to_the_scheduler_unless_recounted() -> None:
+    """INTERFACES §10, Counts."""
+    full = node(used={"nvidia.com/gpu": 8})
+
+    refusal = judge(demand(pod()), full, recount=True)
+
+    assert judge(demand(pod()), full, recount=False) is None
+    assert refusal is not None
+    assert refusal.preemptible
+
+
+def test_preempt_keeps_only_nodes_where_eviction_helps() -> None:
+    """F43, P7: full nodes of the right make stay, others and those without victims go."""
+    nodes = {
+        "right": node("right", used={"nvidia.com/gpu": 8}),
+        "wrong": node("wrong", product="Tesla-T4"),
+        "none": node("none"),
+    }
+    given_victims = {name: {"Pods": [{"UID": name}]} for name in ("right", "wrong", "none", "unknown")}
+
+    kept = spare(demand(pod(annotations={"products": "H100"})), given_victims, nodes, {"none"})
+
+    assert kept == {"right": {"Pods": [{"UID": "right"}]}}
+    assert kept["right"] is given_victims["right"]
+
+
+def test_pod_that_asks_no_gpu_is_not_our_business_in_preemption() -> None:
+    assert eviction_helps(demand(pod(gpus(0))), node(product=None, offers={}))
