@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped policies' cases, from one set of files, through the core and over HTTP (F77)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from app.cluster.files import case_texts, shipped_policies
+from app.explain.cases import (
+    Case,
+    admission_differences,
+    patch_differences,
+    placement_differences,
+    read_case,
+    rules_of,
+    rules_touched,
+    run_case,
+)
+from app.service import Usher
+from tests.api.client import patch_of, post, reviewed
+from tests.builders import knowledge, policies, policy, review, shipped, usher
+
+CASES = {Path(file).stem: read_case(file, text) for file, text in case_texts(shipped_policies()).items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case_holds_in_the_core(name: str) -> None:
+    assert list(run_case(CASES[name], shipped(), knowledge())) == []
+
+
+def service_for(case: Case, directory: Path) -> Usher:
+    """Make a service whose cluster is the case's: nodes, pods that hold what is used, runtime classes."""
+    nodes = [each.document(name) for name, each in case.nodes.items()]
+    holders = [
+        {
+            "kind": "Pod",
+            "metadata": {"name": f"holder-{name}", "uid": f"holder-{name}"},
+            "spec": {
+                "nodeName": name,
+                "containers": [{"resources": {"limits": {k: str(n) for k, n in each.used.items()}}}],
+            },
+        }
+        for name, each in case.nodes.items()
+        if each.used
+    ]
+    classes = [{"kind": "RuntimeClass", "metadata": {"name": name}} for name in case.runtime_classes or ()]
+    return usher(directory, [*nodes, *holders, *classes])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case_holds_over_http(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    service = service_for(case, tmp_path)
+    namespace = (case.pod.get("metadata") or {}).get("namespace", "default")
+
+    response = reviewed(review(case.pod, namespace=namespace), service=service)
+
+    found = list(admission_differences(case, response["allowed"], None, response.get("warnings", [])))
+    if response["allowed"]:
+        admitted = jsonpatch.apply_patch(case.pod, patch_of(response))
+        found += patch_differences(case, admitted, "patch" in response)
+        found += placement_differences(case, *_placed(admitted, list(case.nodes), service))
+    assert found == []
+
+
+def _placed(pod: dict[str, Any], names: list[str], service: Usher) -> tuple[list[str], dict[str, str], str | None]:
+    """Ask filter and prioritize: (who fits, the code of each refusal, who is first)."""
+    answer = post("/scheduler/filter", json.dumps({"Pod": pod, "NodeNames": names}).encode(), service).json()
+    body = json.dumps({"Pod": pod, "NodeNames": answer["NodeNames"]}).encode()
+    scores = post("/scheduler/prioritize", body, service).json()
+    codes = service.appraise(service.ruling(pod).demand).codes
+    failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
+    best = next((each["Host"] for each in scores if each["Score"] == 10), None)
+    return answer["NodeNames"], {name: codes[message].name for name, message in failed.items()}, best
+
+
+def test_every_rule_of_the_shipped_policies_rules_on_some_case() -> None:
+    touched = {each for case in CASES.values() for each in rules_touched(case, shipped(), knowledge())}
+
+    assert rules_of(shipped()) == touched
+
+
+@pytest.mark.parametrize(
+    ("expect", "difference"),
+    [
+        ("{fits: [t4]}", "fits: got [], wants ['t4']"),
+        ("{refused: {t4: DriverTooOld}}", "refused t4: got ProductNotAllowed, wants DriverTooOld"),
+        ("{allowed: false, reasons: [TooManyGPUs]}", "allowed: got True , wants False"),
+        ("{patched: {spec.runtimeClassName: x}}", "patched spec.runtimeClassName: got None, wants 'x'"),
+        ("{warnings: [nothing of the kind]}", "warnings: got ["),
+        ("{unchanged: true}", "unchanged: got False, wants True"),
+        ("{best: t4}", "best: got None, wants t4"),
+    ],
+)
+def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
+    """A case is no decoration: each expectation can fail."""
+    text = (
+        "pod: {spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: '1'}}}]}}\n"
+        "nodes: {t4: {labels: {nvidia.com/gpu.product: Tesla-T4}, allocatable: {nvidia.com/gpu: 4}}}\n"
+        f"expect: {expect}\n"
+    )
+    only_h100 = policies(policy("h100", "placement: {products: {allow: [H100]}}"))
+
+    differences = list(run_case(read_case("case.yaml", text), only_h100, knowledge()))
+
+    assert any(each.startswith(difference) for each in differences), differences
