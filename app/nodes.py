@@ -155,7 +155,7 @@ def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], knowledge: Knowledge) -> NodeClass:
     """Read what the labels say, and complete it from the fact tables where they leave gaps."""
-    label = labels.get(PRODUCT, "")
+    label = labels.get(PRODUCT) or knowledge.clouds.product(labels) or ""
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = _single_profile(label)
@@ -166,7 +166,7 @@ def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], 
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
         compute_capability=_version(labels, COMPUTE) or (row.compute_capability if row else None),
         memory_mib=memory or (row.memory_mib if row and not profile else None),
-        sharing=_sharing(labels, label, profile, offered),
+        sharing=_sharing(labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels), label, profile, offered),
         replicas=max(1, _number(labels, REPLICAS) or 1),
         mig_strategy=labels.get(MIG_STRATEGY) or None,
         mig_profile=profile,
@@ -187,14 +187,11 @@ def _single_profile(label: str) -> str | None:
     return profile.replace("+", ".") if found and profile != "INVALID" else None
 
 
-def _sharing(
-    labels: Mapping[str, str], label: str, profile: str | None, offered: tuple[tuple[str, int], ...]
-) -> Sharing:
+def _sharing(strategy: str | None, label: str, profile: str | None, offered: tuple[tuple[str, int], ...]) -> Sharing:
     """Say what one unit of the whole-GPU resource is.
 
     With `renameByDefault` the shared resource has a name of its own, and the plain one, where offered, is whole.
     """
-    strategy = labels.get(SHARING)
     renamed = any(name.endswith(".shared") for name, _ in offered) and not label.endswith("-SHARED")
     if not renamed and strategy == "mps":
         return Sharing.MPS

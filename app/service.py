@@ -188,7 +188,7 @@ def build(settings: Settings) -> Usher:
 
     Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
     """
-    knowledge = read_knowledge()
+    knowledge = read_knowledge(settings.knowledge)
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now())
     usher = Usher(settings, certificates, State(knowledge), book)

@@ -18,6 +18,8 @@ class Settings:
     """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."""
     policies: Path | None = None
     """Directory of policy files; None: the shipped ones."""
+    knowledge: Path | None = None
+    """Directory of your own fact tables, laid over the shipped ones."""
     role: Role = "all"
     host: str = "127.0.0.1"
     port: int = 8443

@@ -44,6 +44,9 @@ def serve(
         _flag("Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`.", "snapshot"),
     ] = None,
     policies: Annotated[Path | None, _flag("Directory of policies; the shipped ones by default.", "policies")] = None,
+    knowledge: Annotated[
+        Path | None, _flag("Directory of your own fact tables, laid over the shipped ones.", "knowledge")
+    ] = None,
     role: Annotated[str, _flag("all, admission or extender.", "role")] = "all",
     host: Annotated[str, _flag("Address of the TLS and operations listeners.", "host")] = "127.0.0.1",
     port: Annotated[int, _flag("Port of the TLS listener.", "port")] = 8443,
@@ -63,6 +66,7 @@ def serve(
         demo=demo,
         snapshots=tuple(snapshot or ()),
         policies=policies,
+        knowledge=knowledge,
         role=_one_of(role, ("all", "admission", "extender"), "--role"),  # type: ignore[arg-type]
         host=host,
         port=port,

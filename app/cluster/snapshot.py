@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots: `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json` (or yaml) folded into a State."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     for document in _documents(file, data):
-        if not isinstance(document, dict) or "kind" not in document:
+        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise SnapshotError(f"{file}: got no Kubernetes object, wants a List from kubectl get -o json")
         items = document.get("items") if document["kind"].endswith("List") else [document]
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -46,35 +46,34 @@ def _documents(file: str, data: bytes) -> list[Any]:
         )
     try:
         return [each for each in yaml.load_all(data, yaml.CSafeLoader) if each is not None]
-    except yaml.YAMLError as error:
-        raise SnapshotError(f"{file}: not YAML: {str(error).splitlines()[0]}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date of no calendar, 5,000 digits
+        raise SnapshotError(f"{file}: not YAML: {(str(error).splitlines() or ['nested too deeply'])[0]}") from error
 
 
 def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
-    """Fold objects into a state; gives how many of each kind there were, so that absent ones can be named."""
-    counts = dict.fromkeys(KINDS, 0)
+    """Fold objects into a state; gives how many of each kind there were, so that absent ones can be named.
+
+    Raises MalformedPod, QuantityError.
+    """
+    by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for item in objects:
         kind = item.get("kind")
-        if kind not in counts:
-            continue
-        counts[kind] += 1
-        _take(state, kind, item)
-    if counts["RuntimeClass"]:
-        state.runtime_classes = frozenset(_names(objects, "RuntimeClass"))
-    return counts
+        if isinstance(kind, str) and kind in by_kind:
+            by_kind[kind].append(item)
+    for node in by_kind["Node"]:
+        state.put_node(node)
+    for pod in by_kind["Pod"]:
+        state.put_pod(pod)
+    for namespace in by_kind["Namespace"]:
+        state.put_namespace(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
+    if by_kind["RuntimeClass"]:
+        state.runtime_classes = frozenset(map(_name, by_kind["RuntimeClass"]))
+    return {kind: len(items) for kind, items in by_kind.items()}
 
 
-def _take(state: State, kind: str, item: Mapping[str, Any]) -> None:
-    if kind == "Node":
-        state.put_node(item)
-    elif kind == "Pod":
-        state.put_pod(item)
-    elif kind == "Namespace":
-        metadata = member(item, "metadata", dict, "") or {}
-        state.put_namespace(str(metadata.get("name", "")), strings(metadata, "labels", "metadata."))
+def _metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return member(item, "metadata", dict, "") or {}
 
 
-def _names(objects: list[dict[str, Any]], kind: str) -> Iterator[str]:
-    for item in objects:
-        if item.get("kind") == kind:
-            yield str((item.get("metadata") or {}).get("name", ""))
+def _name(item: Mapping[str, Any]) -> str:
+    return member(_metadata(item), "name", str, "metadata.") or ""

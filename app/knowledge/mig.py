@@ -36,7 +36,7 @@ class MIGProfiles:
         """List the profiles of a product (normal form), as labels and resource names write them, sorted."""
         return self.by_product.get(product, ())
 
-    def size(self, product: str | None, profile: str) -> SliceSize:
+    def size(self, product: str | None, profile: str) -> SliceSize | None:
         """Look a profile of a product up; where the table has none, read its name (nominal size)."""
         found = self.sizes.get((normal_form(product), profile)) if product else None
         return found or nominal_size(profile)
@@ -63,15 +63,10 @@ def parse_profile(text: str) -> tuple[str, bool]:
     return name.replace("+", "."), at_least
 
 
-def nominal_size(profile: str) -> SliceSize:
-    """Read a slice's size off its name.
-
-    Raises BadInput.
-    """
+def nominal_size(profile: str) -> SliceSize | None:
+    """Read a slice's size off its name; None if the name is none that NVIDIA gives."""
     match = _PROFILE.fullmatch(profile)
-    if match is None:
-        raise BadInput(f"mig profile: got {profile[:40]!r}, wants a name such as 1g.10gb")
-    return SliceSize(int(match["compute"]), int(match["memory"]) * 1024)
+    return match and SliceSize(int(match["compute"]), int(match["memory"]) * 1024)
 
 
 def load_profiles(rows: Iterable[Mapping[str, Any]]) -> MIGProfiles:

@@ -7,14 +7,25 @@ from typing import Any
 
 import yaml
 
-from app.errors import KnowledgeError
+from app.errors import BadInput, KnowledgeError
+from app.knowledge.clouds import Clouds, load_clouds
 from app.knowledge.cuda import CUDATables, load_cuda
 from app.knowledge.families import Families, load_families
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig import MIGProfiles, load_profiles
+from app.knowledge.override import overlay
 from app.knowledge.products import Products, load_products
+from app.knowledge.xids import XID, load_xids
 
-FILES = ("gpu_products.yaml", "mig_profiles.yaml", "cuda_driver.yaml", "image_cuda.yaml", "families.yaml")
+FILES = (
+    "gpu_products.yaml",
+    "mig_profiles.yaml",
+    "cuda_driver.yaml",
+    "image_cuda.yaml",
+    "families.yaml",
+    "clouds.yaml",
+    "xids.yaml",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +37,20 @@ class Knowledge:
     cuda: CUDATables
     images: Images
     families: Families
+    clouds: Clouds
+    xids: Mapping[int, XID]
 
 
-def load_knowledge(texts: Mapping[str, str]) -> Knowledge:
-    """Read the tables named in FILES, by file name.
+def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
+    """Read the tables named in FILES, by file name. `own`: the operator's files, laid over them.
 
     Raises KnowledgeError, naming the file.
     """
     documents = {name: _read(name, texts) for name in FILES}
+    for name in own or {}:
+        if name not in documents:
+            raise KnowledgeError(f"{name}: no such table, wants one of {', '.join(FILES)}")
+        documents[name] = overlay(name, documents[name], _read(name, own or {}))
     try:
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]["products"]),
@@ -44,8 +61,10 @@ def load_knowledge(texts: Mapping[str, str]) -> Knowledge:
                 documents["families.yaml"]["families"],
                 documents["families.yaml"]["infrastructure_namespaces"],
             ),
+            clouds=load_clouds(documents["clouds.yaml"]),
+            xids=load_xids(documents["xids.yaml"]["xids"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error
 
 

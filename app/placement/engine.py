@@ -6,6 +6,7 @@ Pure: a Demand and nodes in, verdicts out. What is remembered between calls is t
 
 import zlib
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from app.nodes import Free, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
@@ -17,8 +18,11 @@ HIGHEST = 10
 """MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
 RUNNER_UP = 9
 """Highest score of a node that is not the winner: the wire keeps the engine's own choice (INTERFACES §5)."""
-WARNED_SHARE = 0.5
-"""A node that misses what a Warn policy asks keeps this share of its total: behind its equals, still usable (guess)."""
+LESSER_SHARE = 0.5
+"""A node that a Warn policy would refuse, or whose driver is soon replaced, keeps this share of its total: behind its
+equals, still usable (a guess)."""
+UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
+"""upgrade-required and states we do not know are accepted with a lower score (INTERFACES §10)."""
 
 _SCORERS = dict(SCORERS)
 
@@ -63,7 +67,8 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
         if name in BY_CLASS:
             share += weight * _SCORERS[name](demand, node)
     missed = demand.warned is not None and judge_class(demand.warned, node.node_class) is not None
-    return share, WARNED_SHARE if missed else 1.0
+    waiting = node.node_class.upgrade_state not in UPGRADE_STATES_SETTLED
+    return share, LESSER_SHARE ** (missed + waiting)
 
 
 def combine(demand: Demand, shared: tuple[float, float], node: Node) -> float:
@@ -105,9 +110,22 @@ def wire_scores(totals: Sequence[float], winner: int, ranked: bool) -> list[int]
     low, high = min(distinct), max(distinct)
     if high == low:
         return [HIGHEST if not ranked or index == winner else 0 for index in range(len(totals))]
-    factor, half = (RUNNER_UP / (high - low), 0.0) if ranked else (HIGHEST / (high - low), 0.5)
-    table = {each: int((each - low) * factor + half) for each in distinct}
+    steps, half = (RUNNER_UP, 0) if ranked else (HIGHEST, Fraction(1, 2))
+    table = {each: _step(each, low, high, steps, half) for each in distinct}
     scores = list(map(table.__getitem__, totals))
     if ranked:
         scores[winner] = HIGHEST
     return scores
+
+
+def _step(value: float, low: float, high: float, steps: int, half: Fraction | int) -> int:
+    """Compute floor(steps x (value - low) / (high - low) + half), exactly where rounding could cross an integer."""
+    found = steps * (value - low) / (high - low) + float(half)
+    if abs(found - round(found)) > ROUNDING:
+        return int(found)
+    span = Fraction(high) - Fraction(low)
+    return int(steps * (Fraction(value) - Fraction(low)) / span + half)
+
+
+ROUNDING = 1e-9
+"""Further than this from an integer, double precision cannot have crossed it: the errors are some 1e-15."""

@@ -158,9 +158,9 @@ def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
 
 def _memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
     """Give what one asked unit has, in MiB: the named slice's, a share's of an MPS node, else the GPU's."""
-    slices = [nominal_size(profile).memory_mib for name, _ in demand.resources if (profile := profile_of(name))]
+    slices = [nominal_size(profile) for name, _ in demand.resources if (profile := profile_of(name))]
     if slices:
-        return min(slices)
+        return min((each.memory_mib for each in slices if each), default=None)
     if node.memory_mib is None or node.sharing is not Sharing.MPS:
         return node.memory_mib
     return node.memory_mib / node.replicas
@@ -186,12 +186,21 @@ def _unit(resource: str, node: NodeClass) -> Sharing:
     return Sharing.Exclusive if profile_of(resource) else node.sharing
 
 
+def one_replica_of_mps(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse more than one share of an MPS GPU: the kubelet would reject the pod (facts: gfd_labels sharing)."""
+    for resource, amount in demand.resources:
+        if amount > 1 and not profile_of(resource) and node.sharing is Sharing.MPS:
+            return reason(Code.SharingNotAllowed, "only one share of an MPS GPU can be asked", "1 replica")
+    return None
+
+
 def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
     """Judge the annotation mig-profile beside a whole-GPU resource; a named slice resource speaks for itself."""
     if demand.mig_profile is None or any(profile_of(name) for name, _ in demand.resources):
         return None
     wanted, at_least = demand.mig_profile
-    if at_least and _covers(demand, node, nominal_size(wanted)):
+    size = nominal_size(wanted)
+    if at_least and size is not None and _covers(demand, node, size):
         return None
     if not at_least and node.mig_profile == wanted:
         return None
@@ -201,7 +210,8 @@ def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
 def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
     """Tell whether one unit is at least that slice: a slice of strategy single, or a whole GPU (INTERFACES §7a)."""
     if node.mig_profile:
-        return nominal_size(node.mig_profile).covers(wanted)
+        found = nominal_size(node.mig_profile)
+        return found is not None and found.covers(wanted)
     whole = node.sharing is Sharing.Exclusive and demand.sharing is not SharingWish.Shared
     return whole and (node.memory_mib is None or node.memory_mib >= MEMORY_TOLERANCE * wanted.memory_mib)
 
@@ -257,6 +267,7 @@ CLASS_FILTERS: tuple[ClassFilter, ...] = (
     driver_settled,
     resources_offered,
     sharing_allowed,
+    one_replica_of_mps,
     mig_profile_offered,
     driver_new_enough,
     compute_capability_served,

@@ -33,8 +33,9 @@ def _used_share(demand: Demand, node: Node) -> float:
     for resource, amount in demand.resources:
         total = node.node_class.allocatable(resource)
         if total:
-            shares.append(1.0 - max(0, node.free.units.get(resource, 0) - amount) / total)
-    return min(1.0, sum(shares) / len(shares)) if shares else 0.0
+            left = min(total, max(0, node.free.units.get(resource, 0) - amount))
+            shares.append(1.0 - left / total)
+    return sum(shares) / len(shares) if shares else 0.0
 
 
 def product_preference(demand: Demand, node: Node) -> float:
