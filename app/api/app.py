@@ -32,7 +32,7 @@ ADMISSION_VERBS = ("mutate", "validate")
 
 def create_tls_app(backend: Backend, metrics: Metrics, role: str = "all") -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     desk = Desk(backend, metrics)
     if role != "extender":
         for verb in ADMISSION_VERBS:

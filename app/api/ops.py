@@ -16,7 +16,7 @@ JSON = "application/json"
 
 def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
     """Build the application of the operations listener."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     started = False
 
     def ready(_request: Request) -> Response:

@@ -28,7 +28,7 @@ PAGE_HEADERS = {
 
 def create_people_app(backend: Backend) -> FastAPI:
     """Build the application of the people listener."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     bodies = Bodies()
 
     def posted(answer: Callable[[Mapping[str, Any], Backend], dict[str, Any]]) -> Callable[[Request], Any]:
