@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a person meets it: output, errors with a remedy, exit codes."""
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app, main
+from app.cluster.files import shipped_policies
+from app.demo.fleet import demo_fleet
+from app.errors import BadInput
+from app.service import build
+from app.settings import Settings
+from tests.builders import policy
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(shipped_policies(), tmp_path / "policies")
+    return tmp_path / "policies"
+
+
+def test_demo_without_a_server_runs_one_and_shows_what_it_did(tmp_path: Path) -> None:
+    found = RUN.invoke(
+        app, ["demo", "--url", "https://127.0.0.1:1", "--ca", str(tmp_path / "none")], env={"COLUMNS": "240"}
+    )
+
+    assert found.exit_code == 0, found.output
+    for words in ("limits set to 2", "a fraction of nvidia.com/gpu", "CUDA driver too old: wants >= 525.60.13"):
+        assert words in found.output
+    assert "GPU product not allowed: wants A10" in found.output
+    assert "leaves h100-0, h100-1" in found.output
+
+
+LINT = [
+    ("misspelt product", policy("x", "placement: {products: {allow: [H10O]}}"), "4:39: ", "did you mean H100?"),
+    ("unknown field", policy("x", "placement: {produts: {}}"), "4:20: ", "did you mean products?"),
+    ("tie", policy("x", "admission: {runtimeClassName: other}"), "3:12: ", "give one a higher priority"),
+    ("ambiguous scalar", policy("x", "description: on"), "4:21: ", 'quote it: "on"'),
+    ("duplicate key", policy("x", "priority: 1, priority: 2"), "4:21: ", "given twice, remove one"),
+    ("alias bomb", "a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "1:4: ", "aliases are refused, write the value out"),
+    ("number for a string", policy("x", "placement: {cuda: {minimum: 12.10}}"), "4:27: ", 'quote it: "12.10"'),
+    ("broken YAML", "a: [", "2:1: ", "not YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "remedy"), [row[1:] for row in LINT], ids=[row[0] for row in LINT])
+def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
+    folder: Path, text: str, place: str, remedy: str
+) -> None:
+    """F75, F79, P3."""
+    (folder / "x.yaml").write_text(text, "utf-8")
+
+    found = RUN.invoke(app, ["lint", str(folder)])
+
+    finding, summary = found.output.splitlines()
+    assert found.exit_code == 1
+    assert finding.startswith(f"x.yaml:{place}")
+    assert remedy in finding
+    assert summary.endswith("1 findings")
+
+
+def test_lint_of_the_shipped_policies_finds_nothing() -> None:
+    found = RUN.invoke(app, ["lint"])
+
+    assert (found.exit_code, found.output.splitlines()[-1].endswith("no findings")) == (0, True)
+
+
+def test_lint_reads_cases_too(folder: Path) -> None:
+    (folder / "cases" / "odd.yaml").write_text("pod: {}\nexpect: {refused: {n1: NoSuchCode}}\n", "utf-8")
+
+    found = RUN.invoke(app, ["lint", str(folder)])
+
+    assert found.exit_code == 1
+    assert "odd.yaml:2:1: NoSuchCode: no such reason code" in found.output
+
+
+def test_test_runs_the_cases_and_names_rules_that_none_is_for(folder: Path) -> None:
+    """F77."""
+    (folder / "more.yaml").write_text(
+        policy("more", "match: {podSelector: {matchLabels: {a: b}}}, placement: {gpuMemory: 1Gi}"), "utf-8"
+    )
+
+    found = RUN.invoke(app, ["test", str(folder)])
+
+    assert found.exit_code == 0, found.output
+    assert "holds  training packs before it opens an idle node" in found.output
+    assert "no case is for: more.gpuMemory" in found.output
+
+
+def test_failing_case_says_what_it_got_and_fails_the_run(folder: Path) -> None:
+    """F77: for a person and as JUnit XML."""
+    case = folder / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"
+    case.write_text(case.read_text("utf-8").replace("best: half-full", "best: idle"), "utf-8")
+
+    text, junit, plain = (RUN.invoke(app, ["test", str(folder), "-o", kind]) for kind in ("text", "junit", "json"))
+
+    suite = ElementTree.fromstring(junit.output)
+    assert [text.exit_code, junit.exit_code, plain.exit_code] == [1, 1, 1]
+    assert "best: got half-full, wants idle" in text.output
+    assert suite.attrib["failures"] == "1"
+    assert len(suite) == int(suite.attrib["tests"])
+    assert sum(map(bool, json.loads(plain.output)["cases"].values())) == 1
+
+
+def test_schema_is_what_editors_get() -> None:
+    found = RUN.invoke(app, ["schema"])
+
+    assert json.loads(found.output)["title"] == "GPUPolicy"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve"], "wants --demo or --snapshot FILE"),
+        (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
+        (["serve", "--demo", "--cert", "x"], "wants both or none"),
+        (["serve", "--snapshot", "/no/such/file"], "wants a file from kubectl get -o json"),
+        (["serve", "--demo", "--policies", "/no/such/folder"], "wants a directory of policy files"),
+        (["test", "-o", "xml"], "wants text, json or junit"),
+    ],
+)
+def test_bad_input_is_one_line_with_a_remedy_and_exit_2(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu-usher", *arguments])
+    monkeypatch.setenv("GPU_USHER_CERTS", str(tmp_path))
+
+    with pytest.raises(SystemExit) as raised:
+        main()
+
+    assert raised.value.code == 2
+    assert words in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:
+    """F86."""
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
+
+    service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
+
+    assert len(service.nodes) == 23
+    assert service.recount
+    assert service.health()["ready"]
+
+
+def test_no_source_of_nodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="wants --demo or --snapshot"):
+        build(Settings(certs=tmp_path))
