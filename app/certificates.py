@@ -74,10 +74,17 @@ def _good(pair: Pair, ca_key: Path, now: dt.datetime, names: Sequence[str]) -> b
         key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     except (ValueError, TypeError, InvalidSignature):
         return False
-    found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    same_names = {str(each.value) for each in found} == set(names)
+    same_names = _names(leaf) == set(names)
     same_key = key.public_key() == leaf.public_key()
     return same_names and same_key and all(_young(each, now) for each in (leaf, ca))
+
+
+def _names(leaf: x509.Certificate) -> set[str]:
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return {str(each.value) for each in found}
 
 
 def _young(certificate: x509.Certificate, now: dt.datetime) -> bool:
@@ -176,19 +183,32 @@ def load_serving(pair: Pair, now: dt.datetime) -> Serving:
     Raises CertificateError for a missing, mismatched or expired pair.
     """
     try:
-        source = (pair.certificate.read_bytes(), pair.key.read_bytes())
+        source = _read(pair)
         leaf = x509.load_pem_x509_certificate(source[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(pair.certificate, pair.key)
-    except OSError as error:
+        context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # else OpenSSL asks on the terminal
+    except OSError as error:  # SSLError is one: the key is not the certificate's
         raise CertificateError(f"{pair.certificate}, {pair.key}: {error.strerror or error}") from error
     except ValueError as error:
         raise CertificateError(f"{pair.certificate}: not a PEM certificate") from error
+    if _read(pair) != source:
+        raise CertificateError(f"{pair.certificate}, {pair.key}: changed while they were read, wants another try")
     if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
         raise CertificateError(f"{pair.certificate}: valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M}Z, not now")
     context.set_alpn_protocols(["http/1.1"])
     return Serving(context, leaf.not_valid_after_utc, source)
+
+
+def _read(pair: Pair) -> tuple[bytes, bytes]:
+    """Read both files.
+
+    Raises CertificateError.
+    """
+    try:
+        return pair.certificate.read_bytes(), pair.key.read_bytes()
+    except OSError as error:
+        raise CertificateError(f"{error.filename}: {error.strerror}: wants a readable file") from error
 
 
 class Certificates:
@@ -208,7 +228,7 @@ class Certificates:
 
         Raises CertificateError for a bad pair; the one in service stays.
         """
-        if (self._pair.certificate.read_bytes(), self._pair.key.read_bytes()) == self.serving.source:
+        if _read(self._pair) == self.serving.source:
             return False
         self.serving = load_serving(self._pair, now)
         return True

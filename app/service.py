@@ -42,7 +42,7 @@ class Usher:
         self.book = book
         self.draining = False
         self.synced = False
-        self.beat = time.monotonic()
+        self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
         self._rulings: dict[Any, Ruling] = {}
 
@@ -121,7 +121,13 @@ class Usher:
                 "in_date": in_date,
                 "expires": f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}",
             },
-            "caches": {"nodes": {"synced": self.synced, "objects": len(self.state.nodes)}},
+            "caches": {
+                "nodes": {
+                    "synced": self.synced,
+                    "objects": len(self.state.nodes),
+                    "age_seconds": int(time.monotonic() - self.filled),
+                }
+            },
             "draining": self.draining,
         }
 
@@ -228,5 +234,5 @@ def fill_state(usher: Usher) -> dict[str, int]:
     else:
         raise BadInput("serve: following a live cluster is not built yet, wants --demo or --snapshot FILE")
     counts = fill(usher.state, objects)
-    usher.synced = True
+    usher.synced, usher.filled = True, time.monotonic()
     return counts

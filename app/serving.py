@@ -157,6 +157,7 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
 
     Raises BadInput naming the flag to change.
     """
+    sock: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
@@ -165,8 +166,11 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
         sock.listen()  # from here on callers wait instead of being refused
-    except OSError as error:
-        raise BadInput(f"{host}:{port}: {error.strerror}: choose another with {flag}") from error
+    except (OSError, OverflowError) as error:
+        if sock is not None:
+            sock.close()
+        why = error.strerror if isinstance(error, OSError) else "no such port"
+        raise BadInput(f"{host}:{port}: {why}: choose another with {flag}") from error
     return sock
 
 

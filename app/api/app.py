@@ -15,6 +15,7 @@ from app.api.admission import Reviewed, review
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, EXTENDER_LIMIT, Bodies
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
+from app.api.ops import answer_unknown_routes
 from app.api.wire import status_body
 from app.errors import WireError
 from app.logs import LOGGER, event
@@ -40,14 +41,8 @@ def create_tls_app(backend: Backend, metrics: Metrics, role: str = "all") -> Fas
     if role != "admission":
         for verb, answer in EXTENDER_VERBS:
             app.add_route(f"/scheduler/{verb}", desk.extender_route(verb, answer), methods=["POST"])
-    app.add_exception_handler(404, _not_found)
-    app.add_exception_handler(405, _not_found)
+    answer_unknown_routes(app)
     return app
-
-
-async def _not_found(request: Request, _error: Exception) -> Response:
-    message = f"{request.method} {request.url.path[:200]}: no such route"
-    return Response(status_body(404, message), 404, media_type=JSON)
 
 
 class Desk:

@@ -38,14 +38,22 @@ def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
     def scrape(_request: Request) -> Response:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def not_found(request: Request, _error: Exception) -> Response:
-        return Response(status_body(404, f"{request.url.path[:200]}: no such route"), 404, media_type=JSON)
-
     routes = {"/readyz": ready, "/startupz": startup, "/livez": live, "/version": version, "/metrics": scrape}
     for path, handler in routes.items():
         app.add_route(path, on_loop(handler))
-    app.add_exception_handler(404, not_found)
+    answer_unknown_routes(app)
     return app
+
+
+def answer_unknown_routes(app: FastAPI) -> None:
+    """Answer a route or method that is not there with a Status, whose message says what was asked."""
+
+    async def not_found(request: Request, _error: Exception) -> Response:
+        message = f"{request.method} {request.url.path[:200]}: no such route"
+        return Response(status_body(404, message), 404, media_type=JSON)
+
+    for status in (404, 405):
+        app.add_exception_handler(status, not_found)
 
 
 def on_loop(handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

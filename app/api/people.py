@@ -13,7 +13,7 @@ from app.admission.review import mutate
 from app.api.admission import denial
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
-from app.api.ops import on_loop
+from app.api.ops import answer_unknown_routes, on_loop
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
 from app.explain.pod import explain
@@ -47,6 +47,7 @@ def create_people_app(backend: Backend) -> FastAPI:
     app.add_route("/dry-run", posted(dry_run), methods=["POST"])
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
     app.add_route("/", on_loop(lambda _: Response(_page(backend), media_type="text/html", headers=PAGE_HEADERS)))
+    answer_unknown_routes(app)
     return app
 
 

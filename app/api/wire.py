@@ -103,7 +103,8 @@ def decode_extender_args(body: bytes) -> ExtenderArgs:
     Raises WireError 400.
     """
     args: ExtenderArgs = _decode(_EXTENDER, body, ExtenderArgs)
-    if args.Pod is None or (args.NodeNames is None and args.Nodes is None):
+    items_missing = args.Nodes is not None and args.Nodes.items is None
+    if args.Pod is None or items_missing or (args.NodeNames is None and args.Nodes is None):
         args = _decode(_EXTENDER, _folded(body, ExtenderArgs), ExtenderArgs)
     if args.Pod is None:
         raise WireError(400, "ExtenderArgs.Pod: got nothing, wants a Pod")
@@ -151,11 +152,14 @@ def _decode(decoder: Any, body: bytes | msgspec.Raw, kind: type) -> Any:
         raise WireError(400, f"{kind.__name__}: {_short(error)}") from error
 
 
-def _folded(body: bytes, kind: type[msgspec.Struct]) -> bytes:
-    """Rewrite the top-level keys in Go's case; the values stay the bytes they are."""
+def _folded(body: bytes | msgspec.Raw, kind: type[msgspec.Struct]) -> bytes:
+    """Rewrite the keys in Go's case, those of a NodeList too; the values stay the bytes they are."""
     names = {name.lower(): name for name in kind.__struct_fields__}
     members: dict[str, msgspec.Raw] = _decode(msgspec.json.Decoder(dict[str, msgspec.Raw]), body, kind)
-    return encode({names.get(key.lower(), key): value for key, value in members.items()})
+    folded = {names.get(key.lower(), key): value for key, value in members.items()}
+    if "Nodes" in folded and bytes(folded["Nodes"]).lstrip()[:1] == b"{":
+        folded["Nodes"] = msgspec.Raw(_folded(folded["Nodes"], WireNodeList))
+    return encode(folded)
 
 
 def _short(error: BaseException) -> str:

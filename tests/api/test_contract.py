@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contract, as the real callers ask: recorded request line and headers, verdicts on the demo fleet, a full audit.
+
+test_recorded.py asks the recorded payloads one by one; here is what it does not look at.
+"""
+
+import json
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from app.api.app import create_tls_app
+from app.metrics import Metrics
+from app.service import Usher
+from tests.api.client import patch_of
+from tests.api.conftest import Ask
+from tests.builders import CONTRACT, usher
+
+PARTS = ("request", "headers", "response")
+NAMES = sorted({path.name.partition(".")[0] for path in CONTRACT.glob("*.json")})
+BIND = "extender-bind"
+FULL = "extender-filter-nodecachecapable-false"
+FEW = [
+    "extender-filter-nodecachecapable-true",
+    "extender-filter-gpu-only-in-init-container",
+    "extender-filter-reject-3-reasons",
+    "extender-filter-tls",
+]
+PODS = [name for name in NAMES if name.startswith("admission-pod-create")]
+LET_THROUGH = {
+    "admission-configmap-create": "CREATE configmaps",
+    "admission-configmap-create-by-controller": "CREATE configmaps",
+    "admission-configmap-delete": "DELETE configmaps",
+    "admission-configmap-update": "UPDATE configmaps",
+    "admission-pod-ephemeralcontainers": "UPDATE pods/ephemeralcontainers",
+    "admission-pod-resize": "UPDATE pods/resize",
+    "admission-pod-update-image": "UPDATE pods",
+    "admission-pod-update-label": "UPDATE pods",
+}
+DENIED = {"admission-pod-create-gpu-fraction", "admission-pod-create-gpu-negative"}
+SENT = {"Host", "Content-Length"}
+"""Headers that the client writes itself."""
+
+
+def part(name: str, kind: str) -> Any:
+    return json.loads((CONTRACT / f"{name}.{kind}.json").read_text("utf-8"))
+
+
+def body_of(name: str) -> bytes:
+    return (CONTRACT / f"{name}.request.json").read_bytes()
+
+
+def replay(service: Usher, ask: Ask, name: str, body: bytes | None = None) -> Any:
+    """Send a recorded request as it was sent, under our own prefix."""
+    sent = part(name, "headers")
+    path = sent["path"].replace("/ext/", "/scheduler/")
+    headers = {key: value for key, value in sent["headers"] if key not in SENT}
+    app = create_tls_app(service, Metrics())
+    return ask(app, sent["method"], path, headers=headers, content=body or body_of(name))
+
+
+def test_every_file_of_the_folder_is_part_of_a_recorded_exchange() -> None:
+    expected = {f"{name}.{kind}.json" for name in NAMES for kind in PARTS}
+
+    assert expected == {path.name for path in CONTRACT.iterdir()}
+    assert {name for name in NAMES if name.startswith("admission-")} == {*PODS, *LET_THROUGH}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
+def test_recorded_request_is_answered_with_200_and_json(service: Usher, ask: Ask, name: str) -> None:
+    """CONTROL_PLANE §3, §5.3: only 200 counts, for both callers."""
+    answer = replay(service, ask, name)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers.get("content-encoding") is None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
+def test_answer_has_no_member_that_the_recorder_would_not_know(service: Usher, ask: Ask, name: str) -> None:
+    """Key names exactly as Go's (EXT-01, admission/v1)."""
+    known: set[str] = {
+        *("apiVersion", "kind", "response"),
+        *("NodeNames", "Nodes", "FailedNodes", "FailedAndUnresolvableNodes", "Error"),
+        "NodeNameToMetaVictims",
+    }
+
+    answer = replay(service, ask, name).json()
+
+    members = {key for each in answer for key in each} if isinstance(answer, list) else answer.keys()
+    assert members <= ({"Host", "Score"} if isinstance(answer, list) else known)
+
+
+@pytest.mark.parametrize(("name", "what"), LET_THROUGH.items(), ids=LET_THROUGH.keys())
+def test_what_is_not_ours_is_allowed_without_a_word(service: Usher, ask: Ask, name: str, what: str) -> None:
+    """INTERFACES §10, Rules: 200, allowed, no patch."""
+    request = part(name, "request")["request"]
+    resource = "/".join(filter(None, (request["resource"]["resource"], request.get("subResource"))))
+
+    answer = replay(service, ask, name)
+
+    assert what == f"{request['operation']} {resource}"
+    assert {"uid": request["uid"], "allowed": True} == answer.json()["response"]
+
+
+@pytest.mark.parametrize("name", sorted(DENIED))
+def test_denial_carries_code_reason_and_one_line(service: Usher, ask: Ask, name: str) -> None:
+    """CONTROL_PLANE §3: without a code of 400 and more the user sees a BadRequest."""
+    status = replay(service, ask, name).json()["response"]["status"]
+
+    assert (status["code"], status["reason"]) == (403, "Forbidden")
+    assert status["message"].startswith("gpu-usher: ")
+    assert status["message"].isprintable()
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
+def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service: Usher, ask: Ask, name: str) -> None:
+    """INTERFACES §10: idempotent, and both webhooks judge equal objects equally."""
+    review = part(name, "request")
+    patch = patch_of(replay(service, ask, name).json()["response"])
+    review["request"]["object"] = jsonpatch.apply_patch(review["request"]["object"], patch)
+    app = create_tls_app(service, Metrics())
+
+    answers = [ask(app, "POST", path, json=review).json()["response"] for path in ("/mutate", "/validate")]
+
+    assert [each["allowed"] for each in answers] == [True, True]
+    assert not any("patch" in each or "patchType" in each for each in answers)
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
+def test_patch_only_adds_and_changes_what_is_about_gpus(service: Usher, ask: Ask, name: str) -> None:
+    """F24: a minimal patch; labels, names, images and volumes are as they were."""
+    before = part(name, "request")["request"]["object"]
+    after = jsonpatch.apply_patch(before, patch_of(replay(service, ask, name).json()["response"]))
+    ours = {"tolerations", "runtimeClassName", "containers", "initContainers", "affinity"}
+
+    assert {key: value for key, value in before["spec"].items() if key not in ours} == {
+        key: value for key, value in after["spec"].items() if key not in ours
+    }
+    assert [each["image"] for each in before["spec"]["containers"]] == [
+        each["image"] for each in after["spec"]["containers"]
+    ]
+    assert before["metadata"].get("labels") == after["metadata"].get("labels")
+    assert before["metadata"].get("annotations", {}).items() <= after["metadata"].get("annotations", {}).items()
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(service: Usher, ask: Ask, name: str) -> None:
+    """The demo fleet has h100-0 and t4-0 full; eviction could help there."""
+    names = part(name, "request")["NodeNames"]
+
+    answer = replay(service, ask, name).json()
+
+    assert [each for each in names if each not in ("h100-0", "t4-0")] == answer["NodeNames"]
+    assert answer["FailedNodes"].keys() == {"h100-0", "t4-0"}
+    assert set(answer["FailedNodes"].values()) == {"not enough free GPUs: wants 1 nvidia.com/gpu"}
+    assert answer["FailedAndUnresolvableNodes"] == {}
+    assert answer["Error"] == ""
+
+
+def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(service: Usher, ask: Ask) -> None:
+    """F42: the scheduler takes these objects for its own."""
+    body = body_of(FULL)
+    items = part(FULL, "request")["Nodes"]["items"]
+
+    answer = replay(service, ask, FULL)
+
+    kept = answer.json()["Nodes"]["items"]
+    assert [each for each in items if each["metadata"]["name"] not in ("h100-0", "t4-0")] == kept
+    assert all(json.dumps(each, separators=(",", ":"), ensure_ascii=False).encode() in body for each in kept)
+    assert all(json.dumps(each, separators=(",", ":"), ensure_ascii=False).encode() in answer.content for each in kept)
+    assert answer.json()["FailedNodes"].keys() == {"h100-0", "t4-0"}
+
+
+def test_list_of_full_nodes_is_read_in_any_letter_case(service: Usher, ask: Ask) -> None:
+    """DESIGN §7; otherwise every node is lost with no reason, the silent rejection of CONTROL_PLANE §5."""
+    expected = replay(service, ask, FULL).json()
+
+    answer = replay(service, ask, FULL, body_of(FULL).replace(b'"items":[{"metadata"', b'"Items":[{"metadata"'))
+
+    assert expected == answer.json()
+
+
+@pytest.mark.parametrize("name", ["extender-preempt-nodecachecapable-true", "extender-preempt-nodecachecapable-false"])
+def test_victims_come_back_in_the_given_order_with_their_violations(service: Usher, ask: Ask, name: str) -> None:
+    """INTERFACES §6, on the demo fleet, which knows the five nodes; counts of PDBs other than 0 were never recorded."""
+    args = part(name, "request")
+    given = args["NodeNameToMetaVictims"] or args["NodeNameToVictims"]
+    for violations, victims in enumerate(given.values()):
+        victims["NumPDBViolations"] = violations
+    uids = {node: [each.get("UID") or each["metadata"]["uid"] for each in one["Pods"]] for node, one in given.items()}
+
+    answer = replay(service, ask, name, json.dumps(args).encode()).json()
+
+    assert answer == {
+        "NodeNameToMetaVictims": {
+            node: {"Pods": [{"UID": uid} for uid in uids[node]], "NumPDBViolations": index}
+            for index, node in enumerate(given)
+        }
+    }
+
+
+def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask) -> None:
+    """EXT-12: retried requests are answered alike, by any replica."""
+    names = [name for name in NAMES if name != BIND]
+    first = [replay(service, ask, name).content for name in names]
+
+    assert first == [replay(service, ask, name).content for name in names]
+
+
+def test_another_replica_gives_the_same_bytes(
+    service: Usher, ask: Ask, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = usher(tmp_path_factory.mktemp("other"))
+    names = [name for name in NAMES if name != BIND]
+
+    assert [replay(service, ask, name).content for name in names] == [
+        replay(other, ask, name).content for name in names
+    ]

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes: what each listener answers, in which role and state of health, and to whom."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.app import create_tls_app
+from app.api.hosts import OnlyHosts, loopback
+from app.api.ops import create_ops_app
+from app.api.people import create_people_app
+from app.metrics import Metrics
+from app.service import Usher
+from tests.api.conftest import Ask
+from tests.builders import gpus, pod, review, usher
+
+ADMISSION = ["/mutate", "/validate"]
+EXTENDER = ["/scheduler/filter", "/scheduler/prioritize", "/scheduler/preempt"]
+BODIES: dict[str, Any] = {
+    **{path: review(pod()) for path in ADMISSION},
+    **{path: {"Pod": pod(), "NodeNames": ["t4-1", "h100-1", "t4-0", "x"]} for path in EXTENDER[:2]},
+    EXTENDER[2]: {"Pod": pod(), "NodeNameToMetaVictims": {"h100-1": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("GET", "/mutate"),
+        ("PUT", "/scheduler/filter"),
+        ("DELETE", "/validate"),
+        ("POST", "/scheduler/bind"),
+        ("POST", "/mutate/"),
+        ("POST", "/scheduler"),
+        ("POST", "/Mutate"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("GET", "/metrics"),
+        ("GET", "/readyz"),
+        ("POST", "/" + "x" * 5000),
+    ],
+    ids=lambda part: str(part)[:24],
+)
+def test_tls_listener_answers_anything_else_with_404(service: Usher, ask: Ask, method: str, path: str) -> None:
+    """INTERFACES §1."""
+    answer = ask(create_tls_app(service, Metrics()), method, path, content=b"{}")
+
+    assert answer.status_code == 404
+    assert answer.json()["kind"] == "Status"
+    assert answer.json()["code"] == 404
+    assert len(answer.json()["message"]) < 300
+
+
+@pytest.mark.parametrize("make", [create_people_app, lambda backend: create_ops_app(backend, Metrics())])
+def test_other_listeners_answer_an_unknown_route_with_404_as_json(
+    service: Usher, ask: Ask, make: Callable[[Usher], Any]
+) -> None:
+    answer = ask(make(service), "GET", "/nope")
+
+    assert answer.status_code == 404
+    assert isinstance(answer.json(), dict)
+
+
+@pytest.mark.parametrize(
+    ("role", "served"),
+    [("all", ADMISSION + EXTENDER), ("admission", ADMISSION), ("extender", EXTENDER)],
+    ids=["all", "admission", "extender"],
+)
+def test_role_serves_its_own_verbs_alone(service: Usher, ask: Ask, role: str, served: list[str]) -> None:
+    app = create_tls_app(service, Metrics(), role)
+
+    statuses = {path: ask(app, "POST", path, json=body).status_code for path, body in BODIES.items()}
+
+    assert statuses == {path: 200 if path in served else 404 for path in BODIES}
+
+
+@pytest.mark.parametrize(
+    ("change", "role", "status"),
+    [
+        pytest.param({}, "all", 200, id="all is well"),
+        pytest.param({"synced": False}, "all", 503, id="not synced"),
+        pytest.param({"synced": False}, "extender", 503, id="extender not synced"),
+        pytest.param({"synced": False}, "admission", 200, id="admission needs no nodes"),
+        pytest.param({"draining": True}, "all", 503, id="draining"),
+        pytest.param({"draining": True}, "admission", 503, id="admission draining"),
+    ],
+)
+def test_readiness_is_what_the_interface_says(
+    ask: Ask, tmp_path: Path, change: dict[str, Any], role: str, status: int
+) -> None:
+    """INTERFACES §2: the body is always JSON and says why."""
+    service = usher(tmp_path, role=role)
+    for name, value in change.items():
+        setattr(service, name, value)
+
+    answer = ask(create_ops_app(service, Metrics()), "GET", "/readyz")
+
+    found = answer.json()
+    assert status == answer.status_code
+    assert {"ready", "policies", "certificate", "caches", "draining"} <= found.keys()
+    assert found["ready"] is (status == 200)
+    assert found["draining"] is change.get("draining", False)
+    assert found["caches"]["nodes"]["synced"] is change.get("synced", True)
+    assert found["policies"]["error"] is None
+
+
+def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
+    """INTERFACES §2: 200 after the first readiness, whatever comes later."""
+    service = usher(tmp_path)
+    service.synced = False
+    app = create_ops_app(service, Metrics())
+
+    before = ask(app, "GET", "/startupz").status_code
+    service.synced = True
+    ask(app, "GET", "/readyz")
+    service.synced = False
+
+    assert before == 503
+    assert ask(app, "GET", "/startupz").status_code == 200
+    assert ask(app, "GET", "/readyz").status_code == 503
+
+
+@pytest.mark.parametrize(("age_seconds", "status"), [(0, 200), (9, 200), (11, 503)])
+def test_liveness_ends_when_the_event_loop_stops_beating(
+    ask: Ask, tmp_path: Path, age_seconds: float, status: int
+) -> None:
+    """INTERFACES §2: the heartbeat is younger than 10 s."""
+    service = usher(tmp_path)
+    service.beat -= age_seconds
+
+    assert status == ask(create_ops_app(service, Metrics()), "GET", "/livez").status_code
+
+
+def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Path) -> None:
+    """INTERFACES §5, §6, §10: filter says Error, prioritize scores 0, preempt is 503, admission goes on."""
+    service = usher(tmp_path)
+    service.synced = False
+    app = create_tls_app(service, Metrics())
+
+    answers = {path: ask(app, "POST", path, json=body) for path, body in BODIES.items()}
+
+    assert [answer.status_code for answer in answers.values()] == [200, 200, 200, 200, 503]
+    assert answers["/scheduler/filter"].json()["Error"] == "gpu-usher: not synced yet"
+    assert [each["Score"] for each in answers["/scheduler/prioritize"].json()] == [0, 0, 0, 0]
+    assert answers["/scheduler/preempt"].json()["message"] == "gpu-usher: not synced yet"
+    assert answers["/mutate"].json()["response"]["allowed"] is True
+
+
+def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> None:
+    """F137: allow, no patch, all nodes, all victims."""
+    app = create_tls_app(usher(tmp_path, shadow=True), Metrics())
+    wrong = pod(gpus("500m"), annotations={"products": "H200"})
+
+    response = ask(app, "POST", "/mutate", json=review(wrong)).json()["response"]
+    filtered = ask(app, "POST", "/scheduler/filter", json={"Pod": wrong, "NodeNames": ["t4-0", "x"]}).json()
+    victims = {"t4-0": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
+    kept = ask(app, "POST", "/scheduler/preempt", json={"Pod": wrong, "NodeNameToMetaVictims": victims}).json()
+
+    assert response == {"uid": "r-1", "allowed": True}
+    assert filtered["NodeNames"] == ["t4-0", "x"]
+    assert not filtered["FailedNodes"]
+    assert not filtered["FailedAndUnresolvableNodes"]
+    assert victims == kept["NodeNameToMetaVictims"]
+
+
+def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
+    """INTERFACES §5: the node that prioritize gives 10; where none fits, the reasons as ever."""
+    everyone = create_tls_app(usher(tmp_path / "all"), Metrics())
+    best = create_tls_app(usher(tmp_path / "best", filter_answer="best"), Metrics())
+    asked = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
+    nowhere = {"Pod": pod(), "NodeNames": ["cpu-0", "x"]}
+    fitting = ask(everyone, "POST", "/scheduler/filter", json=asked).json()["NodeNames"]
+    scores = ask(everyone, "POST", "/scheduler/prioritize", json={**asked, "NodeNames": fitting}).json()
+
+    one = ask(best, "POST", "/scheduler/filter", json=asked).json()
+    none = ask(best, "POST", "/scheduler/filter", json=nowhere).json()
+
+    assert [each["Host"] for each in scores if each["Score"] == 10] == one["NodeNames"]
+    assert not one["FailedNodes"]
+    assert not one["FailedAndUnresolvableNodes"]
+    assert none["NodeNames"] == []
+    assert none["FailedAndUnresolvableNodes"].keys() == {"cpu-0", "x"}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:8081", 200),
+        ("localhost:8081", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:8081", 200),
+        ("evil.example", 403),
+        ("evil.example:8081", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example:8081", 403),
+        ("", 403),
+    ],
+)
+def test_loopback_listener_answers_only_loopback_names(service: Usher, ask: Ask, host: str, status: int) -> None:
+    """INTERFACES §1: a web page cannot rebind its name to us."""
+    answer = ask(OnlyHosts(create_people_app(service)), "GET", "/statusz", headers={"Host": host})
+
+    assert status == answer.status_code
+    assert isinstance(answer.json(), dict)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("::", False), ("10.0.0.1", False)],
+)
+def test_loopback_is_told_from_other_addresses(address: str, expected: bool) -> None:
+    assert expected is loopback(address)
+
+
+def test_status_names_each_policy_and_where_it_is_from(service: Usher, ask: Ask) -> None:
+    found = ask(create_people_app(service), "GET", "/statusz").json()
+
+    assert {each["name"] for each in found["policies"]["loaded"]} == {
+        "batch-inference", "default", "inference", "notebook", "training"
+    }  # fmt: skip
+    assert all(each["from"] for each in found["policies"]["loaded"])
+    assert (found["role"], found["recount"], found["shadow"]) == ("all", True, False)
+
+
+def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:
+    odd = {"kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "<script>alert(1)</script>"}}}
+
+    answer = ask(create_people_app(usher(tmp_path, [odd])), "GET", "/")
+
+    assert answer.status_code == 200
+    assert "<script" not in answer.text
+    assert "&lt;script&gt;" in answer.text
+
+
+def test_metrics_have_no_name_of_a_pod_or_a_node_as_label(ask: Ask, service: Usher) -> None:
+    """STYLE 25: labels are from closed sets."""
+    metrics = Metrics()
+    app = create_tls_app(service, metrics)
+    for path, body in BODIES.items():
+        ask(app, "POST", path, json=body)
+
+    text = ask(create_ops_app(service, metrics), "GET", "/metrics").text
+
+    assert 'gpu_usher_requests_total{outcome="answered",verb="filter"} 1.0' in text
+    assert 'gpu_usher_refusals_total{reason="NodeNotKnown",verb="filter"} 1.0' in text
+    assert not any(name in text for name in ("h100-1", "t4-0", "team-a"))

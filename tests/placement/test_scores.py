@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores: every scorer within [0, 1] whatever the node says, what each prefers, and exact integers on the wire."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.nodes import Free, Node
+from app.placement.engine import judge, total, wire_scores
+from app.placement.scores import SCORERS, driver_headroom, packing, product_preference, spreading
+from app.policy.demand import Demand
+from app.policy.load import PolicySet
+from tests.builders import demand, gpus, node, pod, policies, policy
+
+GPU = "nvidia.com/gpu"
+TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
+"""CUDA 12.4.1: native from 550.54.15, by minor version from 525.60.13 (facts: cuda_driver.yaml)."""
+PREFERRING = policies(policy("p", "placement: {products: {prefer: [H200, H100, A10]}, cuda: {fromImage: true}}"))
+
+OFFERS = st.dictionaries(st.sampled_from([GPU, "nvidia.com/mig-1g.10gb"]), st.integers(0, 2**40), max_size=2)
+FREE = st.dictionaries(st.sampled_from([GPU, "nvidia.com/mig-1g.10gb"]), st.integers(-(2**40), 2**40), max_size=2)
+NODES = st.builds(
+    lambda free, **made: replace(node(**made), free=Free(free)),
+    FREE,
+    product=st.sampled_from([None, "Tesla-T4", "NVIDIA-H200", "NVIDIA-A10-SHARED", "NVIDIA-B100-X"]),
+    driver=st.sampled_from([None, "450.51", "535.104.05", "550.54.15", "999.1", "not a driver"]),
+    offers=OFFERS,
+)
+DEMANDS = st.builds(
+    lambda amount, resource, image, chosen: demand(pod(gpus(amount, resource, image=image)), chosen),
+    st.integers(0, 2**40),
+    st.sampled_from([GPU, "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"]),
+    st.sampled_from(["train:1", TORCH, "nvidia/cuda:13.0.0-base-ubuntu24.04"]),
+    st.sampled_from([None, PREFERRING]),
+)
+
+
+def packed(amount: int, used: int) -> tuple[Demand, Node]:
+    """Make a demand and a node of eight GPUs."""
+    return demand(pod(gpus(amount))), node(used={GPU: used})
+
+
+@given(DEMANDS, NODES)
+@settings(max_examples=300, deadline=None)
+def test_every_scorer_is_finite_and_within_0_and_1(asked: Demand, made: Node) -> None:
+    """F55, INTERFACES §5: for any node, also where its free count and its allocatable come from two moments."""
+    scores = {name.value: scorer(asked, made) for name, scorer in SCORERS}
+
+    assert {name: score for name, score in scores.items() if not (math.isfinite(score) and 0 <= score <= 1)} == {}
+    assert scores == {name.value: scorer(asked, made) for name, scorer in SCORERS}
+
+
+@pytest.mark.parametrize(
+    ("amount", "used", "expected"),
+    [
+        pytest.param(1, 0, 0.125, id="first GPU of eight"),
+        pytest.param(8, 0, 1.0, id="fills an empty node"),
+        pytest.param(1, 7, 1.0, id="takes the last GPU"),
+        pytest.param(2, 4, 0.75, id="in between"),
+    ],
+)
+def test_packing_is_the_share_in_use_with_the_pod_there_and_spreading_the_rest(
+    amount: int, used: int, expected: float
+) -> None:
+    asked, made = packed(amount, used)
+
+    assert expected == packing(asked, made)
+    assert 1 - expected == spreading(asked, made)
+
+
+def test_products_are_preferred_in_the_order_given_and_unknown_ones_last() -> None:
+    asked = demand(pod(), PREFERRING)
+    made = [node(product=product) for product in ("NVIDIA-H200", "NVIDIA-H100-80GB-HBM3", "NVIDIA-A10", "Tesla-T4")]
+
+    scores = [product_preference(asked, each) for each in [*made, node(product=None)]]
+
+    assert sorted(scores, reverse=True) == scores
+    assert scores[0] == 1.0
+    assert scores[-2:] == [0.0, 0.0]
+    assert len(set(scores[:3])) == 3
+
+
+def test_native_driver_is_preferred_to_minor_version_to_too_old() -> None:
+    """DESIGN §5: better than needed is preferred through the score."""
+    asked = demand(pod(gpus(1, image=TORCH)))
+
+    native, minor, old = (
+        driver_headroom(asked, node(driver=driver)) for driver in ("550.54.15", "525.60.13", "450.51")
+    )
+
+    assert native > minor > old
+    assert native == driver_headroom(asked, node(driver="580.95.05")) == 1.0
+
+
+@pytest.mark.parametrize("state", ["upgrade-required", "a-state-of-tomorrow"])
+def test_node_that_waits_for_a_driver_upgrade_is_accepted_and_scores_lower(state: str) -> None:
+    """INTERFACES §10, settled readings; F44."""
+    waiting = node(labels={"nvidia.com/gpu-driver-upgrade-state": state})
+
+    assert judge(demand(pod()), waiting, recount=True) is None
+    assert total(demand(pod()), waiting) < total(demand(pod()), node())
+
+
+@pytest.mark.parametrize(
+    ("spec", "better"),
+    [
+        pytest.param("placement: {scores: [{name: Packing, weight: 1}]}", "busy", id="packing"),
+        pytest.param("placement: {scores: [{name: Spreading, weight: 1}]}", "idle", id="spreading"),
+        pytest.param(
+            "placement: {scores: [{name: Packing, weight: 1}, {name: Spreading, weight: 3}]}", "idle", id="by weight"
+        ),
+    ],
+)
+def test_policy_chooses_how_nodes_are_weighed(spec: str, better: str) -> None:
+    """F50."""
+    chosen: PolicySet = policies(policy("p", spec))
+    totals = {name: total(demand(pod(), chosen), node(used={GPU: used})) for name, used in (("idle", 0), ("busy", 6))}
+
+    assert better == max(totals, key=totals.__getitem__)
+
+
+def floor_of_nine(value: float, totals: list[float]) -> int:
+    """Compute floor(9 x min-max) exactly, as INTERFACES §5 writes it."""
+    low, high = Fraction(min(totals)), Fraction(max(totals))
+    return int(9 * (Fraction(value) - low) / (high - low))
+
+
+@pytest.mark.parametrize("high", [0.069, 0.138, 0.276, 0.3, 0.7, 1.0])
+def test_runner_up_equal_to_the_winner_scores_nine(high: float) -> None:
+    """INTERFACES §5: floor(9 x 1) is 9, whatever the spread; rounding must not lose the point."""
+    assert wire_scores([high, high, 0.0], 0, ranked=True) == [10, 9, 0]
+
+
+@given(st.lists(st.integers(0, 256).map(lambda step: step / 256), min_size=2, max_size=40))
+def test_ranked_scores_are_the_formula_of_the_paper(totals: list[float]) -> None:
+    """Totals on a grid, whose differences are exact."""
+    winner = totals.index(max(totals))
+    equal = min(totals) == max(totals)
+
+    scores = wire_scores(totals, winner, ranked=True)
+
+    expected = [0 if equal else floor_of_nine(value, totals) for value in totals]
+    expected[winner] = 10
+    assert expected == scores
+
+
+@pytest.mark.parametrize("ranked", [True, False], ids=["ranked", "proportional"])
+@pytest.mark.parametrize("least", [5e-324, 1e-300, 2**-53])
+def test_totals_that_hardly_differ_are_no_crash(least: float, ranked: bool) -> None:
+    """F55: any totals within [0, 1] become integers."""
+    scores: list[Any] = wire_scores([least, 0.0], 0, ranked)
+
+    assert scores == [10, 0]
