@@ -104,8 +104,14 @@ class Products:
         """Guess the known word that a misspelt one was meant to be; None if nothing is near."""
         words = {family.family.lower(): family.family for family in self.by_form.values()}
         words |= {product.label.lower(): product.label for product in self.by_form.values()}
-        near = get_close_matches(text.lower(), words, n=1, cutoff=0.6)
-        return words[near[0]] if near else None
+        alike = {_as_read(word): word for word in words}
+        near = get_close_matches(_as_read(text.lower()), alike, n=1, cutoff=0.6)
+        return words[alike[near[0]]] if near else None
+
+
+def _as_read(word: str) -> str:
+    """Write letters as the digits they are mistaken for: H1OO is meant to be H100."""
+    return word.replace("o", "0").replace("i", "1")
 
 
 def _glob(text: str) -> re.Pattern[str]:
