@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shadow mode: everything is let through, and the real verdict goes to the log and the metrics (F137)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.service import Usher
+from tests.api.client import post, reviewed
+from tests.builders import gpus, node_document, pod, review, usher
+
+
+@pytest.fixture
+def shadow(tmp_path: Path) -> Usher:
+    return usher(tmp_path, [node_document("right"), node_document("wrong", "Tesla-T4")], shadow=True)
+
+
+@pytest.mark.parametrize("document", [pod(), pod(gpus("500m")), pod(gpus(1), annotations={"cuda": "new"})])
+def test_every_pod_is_let_in_unchanged(shadow: Usher, document: dict[str, object]) -> None:
+    """F137."""
+    for verb in ("mutate", "validate"):
+        assert reviewed(review(document), verb, shadow) == {"uid": "r-1", "allowed": True}
+
+
+def test_every_node_is_let_through_and_none_is_preferred(shadow: Usher) -> None:
+    """F137: names in names mode, nodes in full-node mode, victims as given."""
+    wanted = pod(annotations={"products": "H100"})
+    names = {"Pod": wanted, "NodeNames": ["wrong", "right", "unknown"]}
+    nodes = {"Pod": wanted, "Nodes": {"items": [node_document("wrong", "Tesla-T4"), node_document("right")]}}
+    victims = {"wrong": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+
+    by_name = post("/scheduler/filter", json.dumps(names).encode(), shadow).json()
+    full = post("/scheduler/filter", json.dumps(nodes).encode(), shadow).json()
+    scores = post("/scheduler/prioritize", json.dumps(names).encode(), shadow).json()
+    spared = post(
+        "/scheduler/preempt", json.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims}).encode(), shadow
+    ).json()
+
+    assert by_name == {
+        "NodeNames": names["NodeNames"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+    assert nodes["Nodes"]["items"] == full["Nodes"]["items"]
+    assert {each["Score"] for each in scores} == {0}
+    assert victims == spared["NodeNameToMetaVictims"]
+
+
+def test_log_has_the_real_verdict(shadow: Usher, caplog: pytest.LogCaptureFixture) -> None:
+    """F137."""
+    caplog.set_level("INFO", "gpu-usher")
+
+    post("/mutate", json.dumps(review(pod(gpus("500m")))).encode(), shadow)
+
+    logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "mutate"]
+    assert [each["reasons"] for each in logged] == [["QuantityFractional"]]
