@@ -70,6 +70,13 @@ def _labels_of_fleet(case: Case, demand: Demand, accepted: bool) -> set[str]:
     }
 
 
+def serving_nodes_unlabelled(case: Case) -> bool:
+    """Tell whether nodes that fit are known by another label than GFD's: a required term would exclude them."""
+    demand = case.ruling.demand
+    known_otherwise = (kin for kin in case.fleet.kin if not kin.product_label and kin.node_class.product is not None)
+    return any(product_allowed(demand, kin.node_class) is None for kin in known_otherwise)
+
+
 def require(document: Mapping[str, Any], wanted: tuple[dict[str, Any], ...]) -> tuple[Operation, ...]:
     """Build the operations that AND the expressions into every required term of the user, or make the first term."""
     terms = _get(document, REQUIRED)

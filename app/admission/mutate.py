@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator
 
-from app.admission.affinity import expressions, prefer, require
+from app.admission.affinity import expressions, prefer, require, serving_nodes_unlabelled
 from app.admission.case import Case, Change
 from app.admission.patch import Operation, append, apply, put
 from app.admission.tolerations import wanted_tolerations
@@ -88,10 +88,16 @@ def add_affinity(case: Case) -> Iterator[Change]:
     wanted = expressions(case) if mode != "Off" else ()
     if not wanted:
         return
+    warning = None
+    if mode == "Required" and serving_nodes_unlabelled(case):
+        mode = "Preferred"
+        warning = (
+            "GPU products are only preferred by affinity: some nodes that fit carry no nvidia.com/gpu.product label"
+        )
     operations = require(case.document, wanted) if mode == "Required" else prefer(case.document, wanted)
     if operations:
-        keys = ", ".join(expression["key"] for expression in wanted)
-        yield Change(operations, f"{mode.lower()} node affinity added on {keys}")
+        keys = ", ".join(dict.fromkeys(expression["key"] for expression in wanted))
+        yield Change(operations, f"{mode.lower()} node affinity added on {keys}", warning)
 
 
 MUTATORS: tuple[Mutator, ...] = (

@@ -66,7 +66,14 @@ def explain_pod(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]
     verdict = mutate(document, _namespace(document), _labels(document, backend), backend.setting())
     admitted = apply(document, verdict.operations)
     found = explain(backend.ruling(admitted), backend.nodes.values(), backend.recount)
-    return {**found, "admission": _said(verdict)}
+    return {**found, "unsourced": _unsourced(backend), "admission": _said(verdict)}
+
+
+def _unsourced(backend: Backend) -> list[str]:
+    """Name the fleet's products whose facts (memory, MIG, interconnect) no source confirms; GFD labels count first."""
+    products = backend.setting().knowledge.products.by_form
+    rows = {products.get(node.node_class.product or "") for node in backend.nodes.values()}
+    return sorted(row.label for row in rows if row is not None and row.unsourced)
 
 
 def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:

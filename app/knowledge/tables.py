@@ -11,6 +11,7 @@ from app.errors import BadInput, KnowledgeError
 from app.knowledge.clouds import Clouds, load_clouds
 from app.knowledge.cuda import CUDATables, load_cuda
 from app.knowledge.families import Families, load_families
+from app.knowledge.geometry import Geometry, load_geometry
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
@@ -34,6 +35,7 @@ class Knowledge:
 
     products: Products
     mig: MIGProfiles
+    geometry: Mapping[str, Geometry]
     cuda: CUDATables
     images: Images
     families: Families
@@ -55,6 +57,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]["products"]),
             mig=load_profiles(documents["mig_profiles.yaml"]["products"]),
+            geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=load_cuda(documents["cuda_driver.yaml"]),
             images=load_images(documents["image_cuda.yaml"]),
             families=load_families(

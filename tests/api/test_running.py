@@ -95,6 +95,7 @@ def test_explain_says_what_is_needed_and_where_it_is_not(demo: Running) -> None:
     assert "products A10" in found["needs"]
     assert any("NGC 24.05 = CUDA 12.4.1" in need for need in found["needs"])
     assert {each["node"] for each in found["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
+    assert found["unsourced"] == ["Tesla-V100-SXM2-32GB"]
     assert found["fits"] + sum(each["nodes"] for each in found["refused"]) == found["nodes"]
 
 
