@@ -73,7 +73,7 @@ class PreemptionArgs(msgspec.Struct):
     NodeNameToMetaVictims: dict[str, dict[str, Any]] | None = None
 
 
-class HostPriority(msgspec.Struct):
+class HostPriority(msgspec.Struct, gc=False):
     """One score; an integer, because one float would void the whole list (CONTROL_PLANE §5.5)."""
 
     Host: str

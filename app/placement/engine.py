@@ -98,7 +98,9 @@ def first_in_order(names: Sequence[str], totals: Sequence[float]) -> int:
     for _ in range(totals.count(highest)):
         at = totals.index(highest, at + 1)
         tied.append(at)
-    return tied[0] if len(tied) == 1 else min(tied, key=lambda index: order(highest, names[index]))
+    if len(tied) == 1:
+        return tied[0]
+    return min(tied, key=lambda index: order(highest, names[index]))
 
 
 def wire_scores(totals: Sequence[float], winner: int, ranked: bool) -> list[int]:
@@ -120,6 +122,8 @@ def wire_scores(totals: Sequence[float], winner: int, ranked: bool) -> list[int]
 
 def _step(value: float, low: float, high: float, steps: int, half: Fraction | int) -> int:
     """Compute floor(steps x (value - low) / (high - low) + half), exactly where rounding could cross an integer."""
+    if value in (low, high):
+        return 0 if value == low else steps
     found = steps * (value - low) / (high - low) + float(half)
     if abs(found - round(found)) > ROUNDING:
         return int(found)

@@ -79,3 +79,46 @@ def test_selector_asks_for_all_its_parts() -> None:
     assert all_allow(asked, {"a": "1", "b": "x"})
     assert not all_allow(asked, {"a": "1"})
     assert all_allow(from_selector({}), {})
+
+
+@pytest.mark.parametrize("value", ["1_000", "٩", "9.5", "0x9", ""])
+def test_label_that_go_reads_as_no_integer_is_within_no_bound(value: str) -> None:
+    """apimachinery pkg/labels/selector.go: Gt and Lt read the label by strconv.ParseInt, base 10."""
+    above, below = requirement("k", "Gt", ["1"]), requirement("k", "Lt", ["100000"])
+
+    assert not above.allows(value)
+    assert not below.allows(value)
+
+
+@pytest.mark.parametrize("bound", ["--5", "-", "5-", "1_0", "5.0", "٥"])
+def test_bound_that_is_no_integer_is_bad_input(bound: str) -> None:
+    """STYLE 13: bad input never becomes a crash."""
+    with pytest.raises(BadInput):
+        requirement("k", "Gt", [bound])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        pytest.param(("Gt", ["4"]), ("Lt", ["5"]), True, id="no integer between 4 and 5"),
+        pytest.param(("Gt", ["4"]), ("Lt", ["6"]), False, id="5 is between 4 and 6"),
+        pytest.param(("In", ["3", "9"]), ("Gt", ["8"]), False, id="9 is left"),
+        pytest.param(("In", ["3", "x"]), ("Gt", ["8"]), True, id="none is left"),
+        pytest.param(("Exists", []), ("DoesNotExist", []), True, id="there and not there"),
+        pytest.param(("NotIn", ["a"]), ("DoesNotExist", []), False, id="a missing label does for both"),
+        pytest.param(("NotIn", ["a"]), ("In", ["a"]), True, id="a and not a"),
+        pytest.param(("NotIn", ["a"]), ("Exists", []), False, id="any other value"),
+    ],
+)
+def test_selectors_that_no_labels_fulfil_are_disjoint(
+    one: tuple[str, list[str]], other: tuple[str, list[str]], expected: bool
+) -> None:
+    found = disjoint([requirement("k", *one)], [requirement("k", *other)])
+
+    assert expected is found
+
+
+def test_selectors_on_different_keys_are_never_disjoint() -> None:
+    found = disjoint([requirement("a", "In", ["1"])], [requirement("b", "In", ["2"])])
+
+    assert found is False
