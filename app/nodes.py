@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes: labels, allocatable and taints read into facts. Many nodes share one NodeClass; what is free is their own."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -13,6 +13,7 @@ from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
+from app.slices import Device, common
 from app.versions import Version, parse_version
 
 # Label keys of GPU Feature Discovery, MIG Manager and the GPU Operator; the second of a pair is the deprecated
@@ -49,7 +50,7 @@ class NodeClass:
 
     `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
     a slice's. `cuda`: highest CUDA of the driver. `offered`: (resource, allocatable), GPU families only, sorted.
-    `labelled`: the GPUs that the labels promise. `healthy`: no device is missing from allocatable.
+    `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts.
     """
 
     product: str | None = None
@@ -68,6 +69,7 @@ class NodeClass:
     datacenter: bool = True
     labelled: int = 0
     offered: tuple[tuple[str, int], ...] = ()
+    by_dra: frozenset[str] = frozenset()
 
     @property
     def host(self) -> Host:
@@ -84,10 +86,12 @@ class Free:
     """What is free now.
 
     `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
+    `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know.
     """
 
     units: Mapping[str, int]
     gpus: tuple[int, ...] | None = None
+    uncounted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Node:
     @property
     def has_gpus(self) -> bool:
         """Tell whether the node offers or promises any GPU."""
-        return bool(self.node_class.offered) or self.node_class.labelled > 0
+        return bool(self.node_class.offered) or self.node_class.labelled > 0 or bool(self.node_class.by_dra)
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
@@ -217,6 +221,32 @@ def _version(labels: Mapping[str, str], key: tuple[str, tuple[str, ...]]) -> Ver
 def _number(labels: Mapping[str, str], key: str) -> int | None:
     text = labels.get(key, "")
     return int(text) if text.isdecimal() and len(text) <= 12 else None
+
+
+def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], knowledge: Knowledge) -> Node:
+    """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135)."""
+    shared = common(devices)
+    if shared is None or not served:
+        return node
+    row = knowledge.products.find(shared.label) if shared.label else None
+    known = node.node_class
+    return replace(
+        node,
+        node_class=replace(
+            known,
+            product=normal_form(shared.label) if shared.label else known.product,
+            driver=shared.driver or known.driver,
+            cuda=shared.cuda or known.cuda,
+            compute_capability=shared.compute_capability or known.compute_capability,
+            memory_mib=shared.memory_mib or known.memory_mib,
+            sharing=Sharing.MIG if shared.mig_profile else Sharing.Exclusive,
+            mig_profile=shared.mig_profile,
+            nvlink=row.nvlink if row else known.nvlink,
+            datacenter=row.datacenter if row else known.datacenter,
+            by_dra=served,
+        ),
+        free=replace(node.free, uncounted=served),
+    )
 
 
 def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:

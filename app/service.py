@@ -29,6 +29,8 @@ RULINGS_KEPT = 1024
 """Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """INTERFACES §2, /livez."""
+ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
+"""Kinds that a snapshot of a GPU cluster has; one without them was taken with too few words after `kubectl get`."""
 NOT_SYNCED = "gpu-usher: not synced yet"
 
 
@@ -42,6 +44,7 @@ class Usher:
         self.book = book
         self.draining = False
         self.synced = False
+        self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
         self._rulings: dict[Any, Ruling] = {}
@@ -234,5 +237,6 @@ def fill_state(usher: Usher) -> dict[str, int]:
     else:
         raise BadInput("serve: following a live cluster is not built yet, wants --demo or --snapshot FILE")
     counts = fill(usher.state, objects)
+    usher.absent = tuple(kind for kind in ALWAYS_PRESENT if not counts[kind])
     usher.synced, usher.filled = True, time.monotonic()
     return counts

@@ -110,6 +110,8 @@ def announce(usher: Usher, addresses: Addresses) -> None:
     policies = ", ".join(each.name for each in usher.policies.policies)
     console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {sum(node.has_gpus for node in nodes)} with GPUs")
     console.print(f"  policies                  {policies}")
+    if usher.absent:
+        console.print(f"  [yellow]not in the snapshot       {', '.join(usher.absent)}[/]")
     console.print(f"  API server and scheduler  https://{tls}   POST /mutate /validate /scheduler/filter …")
     console.print(f"  probes and metrics        http://{ops}    GET /readyz /metrics")
     if addresses.people:

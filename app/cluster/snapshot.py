@@ -11,7 +11,7 @@ from app.cluster.state import State
 from app.errors import SnapshotError
 from app.pods import member, strings
 
-KINDS = ("Node", "Pod", "Namespace", "RuntimeClass")
+KINDS = ("Node", "Pod", "Namespace", "RuntimeClass", "DeviceClass", "ResourceSlice")
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (INTERFACES §10, Snapshots)."""
 
@@ -62,6 +62,10 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
             by_kind[kind].append(item)
     for node in by_kind["Node"]:
         state.put_node(node)
+    for device_class in by_kind["DeviceClass"]:
+        state.put_device_class(device_class)
+    for resource_slice in by_kind["ResourceSlice"]:
+        state.put_slice(resource_slice)
     for pod in by_kind["Pod"]:
         state.put_pod(pod)
     for namespace in by_kind["Namespace"]:

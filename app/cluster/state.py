@@ -11,8 +11,9 @@ from typing import Any
 
 from app.admission.case import Fleet, Kin
 from app.knowledge.tables import Knowledge
-from app.nodes import PRODUCT, Free, Node, NodeClass, read_node
+from app.nodes import PRODUCT, Free, Node, NodeClass, read_node, with_devices
 from app.pods import gpu_amounts, member, read_pod
+from app.slices import ResourceSlice, read_device_class, read_slice
 
 CHANGES_KEPT = 20_000
 """Changed names remembered for readers that catch up; one that is further behind starts over. Four times the
@@ -41,6 +42,10 @@ class State:
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
+        self._read: dict[str, Node] = {}
+        self._slices: dict[str, ResourceSlice] = {}
+        self._slices_of: dict[str, dict[str, ResourceSlice]] = {}
+        self._device_classes: dict[str, str] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.runtime_classes: frozenset[str] | None = None
         self.generation = 0
@@ -57,10 +62,12 @@ class State:
         Raises MalformedPod.
         """
         node = read_node(document, self.knowledge)
-        self._set(replace(node, node_class=self.intern(node.node_class), free=self._free(node)))
+        self._read[node.name] = node
+        self._renew(node.name)
 
     def drop_node(self, name: str) -> None:
         """Forget a node."""
+        self._read.pop(name, None)
         if self.nodes.pop(name, None) is not None:
             self._note(name)
 
@@ -85,6 +92,37 @@ class State:
         if holding is not None:
             del self._by_node[holding.node][uid]
             self._recount(holding.node)
+
+    def put_slice(self, document: Mapping[str, Any]) -> None:
+        """Take a ResourceSlice in, new or changed.
+
+        Raises MalformedPod.
+        """
+        found = read_slice(document)
+        self.drop_slice(found.name)
+        if found.node is not None:
+            self._slices[found.name] = found
+            self._slices_of.setdefault(found.node, {})[found.name] = found
+            self._renew(found.node)
+
+    def drop_slice(self, name: str) -> None:
+        """Forget a ResourceSlice."""
+        known = self._slices.pop(name, None)
+        if known is not None and known.node is not None:
+            del self._slices_of[known.node][name]
+            self._renew(known.node)
+
+    def put_device_class(self, document: Mapping[str, Any]) -> None:
+        """Take a DeviceClass in, new or changed; it touches every node that has slices.
+
+        Raises MalformedPod.
+        """
+        name, resource = read_device_class(document)
+        self._device_classes.pop(name, None)
+        if resource:
+            self._device_classes[name] = resource
+        for node in self._slices_of:
+            self._renew(node)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a namespace's labels in."""
@@ -129,7 +167,19 @@ class State:
     def _recount(self, name: str) -> None:
         node = self.nodes.get(name)
         if node is not None:
-            self._set(replace(node, free=self._free(node)))
+            self._set(replace(node, free=replace(node.free, units=self._free(node).units)))
+
+    def _renew(self, name: str) -> None:
+        """Put a node together again: as read, with the devices of its slices, less what pods hold."""
+        node = self._read.get(name)
+        if node is None:
+            return
+        devices = [device for each in self._slices_of.get(name, {}).values() for device in each.devices]
+        if devices:
+            served = frozenset(self._device_classes.values())
+            node = with_devices(node, devices, served, self.knowledge)
+        free = replace(node.free, units=self._free(node).units)
+        self._set(replace(node, node_class=self.intern(node.node_class), free=free))
 
     def _set(self, node: Node) -> None:
         self.nodes[node.name] = node

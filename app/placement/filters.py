@@ -50,7 +50,7 @@ def annotations_parse(demand: Demand, _node: NodeClass) -> Reason | None:
 def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node that has none of a resource asked; labels that promise it make it a ghost."""
     for resource, _ in demand.resources:
-        if node.allocatable(resource) > 0:
+        if node.allocatable(resource) > 0 or resource in node.by_dra:
             continue
         if profile_of(resource):
             return reason(Code.MIGProfileAbsent, "MIG profile not on this node", profile_of(resource) or "")
@@ -63,7 +63,7 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
 def request_within_node(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node that has fewer units in all than the pod asks."""
     for resource, amount in demand.resources:
-        if amount > node.allocatable(resource):
+        if amount > node.allocatable(resource) and resource not in node.by_dra:
             return reason(Code.RequestExceedsNode, "asks more than the node has in all", f"{amount} {resource}")
     return None
 
@@ -72,7 +72,7 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse other products than those asked; an unknown product never fulfils a wish for one."""
     if not demand.products and not demand.denied_products:
         return None
-    if node.product is None and not node.offered:
+    if node.product is None and not node.offered and not node.by_dra:
         return None  # no GPU node: resources_offered says so
     if node.product is None:
         return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
@@ -254,7 +254,7 @@ def interconnect_present(demand: Demand, node: NodeClass) -> Reason | None:
 def enough_units(demand: Demand, free: Free) -> Reason | None:
     """Refuse a node with fewer free units than asked. kube-scheduler counts these too."""
     for resource, amount in demand.resources:
-        if free.units.get(resource, 0) < amount:
+        if free.units.get(resource, 0) < amount and resource not in free.uncounted:
             return reason(Code.InsufficientGPUs, "not enough free GPUs", f"{amount} {resource}")
     return None
 

@@ -153,6 +153,19 @@ def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:
     assert len(service.nodes) == 23
     assert service.recount
     assert service.health()["ready"]
+    assert service.absent == ()
+
+
+def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
+    """INTERFACES §10, Snapshots."""
+    file = tmp_path / "nodes.json"
+    file.write_text(
+        json.dumps({"kind": "List", "items": [each for each in demo_fleet() if each["kind"] == "Node"]}), "utf-8"
+    )
+
+    service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
+
+    assert service.absent == ("Namespace", "RuntimeClass")
 
 
 def test_no_source_of_nodes_is_refused(tmp_path: Path) -> None:

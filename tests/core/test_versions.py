@@ -130,7 +130,7 @@ def test_wish_may_carry_the_sign(text: str) -> None:
     """INTERFACES §4, annotation grammar: optional `>=`."""
     found = parse_minimum(text)
 
-    assert (12, 4) == found
+    assert found == (12, 4)
 
 
 @pytest.mark.parametrize("text", [">12.4", "=12.4", "==12.4", "<=12.4", ">=>=12.4", ">=", "12.4+"])

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resource families: which resource names ask for a GPU, and which namespaces run the vendors' own pods."""
+
+import pytest
+
+from app.knowledge.families import load_families
+from tests.builders import knowledge
+
+FAMILIES = knowledge().families
+
+
+@pytest.mark.parametrize(
+    ("resource", "expected"),
+    [
+        ("nvidia.com/gpu", "nvidia"),
+        ("nvidia.com/gpu.shared", "nvidia"),
+        ("nvidia.com/mig-1g.5gb", "nvidia"),
+        ("nvidia.com/mig-1g.10gb.me", "nvidia"),
+        ("nvidia.com/mig-1g.10gb.shared", "nvidia"),
+        ("nvidia.com/mig-9g.999gb", "nvidia"),
+        ("amd.com/gpu", "amd"),
+        ("gpu.intel.com/i915", "intel"),
+        ("gpu.intel.com/xe", "intel"),
+        ("cpu", None),
+        ("memory", None),
+        ("gpu", None),
+        ("nvidia.com/gpumem", None),
+        ("nvidia.com/gpucores", None),
+        ("nvidia.com/mig", None),
+        ("nvidia.com/GPU", None),
+        ("requests.nvidia.com/gpu", None),
+        ("example.com/nvidia.com/gpu", None),
+        ("amd.com/gpu.shared", None),
+        ("gpu.intel.com/i915_monitoring", None),
+        ("", None),
+        ("/", None),
+    ],
+)
+def test_resource_is_of_its_family_or_of_none(resource: str, expected: str | None) -> None:
+    """S1, S12, DESIGN §3."""
+    family = FAMILIES.of(resource)
+
+    assert expected == (family.name if family else None)
+
+
+@pytest.mark.parametrize(
+    ("resource", "expected"),
+    [
+        ("nvidia.com/mig-1g.5gb", ("nvidia.com/gpu", "nvidia.com/gpu")),
+        ("nvidia.com/gpu.shared", ("nvidia.com/gpu", "nvidia.com/gpu")),
+        ("amd.com/gpu", ("amd.com/gpu", "amd.com/gpu")),
+    ],
+)
+def test_slices_and_shares_stand_behind_the_taint_of_the_whole_gpu(resource: str, expected: tuple[str, str]) -> None:
+    """F4."""
+    family = FAMILIES.of(resource)
+
+    assert family is not None
+    assert expected == (family.whole, family.taint_keys[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES.all, ids=[each.name for each in FAMILIES.all])
+def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
+    found = [each for each in FAMILIES.all if each.has(each.whole) and FAMILIES.of(each.whole) is each]
+
+    assert family in found
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [
+        ("gpu-operator", True),
+        ("nvidia-gpu-operator", True),
+        ("nvidia-device-plugin", True),
+        ("nvidia-dra-driver-gpu", True),
+        ("gpu-usher", True),
+        ("kube-system", True),
+        ("kube-public", True),
+        ("kube-", True),
+        ("kube", False),
+        ("kubeflow", False),
+        ("gpu-operator-2", False),
+        ("my-gpu-operator", False),
+        ("default", False),
+        ("", False),
+    ],
+)
+def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expected: bool) -> None:
+    """F21, INTERFACES §10: Infrastructure is exempt."""
+    found = FAMILIES.infrastructure(namespace)
+
+    assert expected is found
+
+
+def test_family_of_an_operator_is_data() -> None:
+    """S12: nothing in the code names a vendor's resource."""
+    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": ["x.io/part-"], "whole": "x.io/gpu", "taint_keys": []}
+
+    families = load_families([row], [])
+
+    assert [
+        family.name if (family := families.of(name)) else None for name in ("x.io/gpu", "x.io/part-3", "nvidia.com/gpu")
+    ] == ["x", "x", None]
+
+
+def test_family_without_prefixes_has_its_resources_alone() -> None:
+    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": [], "whole": "x.io/gpu", "taint_keys": []}
+
+    families = load_families([row], [])
+
+    assert families.of("x.io/gpu2") is None

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG profiles: sizes are per product and never compared by name; resource names and wishes."""
+
+import pytest
+
+from app.errors import BadInput
+from app.knowledge.mig import SliceSize, nominal_size, parse_profile, profile_of
+from tests.builders import knowledge
+
+MIG = knowledge().mig
+A100_40, A100_80, A30 = "NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB", "NVIDIA-A30"
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("product", "profile", "compute", "gib"),
+    [
+        (A100_40, "1g.5gb", 1, 5),
+        (A100_40, "1g.10gb", 1, 10),
+        (A100_40, "7g.40gb", 7, 40),
+        (A100_80, "1g.10gb", 1, 10),
+        (A100_80, "1g.10gb.me", 1, 10),
+        (A100_80, "3g.40gb", 3, 40),
+        (A30, "1g.6gb", 1, 6),
+        (A30, "2g.12gb", 2, 12),
+        ("NVIDIA-H100-80GB-HBM3", "1g.20gb", 1, 20),
+        ("NVIDIA-H100-NVL", "1g.24gb", 1, 24),
+        ("NVIDIA-H200", "1g.18gb", 1, 18),
+        ("NVIDIA-H200", "1g.35gb", 1, 35),
+        ("NVIDIA-H200-SHARED", "1g.18gb", 1, 18),
+        (f"{A100_40}-MIG-1g.5gb", "1g.5gb", 1, 5),
+    ],
+)
+def test_size_is_that_of_the_product(product: str, profile: str, compute: int, gib: int) -> None:
+    """Facts: mig_profiles.yaml (MIG user guide, supported-mig-profiles)."""
+    found = MIG.size(product, profile)
+
+    assert SliceSize(compute, gib * GIB) == found
+
+
+@pytest.mark.parametrize("product", [None, "NVIDIA-X9000", "Tesla-T4"], ids=["unknown", "not in the table", "no MIG"])
+def test_size_without_a_row_is_read_off_the_name(product: str | None) -> None:
+    found = MIG.size(product, "2g.20gb")
+
+    assert SliceSize(2, 20 * GIB) == found
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "expected"),
+    [
+        pytest.param("1g.10gb", "1g.10gb", True, id="itself"),
+        pytest.param("2g.20gb", "1g.10gb", True, id="larger in both"),
+        pytest.param("1g.10gb", "1g.5gb", True, id="more memory"),
+        pytest.param("1g.20gb", "2g.10gb", False, id="more memory, less compute"),
+        pytest.param("4g.20gb", "3g.40gb", False, id="more compute, less memory"),
+        pytest.param("1g.5gb", "1g.10gb", False, id="less memory"),
+        pytest.param("7g.80gb", "4g.40gb", True, id="all of a GPU"),
+        pytest.param("1g.100gb", "1g.20gb", True, id="as text 100 would be less"),
+    ],
+)
+def test_slice_covers_what_is_no_larger_in_compute_and_memory(large: str, small: str, expected: bool) -> None:
+    """F59, INTERFACES §7."""
+    one, other = nominal_size(large), nominal_size(small)
+    assert one is not None
+    assert other is not None
+
+    found = one.covers(other)
+
+    assert expected is found
+
+
+NAMES = sorted(MIG.sizes)
+
+
+@pytest.mark.parametrize(("product", "profile"), NAMES, ids=[" ".join(each) for each in NAMES])
+def test_every_profile_of_the_table_can_be_asked_and_sized(product: str, profile: str) -> None:
+    """F57, P13: no row has a name that annotations or resources could not carry."""
+    found = parse_profile(profile), profile_of(f"nvidia.com/mig-{profile}"), nominal_size(profile)
+
+    assert ((profile, False), profile, MIG.size(product, profile)) == found
+
+
+@pytest.mark.parametrize(
+    ("resource", "expected"),
+    [
+        ("nvidia.com/mig-1g.10gb", "1g.10gb"),
+        ("nvidia.com/mig-1g.10gb.shared", "1g.10gb"),
+        ("nvidia.com/mig-1g.10gb.me", "1g.10gb.me"),
+        ("nvidia.com/mig-1g.10gb.me.shared", "1g.10gb.me"),
+        ("nvidia.com/mig-1g.24gb-me", "1g.24gb-me"),
+        ("nvidia.com/mig-1g.24gb.me.all", "1g.24gb.me.all"),
+        ("nvidia.com/mig-4g.96gb.gfx", "4g.96gb.gfx"),
+        ("nvidia.com/gpu", None),
+        ("nvidia.com/gpu.shared", None),
+        ("amd.com/gpu", None),
+        ("cpu", None),
+    ],
+)
+def test_resource_names_its_profile(resource: str, expected: str | None) -> None:
+    """Facts: gfd_labels.yaml mig_resource_name_rule."""
+    found = profile_of(resource)
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1g.10gb", ("1g.10gb", False)),
+        (">=1g.10gb", ("1g.10gb", True)),
+        (" >= 1g.10gb ", ("1g.10gb", True)),
+        ("1g.10gb+me", ("1g.10gb.me", False)),
+        ("1g.10gb.me", ("1g.10gb.me", False)),
+        ("1g.24gb-me", ("1g.24gb-me", False)),
+        ("1g.24gb+me.all", ("1g.24gb.me.all", False)),
+        (">=4g.96gb+gfx", ("4g.96gb.gfx", True)),
+    ],
+)
+def test_wish_is_written_as_resources_write_it(text: str, expected: tuple[str, bool]) -> None:
+    """INTERFACES §7; facts: every + is a point in the resource's name."""
+    found = parse_profile(text)
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ">=", "1g", "10gb", "1g.10", "1g10gb", "g.10gb", "1g.gb", "1c.2g.20gb", ">1g.10gb", "1G.10GB", "1g.10gb.x", "١g.10gb"],
+)  # fmt: skip
+def test_text_that_is_no_profile_is_bad_input(text: str) -> None:
+    """Facts: profiles whose compute instance does not fill the GPU instance (1c.2g) are not exposed."""
+    with pytest.raises(BadInput, match="mig-profile: got"):
+        parse_profile(text)
+
+
+def test_media_profile_is_another_than_the_plain_one() -> None:
+    """INTERFACES §10: `1g.10gb.me` is not `1g.10gb`."""
+    found = MIG.profiles("a100-sxm4-80gb")
+
+    assert {"1g.10gb", "1g.10gb.me"} <= set(found)
+
+
+@pytest.mark.parametrize("product", ["tesla-t4", "t4", "l40s", "a10", "x9000"])
+def test_product_without_mig_has_no_profiles(product: str) -> None:
+    """Facts: mig_profiles.yaml not_mig_capable."""
+    assert MIG.profiles(product) == ()
+
+
+def test_products_of_one_name_of_profile_differ_in_how_many_fit() -> None:
+    """Facts: mig_profiles.yaml: the whole GPU is the largest profile of each product."""
+    largest = {product: MIG.size(product, MIG.profiles(product)[-1]) for product in ("a100-sxm4-40gb", "a30", "h200")}
+
+    assert {
+        "a100-sxm4-40gb": SliceSize(7, 40 * GIB),
+        "a30": SliceSize(4, 24 * GIB),
+        "h200": SliceSize(7, 141 * GIB),
+    } == largest

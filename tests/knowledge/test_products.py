@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products: patterns compared with a slow twin, every name that substring matching would confuse, and the columns."""
+
+from itertools import product as pairs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import BadInput
+from app.knowledge.products import Product, normal_form
+from tests.builders import knowledge
+
+PRODUCTS = knowledge().products
+ROWS = list(PRODUCTS.by_form.values())
+FAMILIES = sorted({row.family for row in ROWS})
+TRAPS = [(family, row.label) for family, row in pairs(FAMILIES, ROWS) if family in row.label and family != row.family]
+"""Every label that a family's word occurs in although it is another family's."""
+
+WORDS = st.sampled_from(["A10", "A100", "L4", "L40", "H20", "H200", "3e", "SXM4", "80GB", "PCIe", "X", "nvl"])
+LABELS = st.lists(WORDS, min_size=1, max_size=4).map("-".join)
+GLOBS = st.lists(st.sampled_from(["*", "A10", "A100", "SXM4", "80GB", "X"]), min_size=1, max_size=4).map("-".join)
+
+
+@pytest.mark.parametrize(("family", "label"), TRAPS, ids=[" in ".join(trap) for trap in TRAPS])
+def test_family_never_takes_a_label_that_merely_contains_its_word(family: str, label: str) -> None:
+    """F31, P1, P2."""
+    found = PRODUCTS.pattern(family).matches(normal_form(label))
+
+    assert found is False
+
+
+@pytest.mark.parametrize(
+    ("family", "label"),
+    [
+        ("A10", "NVIDIA-A100-SXM4-80GB"),
+        ("A10", "NVIDIA-A10G"),
+        ("L4", "NVIDIA-L40"),
+        ("L4", "NVIDIA-L40S"),
+        ("L40", "NVIDIA-L40S"),
+        ("L2", "NVIDIA-L20"),
+        ("H20", "NVIDIA-H200"),
+        ("H20", "NVIDIA-H20-3e"),
+        ("H20", "NVIDIA-GH200-480GB"),
+        ("H200", "NVIDIA-GH200-480GB"),
+        ("B200", "NVIDIA-GB200"),
+        ("B300", "NVIDIA-GB300"),
+    ],
+)
+def test_traps_hold_every_pair_that_users_met(family: str, label: str) -> None:
+    """PAINS P1, P2: so that the test above is never vacuous."""
+    assert (family, label) in TRAPS
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bare_word_means_every_product_of_its_family(family: str) -> None:
+    """INTERFACES §10, settled readings: `H100` = every H100."""
+    expected = {row.label for row in ROWS if row.family == family}
+
+    found = {row.label for row in ROWS if PRODUCTS.pattern(family.lower()).matches(normal_form(row.label))}
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    "label", ["NVIDIA-A300", "NVIDIA-A200", "NVIDIA-A250", "NVIDIA-T40", "NVIDIA-T400", "NVIDIA-H1000", "NVIDIA-L400"]
+)
+def test_product_of_tomorrow_is_of_no_family_of_today(label: str) -> None:
+    """F31: A30 is not A300, A2 not A200, T4 not T40."""
+    found = [family for family in FAMILIES if PRODUCTS.pattern(family).matches(normal_form(label))]
+
+    assert found == []
+
+
+def occurs(asked: list[str], label: list[str]) -> bool:
+    """Say whether tokens occur in sequence, by trying every place."""
+    return any(label[start : start + len(asked)] == asked for start in range(len(label)))
+
+
+@given(st.lists(WORDS, max_size=2), LABELS)
+def test_unknown_word_is_a_sequence_of_whole_tokens(words: list[str], label: str) -> None:
+    """INTERFACES §4, annotation grammar."""
+    asked = "-".join(["Z9", *words])
+
+    found = (
+        PRODUCTS.pattern(asked).matches(normal_form(f"NVIDIA-{label}-{asked}")),
+        PRODUCTS.pattern(asked).matches(normal_form(f"NVIDIA-{label}")),
+    )
+
+    assert (True, occurs(asked.lower().split("-"), label.lower().split("-"))) == found
+
+
+def stars(glob: list[str], label: list[str]) -> bool:
+    """Say whether a glob fits all of a label, a star standing for one or more tokens, by trying every length."""
+    if not glob:
+        return not label
+    if glob[0] == "*":
+        return any(stars(glob[1:], label[taken:]) for taken in range(1, len(label) + 1))
+    return bool(label) and glob[0] == label[0] and stars(glob[1:], label[1:])
+
+
+@given(GLOBS.filter(lambda glob: 1 <= glob.count("*") <= 3), LABELS)
+def test_glob_is_anchored_over_whole_tokens(glob: str, label: str) -> None:
+    """INTERFACES §10, settled readings."""
+    found = PRODUCTS.pattern(f"NVIDIA-{glob}").matches(normal_form(f"NVIDIA-{label}"))
+
+    assert stars(glob.lower().split("-"), label.lower().split("-")) is found
+
+
+@given(LABELS, st.sampled_from(["", "NVIDIA-", "nvidia-", "Tesla-"]), st.sampled_from(["", "-SHARED"]))
+@pytest.mark.parametrize("sliced", ["", "-MIG-1g.5gb", "-MIG-1g.5gb.me", "-MIG-1g.24gb-me", "-MIG-INVALID"])
+def test_normal_form_drops_vendor_share_and_slice(sliced: str, label: str, vendor: str, shared: str) -> None:
+    """Facts: gfd_labels.yaml product_suffixes; gpu_products.yaml conventions."""
+    found = normal_form(vendor + label + sliced + shared)
+
+    assert label.lower() == found
+
+
+@pytest.mark.parametrize(
+    "pattern", ["A10*", "*A10", "NVIDIA-A1*0", "A100-SXM*", "A100-*GB", "**", "A100-**", "*-A10*", "A100--*", "-*"]
+)
+def test_star_inside_a_token_is_bad_input(pattern: str) -> None:
+    """INTERFACES §10, settled readings: `A10*` is InvalidAnnotation."""
+    with pytest.raises(BadInput):
+        PRODUCTS.pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["NVIDIA-A100-SXM4-40GB-SHARED", "NVIDIA-A100-SXM4-40GB-MIG-*", "A100-SXM4-40GB-MIG-1g.5gb", " a100-sxm4-40gb "],
+)
+def test_suffixes_of_a_pattern_are_dropped_first(pattern: str) -> None:
+    """INTERFACES §4, annotation grammar."""
+    found = [row.label for row in ROWS if PRODUCTS.pattern(pattern).matches(normal_form(row.label))]
+
+    assert found == ["NVIDIA-A100-SXM4-40GB"]
+
+
+@pytest.mark.parametrize(
+    ("typo", "expected"),
+    [
+        pytest.param("H1000", "H100", id="a digit too many"),
+        pytest.param("L40D", "L40S", id="wrong letter"),
+        pytest.param("NVIDIA-H100-80GB-HBM2", "NVIDIA-H100-80GB-HBM3", id="another memory"),
+        pytest.param("Quantum-Banana", None, id="nothing is near"),
+    ],
+)
+def test_misspelt_product_is_guessed_or_nothing_is(typo: str, expected: str | None) -> None:
+    """F79, P3."""
+    found = PRODUCTS.suggest(typo)
+
+    assert expected == found or (typo == "L40D" and found in {"L40", "L40S", "L4"})
+
+
+def row(label: str) -> Product:
+    """Look a label up that is in the table."""
+    found = PRODUCTS.find(label)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", True),
+        ("Tesla-V100-SXM2-16GB", True),
+        ("NVIDIA-GB200", True),
+        ("NVIDIA-GB300", True),
+        ("NVIDIA-A100-80GB-PCIe", False),
+        ("NVIDIA-H200-NVL", False),
+        ("NVIDIA-GH200-480GB", False),
+        ("NVIDIA-L40S", False),
+    ],
+)
+def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
+    """INTERFACES §10, settled readings: bridges and C2C are no."""
+    found = row(label).nvlink
+
+    assert expected is found
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [("NVIDIA-GeForce-RTX-4090", False), ("NVIDIA-GeForce-RTX-5090", False), ("NVIDIA-A2", True), ("Tesla-T4", True)],
+)
+def test_geforce_is_no_data_centre_gpu(label: str, expected: bool) -> None:
+    """Facts: cuda_driver.yaml forward_compat.rules."""
+    found = row(label).datacenter
+
+    assert expected is found
+
+
+@pytest.mark.parametrize("label", ["A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB-SHARED", "nvidia-a100-sxm4-40gb"])
+def test_label_of_any_age_finds_its_row(label: str) -> None:
+    """Facts: gpu_products.yaml conventions: accept the form without NVIDIA-."""
+    assert row(label).label == "NVIDIA-A100-SXM4-40GB"
+
+
+def test_label_that_no_row_has_finds_none() -> None:
+    assert PRODUCTS.find("NVIDIA-X9000") is None
