@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes: labels, allocatable and taints read into facts. Many nodes share one NodeClass; what is free is their own."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -8,7 +9,7 @@ from typing import Any
 
 from app.errors import MalformedPod, QuantityError, VersionError
 from app.knowledge.mig import profile_of
-from app.knowledge.products import normal_form
+from app.knowledge.products import Product, normal_form
 from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
 from app.pods import member, objects, strings
@@ -49,7 +50,8 @@ class NodeClass:
     """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
 
     `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
-    a slice's. `cuda`: highest CUDA of the driver. `offered`: (resource, allocatable), GPU families only, sorted.
+    a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
+    of a `.shared` one, is. `offered`: (resource, allocatable), GPU families only, sorted.
     `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts.
     """
 
@@ -59,6 +61,7 @@ class NodeClass:
     compute_capability: Version | None = None
     memory_mib: int | None = None
     sharing: Sharing = Sharing.Exclusive
+    renamed: Sharing = Sharing.TimeSlicing
     replicas: int = 1
     mig_strategy: str | None = None
     mig_profile: str | None = None
@@ -164,13 +167,15 @@ def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], 
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = _single_profile(label)
     memory = _number(labels, MEMORY)
+    strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
     return NodeClass(
         product=normal_form(label) if label else None,
         driver=driver,
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
         compute_capability=_version(labels, COMPUTE) or (row.compute_capability if row else None),
-        memory_mib=memory or (row.memory_mib if row and not profile else None),
-        sharing=_sharing(labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels), label, profile, offered),
+        memory_mib=memory or _memory_of(row, label, profile, knowledge),
+        renamed=Sharing.MPS if strategy == "mps" else Sharing.TimeSlicing,
+        sharing=_sharing(strategy, label, profile, offered),
         replicas=max(1, _number(labels, REPLICAS) or 1),
         mig_strategy=labels.get(MIG_STRATEGY) or None,
         mig_profile=profile,
@@ -178,17 +183,27 @@ def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], 
         mig_state=labels.get(MIG_STATE) or None,
         upgrade_state=labels.get(UPGRADE_STATE) or None,
         nvlink=row.nvlink if row else None,
-        datacenter=row.datacenter if row else True,
+        datacenter=row.datacenter if row else "geforce" not in label.lower(),
         labelled=_number(labels, COUNT) or 0,
         offered=offered,
     )
 
 
+def _memory_of(row: Product | None, label: str, profile: str | None, knowledge: Knowledge) -> int | None:
+    """Take the memory that no label tells from the tables: the slice's, or the GPU's."""
+    if profile:
+        size = knowledge.mig.size(label, profile)
+        return size.memory_mib if size else None
+    return row.memory_mib if row else None
+
+
 def _single_profile(label: str) -> str | None:
     """Take the slice profile out of a strategy-single product label (`…-MIG-1g.5gb`, `…-MIG-1g.5gb-SHARED`)."""
-    base = label.removesuffix("-SHARED")
-    _, found, profile = base.partition("-MIG-")
-    return profile.replace("+", ".") if found and profile != "INVALID" else None
+    found = _SLICE_LABEL.search(label)
+    return None if found is None or found[1].upper() == "INVALID" else found[1].replace("+", ".")
+
+
+_SLICE_LABEL = re.compile(r"-MIG-(.+?)(?:-SHARED)?$", re.IGNORECASE)
 
 
 def _sharing(strategy: str | None, label: str, profile: str | None, offered: tuple[tuple[str, int], ...]) -> Sharing:

@@ -79,7 +79,7 @@ class Container:
     index: int
     sidecar: bool
     image: str
-    env: tuple[tuple[str, str], ...]
+    env: tuple[tuple[str, str | None], ...]
     requests: Mapping[str, Fraction]
     limits: Mapping[str, Fraction]
 
@@ -196,12 +196,12 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
     )
 
 
-def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
     for index, variable in objects(item, "env", where):
         name = member(variable, "name", str, f"{where}env[{index}].") or ""
         value = member(variable, "value", str, f"{where}env[{index}].")
         if name.startswith("NVIDIA_"):
-            yield name, value or ""
+            yield name, None if variable.get("valueFrom") else value or ""
 
 
 def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:

@@ -11,7 +11,9 @@ from functools import lru_cache
 
 from app.errors import QuantityError
 
-_GRAMMAR = re.compile(r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?")
+_GRAMMAR = re.compile(
+    r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
+)
 _SUFFIXES = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -47,7 +49,7 @@ def parse_mib(text: str) -> int:
 
     Raises QuantityError, also for zero and negative amounts.
     """
-    binary = re.sub(r"(?<=\d)\s*([KMGTPE])(?:i?B|i)?$", r"\1i", text.strip())
+    binary = re.sub(r"(?<=[\d.])\s*([KMGTPE])(?:i?B|i)?$", r"\1i", text.strip())
     bytes_ = parse_quantity(binary)
     if bytes_ <= 0:
         raise QuantityError(f"memory: got {text[:40]!r}, wants a positive amount such as 40Gi")

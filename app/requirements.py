@@ -7,12 +7,15 @@ intersection four lines of set algebra and `allows` two; the idea is Karpenter's
 (pkg/scheduling/requirement.go).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.errors import BadInput
 
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+"""What Go's strconv.ParseInt reads, as the scheduler does; longer ones overflow there too."""
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
 
@@ -43,10 +46,9 @@ class Requirement:
     def _within(self, value: str) -> bool:
         if self.greater_than is None and self.less_than is None:
             return True
-        try:
-            number = int(value)
-        except ValueError:
+        if not _INTEGER.fullmatch(value):
             return False
+        number = int(value)
         above = self.greater_than is None or number > self.greater_than
         return above and (self.less_than is None or number < self.less_than)
 
@@ -98,7 +100,7 @@ def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Requirem
         return Requirement(key, complement=True)
     if operator == "DoesNotExist" and not chosen:
         return Requirement(key, absent_allowed=True)
-    if operator in ("Gt", "Lt") and len(chosen) == 1 and (bound := next(iter(chosen))).lstrip("-").isdecimal():
+    if operator in ("Gt", "Lt") and len(chosen) == 1 and _INTEGER.fullmatch(bound := next(iter(chosen))):
         if operator == "Gt":
             return Requirement(key, complement=True, greater_than=int(bound))
         return Requirement(key, complement=True, less_than=int(bound))

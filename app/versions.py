@@ -12,7 +12,7 @@ from app.errors import VersionError
 Version = tuple[int, ...]
 """Numeric fields, most significant first, trailing zeros dropped: `12.0` and `12` are equal."""
 
-_GRAMMAR = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}")
+_GRAMMAR = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}", re.ASCII)
 
 
 def parse_version(text: str) -> Version:
@@ -43,6 +43,11 @@ def parse_minimum(text: str) -> Version:
     Raises VersionError.
     """
     return parse_version(text.strip().removeprefix(">="))
+
+
+def show_driver(version: Version) -> str:
+    """Write a driver's version as NVIDIA does, its third field with two digits: `580.82.07`."""
+    return ".".join(f"{field:02}" if index == 2 else str(field) for index, field in enumerate(version))
 
 
 def show_version(version: Version) -> str:

@@ -5,7 +5,7 @@ The procedure is cuda_driver.yaml `decision_procedure`: native → minor-version
 compatibility → no; and, apart from drivers, the range of compute capabilities that a toolkit can target.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -57,13 +57,18 @@ class CUDATables:
         )
 
     def _native(self, cuda: Version) -> Version:
-        exact = self.native.get(cuda[:3]) or self.native.get(release(cuda))
-        if exact:
-            return exact
+        """Find the driver of an update, else of its release, else of the next release that has one.
+
+        A toolkit newer than the table needs the branch that reports it, and that failing one that is still to come.
+        """
+        known = [version for version in self.native if release(version) == release(cuda) and version <= cuda]
+        if known:
+            return self.native[max(known)]  # the newest update up to the one asked
         above = [version for version in self.native if version >= release(cuda)]
         if above:
             return self.native[min(above)]
-        return self.native[max(self.native)]
+        reporting = [branch for branch, reported in self.reported.items() if reported >= release(cuda)]
+        return (min(reporting),) if reporting else (max(self.reported) + 1,)
 
     def highest_cuda(self, driver: Version) -> Version | None:
         """Name the CUDA version that a driver's branch reports; None for a branch the table lacks."""
@@ -200,22 +205,31 @@ def load_cuda(document: Mapping[str, Any]) -> CUDATables:
 
 
 def _capabilities(document: Mapping[str, Any]) -> frozenset[Version]:
-    """Collect the capabilities named anywhere; `6.x` stands for 6.0 to 6.9."""
+    """List every capability of the major numbers in the tables: products come between those that a table names."""
     written = [row["cc"] for row in document["compute_capability_first_toolkit"]]
     written += [each for row in document["compute_capability_removals"] for each in row["compute_capabilities"]]
-    known = {parse_version(each.replace("x", str(minor))) for each in written for minor in range(10)}
-    return frozenset(known)
+    majors = {int(each.partition(".")[0]) for each in written}
+    return frozenset(parse_version(f"{major}.{minor}") for major in majors for minor in range(10))
+
+
+def _updates(toolkit: str, cuda: Version) -> Iterator[Version]:
+    """Read which update a row is: `12.4 U1` is 12.4.1, `11.0.3` is itself."""
+    update = toolkit.rpartition(" U")[2]
+    if update.isdecimal():
+        yield (*cuda, *([0] * (2 - len(cuda))), int(update))
+    number = toolkit.split(" ")[0]
+    if number.count(".") == 2:
+        yield parse_version(number)
 
 
 def _native_drivers(rows: list[Mapping[str, Any]]) -> dict[Version, Version]:
     """Index by X.Y (the lowest of its releases) and by X.Y.N for updates (`12.4 U1` is 12.4.1)."""
     drivers: dict[Version, Version] = {}
     for row in rows:
-        if row["min_driver_linux"] is None:
+        if row["min_driver_linux"] is None or " RC" in row["toolkit"]:
             continue
         driver, cuda = parse_version(row["min_driver_linux"]), parse_version(row["cuda"])
         drivers[cuda] = min(driver, drivers.get(cuda, driver))
-        update = row["toolkit"].rpartition(" U")[2]
-        if update.isdecimal():
-            drivers[(*cuda, *([0] * (2 - len(cuda))), int(update))] = driver
+        for full in _updates(row["toolkit"], cuda):
+            drivers[full] = driver
     return drivers

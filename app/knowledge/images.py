@@ -27,6 +27,7 @@ class ImageCUDA:
     `alternatives`: (branch, lowest driver) pairs that the image accepts besides; None: no list is known.
     `forward`: pairs for which the image claims forward compatibility through the cuda-compat it carries.
     `capability_floor`: GPUs below it were dropped from the image; None: the toolkit's own floor holds.
+    `by_month`: the release notes of an NGC month say all this.
     """
 
     cuda: Version
@@ -37,6 +38,7 @@ class ImageCUDA:
     carries_require: bool
     capability_floor: Version | None
     evidence: str
+    by_month: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Images:
             carries_require=family.carries_require,
             capability_floor=floor,
             evidence=evidence,
+            by_month=True,
         )
 
 

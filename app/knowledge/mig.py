@@ -10,7 +10,7 @@ from app.errors import BadInput
 from app.knowledge.products import normal_form
 
 RESOURCE_PREFIX = "nvidia.com/mig-"
-_PROFILE = re.compile(r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+]me(?:\.all)?|[.+]gfx|-me)?)")
+_PROFILE = re.compile(r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+]me(?:\.all)?|[.+]gfx|-me)?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

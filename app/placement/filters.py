@@ -13,7 +13,7 @@ from app.nodes import Free, NodeClass, Sharing, slice_profiles
 from app.policy.demand import Demand
 from app.policy.schema import SharingWish
 from app.reasons import Code, Reason, either, reason
-from app.versions import show_version
+from app.versions import show_driver, show_version
 
 MEMORY_TOLERANCE = 0.93
 """A node satisfies X MiB if its label says at least this share of it: an 80 GB H100 reports 81,559 MiB, GDDR cards
@@ -97,9 +97,10 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
                 return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
             continue
         verdict = judge_driver(need, node.host)
-        if verdict is Compatibility.RequirementUnmet:
-            return _requirement_unmet(need)
         if verdict < demand.accept:
+            new_enough = node.driver >= need.floor(demand.accept)  # so it is the image that refuses the branch
+            if new_enough or (verdict is Compatibility.RequirementUnmet and need.requirement):
+                return _requirement_unmet(need)
             return reason(Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}")
     return None
 
@@ -108,13 +109,13 @@ def _requirement_unmet(need: CUDANeed) -> Reason:
     if need.requirement:
         wants = f"CUDA >= {show_version(need.cuda)}, or what else it names"
         return reason(Code.ImageRequirementUnmet, "NVIDIA_REQUIRE_CUDA refuses this driver", wants)
-    branches = either([str(branch) for branch, _ in need.alternatives or ()])
-    wants = f"driver >= {show_version(need.native)}, or branch {branches}"
+    branches = either([str(branch) for branch, _ in need.alternatives or () if branch != need.native[0]])
+    wants = f"driver >= {show_driver(need.native)}, or branch {branches}"
     return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", wants)
 
 
 def _floor(demand: Demand, need: CUDANeed) -> str:
-    return show_version(need.floor(demand.accept))
+    return show_driver(need.floor(demand.accept))
 
 
 def compute_capability_served(demand: Demand, node: NodeClass) -> Reason | None:
@@ -161,9 +162,8 @@ def _memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
     slices = [nominal_size(profile) for name, _ in demand.resources if (profile := profile_of(name))]
     if slices:
         return min((each.memory_mib for each in slices if each), default=None)
-    if node.memory_mib is None or node.sharing is not Sharing.MPS:
-        return node.memory_mib
-    return node.memory_mib / node.replicas
+    mps = any(_unit(name, node) is Sharing.MPS for name, _ in demand.resources)
+    return node.memory_mib / node.replicas if mps and node.memory_mib is not None else node.memory_mib
 
 
 def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
@@ -182,14 +182,14 @@ def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
 def _unit(resource: str, node: NodeClass) -> Sharing:
     """Say what one unit of a resource is on a node."""
     if resource.endswith(".shared"):
-        return Sharing.TimeSlicing
+        return node.renamed
     return Sharing.Exclusive if profile_of(resource) else node.sharing
 
 
 def one_replica_of_mps(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse more than one share of an MPS GPU: the kubelet would reject the pod (facts: gfd_labels sharing)."""
     for resource, amount in demand.resources:
-        if amount > 1 and not profile_of(resource) and node.sharing is Sharing.MPS:
+        if amount > 1 and _unit(resource, node) is Sharing.MPS:
             return reason(Code.SharingNotAllowed, "only one share of an MPS GPU can be asked", "1 replica")
     return None
 

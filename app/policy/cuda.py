@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from app.knowledge.cuda import CUDANeed
-from app.knowledge.images import ImageCUDA
+from app.knowledge.images import Branches, ImageCUDA
 from app.knowledge.require import Expression, lowest_cuda, parse_require
 from app.knowledge.tables import Knowledge
 from app.pods import Container
@@ -89,7 +89,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
         minimum=False,
         native=inferred.native or toolkit.native,
         minor_version=toolkit.minor_version,
-        alternatives=inferred.alternatives,
+        alternatives=_with_own_branch(inferred, toolkit.native),
         forward=tuple(dict.fromkeys((*_any_driver_of(toolkit.forward_branches), *inferred.forward))),
         capability_floor=inferred.capability_floor,
         unsupported=knowledge.cuda.unsupported(inferred.cuda, floor_only=False),
@@ -99,6 +99,17 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     if not lifted:
         return need
     return replace(need, alternatives=None, evidence=f"{need.evidence}, lifted by NVIDIA_DISABLE_REQUIRE")
+
+
+def _with_own_branch(inferred: ImageCUDA, native: Version) -> Branches | None:
+    """Add the toolkit's own driver branch to those an image's environment names: `cuda>=X.Y` holds on all of it.
+
+    A release note's list (a month's) names its branches whole, and is left as it is.
+    """
+    if inferred.alternatives is None or inferred.by_month:
+        return inferred.alternatives
+    listed = any(branch == native[0] for branch, _ in inferred.alternatives)
+    return inferred.alternatives if listed else (*inferred.alternatives, (native[0], (native[0],)))
 
 
 def show_need(need: CUDANeed) -> str:

@@ -68,7 +68,7 @@ def test_sign_mirrors_the_amount(number: int, suffix: str) -> None:
     "text",
     [
         pytest.param("٢", id="Arabic digit"),
-        pytest.param("2Gi", id="fullwidth digit"),
+        pytest.param("\uff12Gi", id="fullwidth digit"),
         pytest.param("1.٥", id="Arabic digit after the point"),
         pytest.param("1e٣", id="Arabic exponent"),
         pytest.param("2\n", id="new line"),

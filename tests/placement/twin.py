@@ -174,8 +174,10 @@ def right_slice(wish: Wish, labels: dict[str, str]) -> bool:
 def gpu_memory(labels: dict[str, str]) -> int | None:
     if "nvidia.com/gpu.memory" in labels:
         return int(labels["nvidia.com/gpu.memory"])
-    if "nvidia.com/gpu.product" not in labels or label_slice(labels):
+    if "nvidia.com/gpu.product" not in labels:
         return None
+    if has := label_slice(labels):
+        return slice_size(has)[1]
     row = product_row(bare(labels["nvidia.com/gpu.product"]))
     return row["memory_mib"] if row else None
 
@@ -227,7 +229,8 @@ def image_facts(image: str) -> dict[str, Any]:
             for each in tables["require_branches"]
             if each["complete"] and numbers(each["cuda"])[:2] == numbers(cuda)[:2]
         ]
-        listed = [str(branch) for branch in rows[0]["branches"]] if rows else None
+        own = native_driver(cuda)[0]
+        listed = [str(branch) for branch in (*rows[0]["branches"], own)] if rows else None
     rows = [
         each
         for each in tables["require_branches"]
@@ -240,17 +243,28 @@ def image_facts(image: str) -> dict[str, Any]:
 @cache
 def native_driver(cuda: str) -> list[int]:
     """Find the driver that a CUDA version needs; an update (12.4.1) has its own row (12.4 U1)."""
-    rows = [row for row in facts("cuda_driver.yaml")["toolkits"] if row["min_driver_linux"]]
-    major, minor, update = numbers(cuda)[:3]
-    exact = [row for row in rows if row["cuda"] == f"{major}.{minor}" and row["toolkit"].endswith(f" U{update}")]
-    same = exact or [row for row in rows if row["cuda"] == f"{major}.{minor}"]
+    rows = [
+        row for row in facts("cuda_driver.yaml")["toolkits"] if row["min_driver_linux"] and "RC" not in row["toolkit"]
+    ]
+    wanted = numbers(cuda)
+    same = [row for row in rows if numbers(row["cuda"])[:2] == wanted[:2] and update_of(row) <= wanted[2]]
     if same:
-        return min(numbers(row["min_driver_linux"]) for row in same)
-    above = [row for row in rows if numbers(row["cuda"]) >= [major, minor, 0, 0]]
-    nearest = (
-        min(above, key=lambda row: numbers(row["cuda"])) if above else max(rows, key=lambda row: numbers(row["cuda"]))
-    )
-    return min(numbers(row["min_driver_linux"]) for row in rows if row["cuda"] == nearest["cuda"])
+        newest = max(update_of(row) for row in same)
+        return min(numbers(row["min_driver_linux"]) for row in same if update_of(row) == newest)
+    above = [row for row in rows if numbers(row["cuda"])[:2] > wanted[:2]]
+    if above:
+        nearest = min(numbers(row["cuda"])[:2] for row in above)
+        return min(numbers(row["min_driver_linux"]) for row in above if numbers(row["cuda"])[:2] == nearest)
+    branches = facts("cuda_driver.yaml")["driver_branches"]
+    reporting = [row["branch"] for row in branches if numbers(row["max_cuda_reported"])[:2] >= wanted[:2]]
+    return numbers(str(min(reporting) if reporting else max(row["branch"] for row in branches) + 1))
+
+
+def update_of(row: dict[str, Any]) -> int:
+    """Read a toolkit row's update: `12.4 U1` is 1, `11.0.3` is 3, `12.4 GA` is 0."""
+    plain = re.match(r"\d+\.\d+\.(\d+)", row["toolkit"])
+    update = re.search(r" U(\d+)", row["toolkit"])
+    return int(update[1]) if update else int(plain[1]) if plain else 0
 
 
 def right_driver(wish: Wish, labels: dict[str, str]) -> bool:
