@@ -9,7 +9,8 @@ from app.placement.engine import judge_class
 from app.policy.demand import Demand
 from app.policy.load import PolicySet
 from tests.builders import demand, gpus, knowledge, pod, policies, policy
-from tests.placement.twin import Wish, could_serve, facts
+from tests.placement.twin import Wish, could_serve
+from tests.placement.twin_cuda import facts
 
 SEED = 20261121
 WORDS = [
