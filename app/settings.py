@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 Role = Literal["all", "admission", "extender"]
+Recount = Literal["auto", "true", "false"]
+FilterAnswer = Literal["all", "best"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Settings:
     cert: Path | None = None
     key: Path | None = None
     """Your own certificate and key; both or none."""
-    recount: Literal["auto", "true", "false"] = "auto"
-    filter_answer: Literal["all", "best"] = "all"
+    recount: Recount = "auto"
+    filter_answer: FilterAnswer = "all"
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
     log_json: bool = True

@@ -4,7 +4,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 import uvloop
@@ -14,7 +14,7 @@ from app.errors import BadInput
 from app.logs import start_logging
 from app.service import Usher, build, settle
 from app.serving import Addresses, Listeners
-from app.settings import Settings
+from app.settings import FilterAnswer, Recount, Role, Settings
 
 POD_TO_TRY = {
     "metadata": {"annotations": {"gpu-usher.io/products": "A10"}},
@@ -67,7 +67,7 @@ def serve(
         snapshots=tuple(snapshot or ()),
         policies=policies,
         knowledge=knowledge,
-        role=_one_of(role, ("all", "admission", "extender"), "--role"),  # type: ignore[arg-type]
+        role=_one_of(role, get_args(Role), "--role"),
         host=host,
         port=port,
         ops_port=ops_port,
@@ -75,8 +75,8 @@ def serve(
         certs=certs,
         cert=cert,
         key=key,
-        recount=_one_of(recount, ("auto", "true", "false"), "--recount"),  # type: ignore[arg-type]
-        filter_answer=_one_of(filter_answer, ("all", "best"), "--filter-answer"),  # type: ignore[arg-type]
+        recount=_one_of(recount, get_args(Recount), "--recount"),
+        filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
         shadow=shadow,
         log_json=not sys.stderr.isatty() and not demo,
     )
@@ -123,7 +123,7 @@ def announce(usher: Usher, addresses: Addresses) -> None:
         console.print(f"  curl -s {people}/explain -d '{json.dumps(POD_TO_TRY)}'", markup=False)
 
 
-def _one_of(value: str, choices: tuple[str, ...], flag: str) -> str:
+def _one_of(value: str, choices: tuple[Any, ...], flag: str) -> Any:
     if value not in choices:
         raise BadInput(f"{flag}: got {value[:40]!r}, wants {' or '.join(choices)}")
     return value

@@ -14,6 +14,7 @@ POLICIES = Path(__file__).parents[2] / "policies"
 
 
 def test_published_schema_is_the_one_in_force() -> None:
+    """F74, F75: what editors complete and check is what the service reads."""
     expected = schema_text()
 
     published = (POLICIES / "schema" / "gpupolicy.json").read_text("utf-8")
