@@ -203,3 +203,10 @@ def test_integer_of_any_size_is_an_amount(amount: int) -> None:
     found = read_pod(pod({"name": "a", "resources": {"limits": {GPU: amount}}})).amount(GPU)
 
     assert found == 2**63 - 1
+
+
+def test_pod_level_resources_hold_no_extended_ones() -> None:
+    """F17: spec.resources takes cpu, memory and hugepages alone (facts: k8s rules, pod-level)."""
+    document = pod(gpus(1), resources={"limits": {"cpu": "8", "nvidia.com/gpu": "5"}})
+
+    assert read_pod(document).amount("nvidia.com/gpu") == 1
