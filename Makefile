@@ -38,7 +38,7 @@ check: $(STAMP) ## what must pass at each commit: format, lint, types, layers, t
 	@$(BIN)/ruff check app tests
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -m "not long"
+	@$(MAKE) --no-print-directory test
 
 format: $(STAMP) ## format, and fix what can be fixed by itself
 	@$(BIN)/ruff format app tests

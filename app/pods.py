@@ -83,11 +83,6 @@ class Container:
     requests: Mapping[str, Fraction]
     limits: Mapping[str, Fraction]
 
-    @property
-    def pointer(self) -> str:
-        """The container's JSON Pointer below the Pod."""
-        return f"/spec/{self.list_name}/{self.index}"
-
     def asks(self, resource: str) -> Fraction:
         """Say how much it asks: the request, or the limit where only that is set (API defaulting)."""
         return self.requests.get(resource, self.limits.get(resource, Fraction(0)))

@@ -16,8 +16,6 @@ from app.knowledge.cuda import Accept
 from app.quantity import parse_mib
 from app.versions import parse_minimum
 
-API_VERSION = "gpu-usher.io/v1alpha1"
-
 
 class Action(Enum):
     """What a policy does about what it finds; the order is from mild to strict."""

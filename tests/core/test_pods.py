@@ -103,7 +103,7 @@ def test_containers_that_ask_for_gpus_are_found_wherever_they_stand() -> None:
 
     found = gpu_containers(read_pod(document), [GPU, SLICE])
 
-    assert [each.pointer for each in found] == ["/spec/initContainers/0", "/spec/containers/0"]
+    assert [(each.list_name, each.index) for each in found] == [("initContainers", 0), ("containers", 0)]
 
 
 @pytest.mark.parametrize(
