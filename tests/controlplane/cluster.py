@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A control plane on loopback: each part its own process, so that each can be stopped and started again.
+
+There is no kubelet: nodes are objects that the tests create, bound pods stay Pending, and `Kubelets` (fleet.py)
+lets deleted ones go. Hence no controller that judges nodes by their heartbeat runs.
+"""
+
+import datetime as dt
+import json
+import shutil
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from app.certificates import issue_if_needed
+from tests.controlplane.binaries import Binaries
+from tests.controlplane.kubectl import Api, Kubectl
+from tests.controlplane.processes import Process, free_port, wait_until
+
+START_SECONDS = 90
+"""Bound on each part's start; kube-apiserver takes some 6 s here."""
+CONTROLLERS = (
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "replicaset-controller",
+    "resourceclaim-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+)
+TOKENS = {
+    "admin": ("admin", "system:masters"),
+    "scheduler": ("system:kube-scheduler", ""),
+    "gpu-usher": ("system:serviceaccount:gpu-usher:gpu-usher", "system:serviceaccounts"),
+}
+"""Token (name-token) → user and group. Ours is the identity of deploy/: the RBAC there is what it may do."""
+
+
+class ControlPlane:
+    """etcd and kube-apiserver, and on demand the controllers and a scheduler."""
+
+    def __init__(self, binaries: Binaries, folder: Path, controllers: bool = True) -> None:
+        self.folder = folder
+        self._binaries = binaries
+        self._processes: dict[str, Process] = {}
+        self._etcd_url = f"http://127.0.0.1:{free_port()}"
+        self._port = free_port()
+        self.url = f"https://127.0.0.1:{self._port}"
+        self._prepare()
+        self.start_etcd()
+        self.start_apiserver(controllers)
+        self.api = Api(self.url, self.ca, "admin-token")
+        self.kubectl = Kubectl(binaries.command("kubectl"), self.kubeconfig("admin"))
+        if controllers:
+            self._start("kube-controller-manager", self._controller_flags())
+            wait_until("the default service account is made", self._has_service_account, START_SECONDS)
+
+    def _prepare(self) -> None:
+        self.ca = issue_if_needed(self.folder / "pki", dt.datetime.now(dt.UTC)).ca or Path()
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        (self.folder / "sa.key").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.TraditionalOpenSSL,
+                serialization.NoEncryption(),
+            )
+        )
+        rows = [f'{name}-token,{user},{name},"{group}"' for name, (user, group) in TOKENS.items()]
+        (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n", "utf-8")
+
+    def kubeconfig(self, token: str) -> Path:
+        """Write a kubeconfig for one of TOKENS."""
+        path = self.folder / f"{token}.kubeconfig"
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "e2e", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
+            "users": [{"name": token, "user": {"token": f"{token}-token"}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": token}}],
+            "current-context": "e2e",
+        }
+        path.write_text(json.dumps(document), "utf-8")
+        return path
+
+    def start_etcd(self) -> None:
+        """Start etcd on its data, new or as left."""
+        peer = f"http://127.0.0.1:{free_port()}"
+        flags = {
+            "data-dir": str(self.folder / "etcd"),
+            "listen-client-urls": self._etcd_url,
+            "advertise-client-urls": self._etcd_url,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            "unsafe-no-fsync": "true",
+            "log-level": "warn",
+        }
+        process = self._start("etcd", flags)
+        healthy = f"{self._etcd_url}/health"
+        wait_until("etcd is healthy", lambda: _get(healthy).status_code == 200, START_SECONDS, process)
+
+    def start_apiserver(self, service_accounts: bool = True) -> None:
+        """Start kube-apiserver, and wait until it says it is ready."""
+        off = ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
+        pki = self.folder / "pki"
+        flags = {
+            "etcd-servers": self._etcd_url,
+            "bind-address": "127.0.0.1",
+            "secure-port": str(self._port),
+            "tls-cert-file": str(pki / "tls.crt"),
+            "tls-private-key-file": str(pki / "tls.key"),
+            "token-auth-file": str(self.folder / "tokens.csv"),
+            "authorization-mode": "RBAC",
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-account-key-file": str(self.folder / "sa.key"),
+            "service-account-signing-key-file": str(self.folder / "sa.key"),
+            "service-cluster-ip-range": "10.0.0.0/24",
+            "disable-admission-plugins": ",".join(off),
+            "max-requests-inflight": "3000",
+            "max-mutating-requests-inflight": "1000",
+            "runtime-config": "resource.k8s.io/v1=true",
+        }
+        process = self._start("kube-apiserver", flags)
+        context = ssl.create_default_context(cafile=str(self.ca))
+        ready = f"{self.url}/readyz"
+        wait_until("kube-apiserver is ready", lambda: _get(ready, context).status_code == 200, START_SECONDS, process)
+
+    def _controller_flags(self) -> dict[str, str]:
+        return {
+            "kubeconfig": str(self.kubeconfig("admin")),
+            "controllers": ",".join(CONTROLLERS),
+            "service-account-private-key-file": str(self.folder / "sa.key"),
+            "root-ca-file": str(self.ca),
+            "leader-elect": "false",
+            "bind-address": "127.0.0.1",
+            "secure-port": str(free_port()),
+            "kube-api-qps": "500",
+            "kube-api-burst": "1000",
+        }
+
+    def start_scheduler(self, configuration: Mapping[str, Any], name: str = "kube-scheduler") -> "Scheduler":
+        """Start kube-scheduler with a KubeSchedulerConfiguration; its client settings are filled in."""
+        document = {
+            **configuration,
+            "clientConnection": {"kubeconfig": str(self.kubeconfig("scheduler")), "qps": 5000, "burst": 5000},
+            "leaderElection": {"leaderElect": False},
+        }
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(document), "utf-8")
+        port = free_port()
+        flags = {
+            "config": str(path),
+            "bind-address": "127.0.0.1",
+            "secure-port": str(port),
+            "tls-cert-file": str(self.folder / "pki" / "tls.crt"),
+            "tls-private-key-file": str(self.folder / "pki" / "tls.key"),
+            "authorization-always-allow-paths": "/metrics,/healthz,/readyz,/livez",
+            "v": "2",
+        }
+        process = self._start(name, flags, "kube-scheduler")
+        scheduler = Scheduler(process, f"https://127.0.0.1:{port}", self.ca)
+        wait_until(f"{name} is ready", scheduler.ready, START_SECONDS, process)
+        return scheduler
+
+    def _start(self, name: str, flags: Mapping[str, str], program: str | None = None) -> Process:
+        command = [*self._binaries.command(program or name), *(f"--{key}={value}" for key, value in flags.items())]
+        self._processes[name] = Process(name, command, self.folder / f"{name}.log")
+        return self._processes[name]
+
+    def stop(self, name: str) -> None:
+        """Stop one part."""
+        self._processes.pop(name).stop()
+
+    def close(self) -> None:
+        """Stop all parts, those that lean on others first."""
+        self.api.client.close()
+        for name in reversed(list(self._processes)):
+            self.stop(name)
+
+    def _has_service_account(self) -> bool:
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        return self.api.client.get(path).status_code == 200
+
+
+class Scheduler:
+    """A running kube-scheduler."""
+
+    def __init__(self, process: Process, url: str, ca: Path) -> None:
+        self.process = process
+        self._url = url
+        self._context = ssl.create_default_context(cafile=str(ca))
+
+    def ready(self) -> bool:
+        """Tell whether its caches are filled."""
+        return _get(f"{self._url}/readyz", self._context).status_code == 200
+
+    def metrics(self) -> str:
+        """Scrape it."""
+        return _get(f"{self._url}/metrics", self._context).text
+
+
+def _get(url: str, context: ssl.SSLContext | None = None) -> httpx.Response:
+    try:
+        return httpx.get(url, verify=context or True, trust_env=False, timeout=5)
+    except httpx.HTTPError as error:
+        raise ConnectionError(str(error)) from error
+
+
+@contextmanager
+def control_plane(binaries: Binaries, controllers: bool = True) -> Iterator[ControlPlane]:
+    """Run a control plane as long as the block lasts; its folder goes with it, unless it fails."""
+    folder = Path(tempfile.mkdtemp(prefix="gpu-usher-e2e-"))
+    plane = ControlPlane(binaries, folder, controllers)
+    try:
+        yield plane
+    finally:
+        plane.close()
+        shutil.rmtree(folder, ignore_errors=True)

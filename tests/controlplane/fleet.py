@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes as objects, and what stands in for their kubelets."""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.builders import node_document
+from tests.controlplane.kubectl import Api, Object
+
+KUBELET_SECONDS = 0.2
+ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+
+
+def node_object(
+    name: str,
+    product: str | None = "NVIDIA-H100-80GB-HBM3",
+    driver: str | None = "570.124.06",
+    offers: Mapping[str, int] | None = None,
+    **more: Any,
+) -> Object:
+    """Make a Ready node that the API server takes; arguments as `node_document`."""
+    return registered(node_document(name, product, driver, offers, **more))
+
+
+def registered(document: Object) -> Object:
+    """Add to a node what a kubelet reports besides its GPUs."""
+    status = document.get("status") or {}
+    allocatable = {**ROOM, **(status.get("allocatable") or {})}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    metadata = dict(document["metadata"])
+    labels = {"kubernetes.io/hostname": metadata["name"], **(metadata.get("labels") or {})}
+    return {
+        **document,
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {**metadata, "labels": labels},
+        "status": {**status, "allocatable": allocatable, "capacity": allocatable, "conditions": [ready]},
+    }
+
+
+def add_nodes(api: Api, documents: Iterable[Object]) -> None:
+    """Register nodes."""
+    api.create_all("/api/v1/nodes", documents)
+
+
+@contextmanager
+def kubelets(api: Api) -> Iterator[None]:
+    """Let go of deleted pods that are bound to a node, as their kubelets would, while the block lasts."""
+    stop = threading.Event()
+    own = Api.like(api)
+
+    def work() -> None:
+        while not stop.wait(KUBELET_SECONDS):
+            for pod in own.items("/api/v1/pods"):
+                if pod["metadata"].get("deletionTimestamp") and pod["spec"].get("nodeName"):
+                    own.delete(pod_path(pod))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+        own.client.close()
+
+
+def pod_path(pod: Object) -> str:
+    """Give the path of a pod."""
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

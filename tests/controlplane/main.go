@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command controlplane is the real control plane in one binary: its first argument says which part runs.
+//
+// One link instead of five keeps the cold build short; the parts themselves are upstream's, unchanged.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+)
+
+var parts = map[string]func() *cobra.Command{
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubectl":                 cmd.NewDefaultKubectlCommand,
+}
+
+func main() {
+	part := ""
+	if len(os.Args) > 1 {
+		part = os.Args[1]
+	}
+	os.Args = append([]string{part}, os.Args[min(2, len(os.Args)):]...)
+	if part == "etcd" {
+		etcdmain.Main(os.Args)
+		return
+	}
+	command, known := parts[part]
+	if !known {
+		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubectl\n", part)
+		os.Exit(2)
+	}
+	os.Exit(cli.Run(command()))
+}

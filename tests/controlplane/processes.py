@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes of the tests: started with a log of their own, waited for within bounds, stopped by pid."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+STOP_SECONDS = 20
+POLL_SECONDS = 0.05
+
+
+class Process:
+    """One running program. `log` holds its output."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        self._output = log.open("ab")
+        self._child = subprocess.Popen(
+            command,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._child.poll() is None
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end, wait, and kill it if it does not; gives the exit code."""
+        if self.running:
+            self._child.send_signal(number)
+        try:
+            code = self._child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            code = self._child.wait(STOP_SECONDS)
+        self._output.close()
+        return code
+
+    def tail(self, lines: int = 15) -> str:
+        """Give the last lines of its output."""
+        text = self.log.read_text("utf-8", "replace").splitlines()
+        return "\n".join(text[-lines:])
+
+    def cpu_seconds(self) -> float:
+        """Give the CPU time it has used, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """Find a port on loopback that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def wait_until(what: str, true: Callable[[], object], seconds: float, process: Process | None = None) -> None:
+    """Wait until a question is answered with yes; an exception of a connection counts as no.
+
+    Raises AssertionError saying what did not come about, with the last words of the process.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, ConnectionError):
+            if true():
+                return
+        if process is not None and not process.running:
+            break
+        time.sleep(POLL_SECONDS)
+    words = f"\n{process.name}:\n{process.tail()}" if process is not None else ""
+    raise AssertionError(f"not within {seconds:g} s: {what}{words}")
