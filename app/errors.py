@@ -9,6 +9,7 @@ UsherError
 │   ├── PolicyError         a policy document, with file:line:column
 │   ├── SnapshotError       a `kubectl get -o json` file
 │   └── WireError           a request body; carries the HTTP status it is answered with
+├── ApiError            the API server did not give what was asked; carries its HTTP status
 ├── KnowledgeError      a fact table that does not fit its loader: our bug, or the operator's override
 └── CertificateError    no usable certificate: there is no start without one
 """
@@ -50,6 +51,14 @@ class WireError(BadInput):
     """A request body that is answered with an HTTP error instead of a decision."""
 
     def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiError(UsherError):
+    """The API server's refusal, or none at all. `status`: HTTP's; None where no answer came."""
+
+    def __init__(self, status: int | None, message: str) -> None:
         super().__init__(message)
         self.status = status
 

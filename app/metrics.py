@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics. Labels come from closed sets: verbs, outcomes, reason codes; never a pod's or node's name."""
 
+from typing import TypeVar
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from app.policy.load import PolicySet
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds; the API server's own start at 5 ms, too coarse for us (MET-03)."""
+
+M = TypeVar("M", Counter, Gauge)
 
 
 class Metrics:
@@ -48,6 +52,19 @@ class Metrics:
             registry=self.registry,
         )
         self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
+        self.cache_age = self._by_kind(Gauge, "gpu_usher_cache_age_seconds", "Since the last event or bookmark")
+        self.cache_objects = self._by_kind(Gauge, "gpu_usher_cache_objects", "Objects known")
+        self.cache_drift = self._by_kind(Gauge, "gpu_usher_cache_drift_objects", "Differing from the last check's list")
+        self.relists = self._by_kind(Counter, "gpu_usher_relists_total", "Whole lists read")
+        self.unreadable = self._by_kind(Counter, "gpu_usher_unreadable_objects_total", "Objects that cannot be read")
+        self.watch_restarts = Counter(
+            "gpu_usher_watch_restarts_total", "Ends of a watch", ("kind", "reason"), registry=self.registry
+        )
+        self.view_behind = Counter(
+            "gpu_usher_view_behind_total",
+            "Nodes that the scheduler counts as free and our view does not yet",
+            registry=self.registry,
+        )
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
         self.policy_loads = Counter(
             "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
@@ -58,6 +75,9 @@ class Metrics:
         self.expired_exceptions = Gauge(
             "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
         )
+
+    def _by_kind(self, metric: type[M], name: str, words: str) -> M:
+        return metric(name, words, ("kind",), registry=self.registry)
 
     def policies_loaded(self, policies: PolicySet, error: str | None) -> None:
         """Note an attempt to load the policies; `error` is None where they were taken."""

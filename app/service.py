@@ -11,13 +11,16 @@ from typing import Any
 from app import __version__
 from app.admission.review import Setting
 from app.certificates import Certificates, Pair, issue_if_needed
+from app.cluster.access import find_cluster
+from app.cluster.apiserver import ApiServer
 from app.cluster.appraisal import Appraisal, Appraisals
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policies import PolicyBook
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
-from app.errors import BadInput
+from app.metrics import Metrics
 from app.nodes import Node
 from app.pods import PREFIX, Pod, read_pod
 from app.policy.demand import Demand
@@ -31,7 +34,6 @@ HEARTBEAT_LIMIT_SECONDS = 10.0
 """INTERFACES §2, /livez."""
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 """Kinds that a snapshot of a GPU cluster has; one without them was taken with too few words after `kubectl get`."""
-NOT_SYNCED = "gpu-usher: not synced yet"
 
 
 class Usher:
@@ -42,8 +44,10 @@ class Usher:
         self.certificates = certificates
         self.state = state
         self.book = book
+        self.metrics = Metrics()
         self.draining = False
         self.synced = False
+        self.cluster: LiveCluster | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
@@ -103,6 +107,8 @@ class Usher:
 
     def unready(self) -> str | None:
         """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        if self.cluster is not None:
+            return self.cluster.unready()
         return None if self.synced else NOT_SYNCED
 
     def alive(self) -> bool:
@@ -112,9 +118,9 @@ class Usher:
     def health(self) -> dict[str, Any]:
         """Give the body of /readyz (INTERFACES §2)."""
         in_date = self.certificates.in_date(now())
-        caches_needed = self.settings.role != "admission"
+        synced = self.cluster.synced if self.cluster is not None else self.synced
         return {
-            "ready": in_date and not self.draining and (self.synced or not caches_needed),
+            "ready": in_date and not self.draining and (synced or self.settings.role == "admission"),
             "policies": {
                 "loaded": len(self.policies.policies),
                 "hash": self.policies.hash[:12],
@@ -124,15 +130,14 @@ class Usher:
                 "in_date": in_date,
                 "expires": f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}",
             },
-            "caches": {
-                "nodes": {
-                    "synced": self.synced,
-                    "objects": len(self.state.nodes),
-                    "age_seconds": int(time.monotonic() - self.filled),
-                }
-            },
+            "caches": self.cluster.health() if self.cluster is not None else {"nodes": self._filled()},
             "draining": self.draining,
         }
+
+    def _filled(self) -> dict[str, Any]:
+        """Say how old a demo fleet or a snapshot is."""
+        age = int(time.monotonic() - self.filled)
+        return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": age}
 
     def status(self) -> dict[str, Any]:
         """Give the body of /statusz."""
@@ -201,7 +206,12 @@ def build(settings: Settings) -> Usher:
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now())
     usher = Usher(settings, certificates, State(knowledge), book)
-    fill_state(usher)
+    if settings.live:
+        server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
+        usher.cluster = LiveCluster(server, usher.state, book, usher.metrics, settings.namespace, settle)
+    else:
+        fill_state(usher)
+        settle()
     return usher
 
 
@@ -224,19 +234,16 @@ def serving_pair(settings: Settings) -> Pair:
     return issue_if_needed(Path(settings.certs), now())
 
 
-def fill_state(usher: Usher) -> dict[str, int]:
-    """Fold the demo fleet or the snapshots in; gives the count of each kind.
+def fill_state(usher: Usher) -> None:
+    """Fold the demo fleet or the snapshots in, and note which kinds were not there.
 
-    Raises SnapshotError, MalformedPod, BadInput.
+    Raises SnapshotError, MalformedPod.
     """
     settings = usher.settings
     if settings.demo:
         objects = demo_fleet()
-    elif settings.snapshots:
-        objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
     else:
-        raise BadInput("serve: following a live cluster is not built yet, wants --demo or --snapshot FILE")
+        objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
     counts = fill(usher.state, objects)
     usher.absent = tuple(kind for kind in ALWAYS_PRESENT if not counts[kind])
     usher.synced, usher.filled = True, time.monotonic()
-    return counts

@@ -20,7 +20,6 @@ from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
 from app.errors import BadInput, CertificateError
 from app.logs import event
-from app.metrics import Metrics
 from app.service import Usher, now
 
 KEEP_ALIVE_SECONDS = 90
@@ -53,7 +52,7 @@ class Listeners:
 
     def __init__(self, usher: Usher) -> None:
         self._usher = usher
-        self._metrics = Metrics()
+        self._metrics = usher.metrics
         self._metrics.policies_loaded(usher.policies, None)
         self._stop = asyncio.Event()
         settings = usher.settings
@@ -84,7 +83,9 @@ class Listeners:
         async with asyncio.TaskGroup() as tasks:
             for server, sockets in servers:
                 tasks.create_task(server.serve(sockets))
-            loops = (self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard))
+            loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
+            if self._usher.cluster is not None:
+                loops.append(self._usher.cluster.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
             for task in background:
@@ -104,6 +105,8 @@ class Listeners:
         while True:
             self._usher.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._usher.nodes))
+            if self._usher.cluster is not None:
+                self._usher.cluster.measure()
             if self._usher.book.turn_page():
                 event("policies of a new day", hash=self._usher.policies.hash[:12])
             self._metrics.expired_exceptions.set(len(self._usher.book.expired()))

@@ -23,7 +23,13 @@ class Settings:
     knowledge: Path | None = None
     """Directory of your own fact tables, laid over the shipped ones."""
     role: Role = "all"
-    host: str = "127.0.0.1"
+    kubeconfig: Path | None = None
+    context: str | None = None
+    """How to reach a live cluster; without both: our pod's service account, else the user's own kubeconfig."""
+    namespace: str = "gpu-usher"
+    """Our own, where policies may be kept in ConfigMaps."""
+    listen: str | None = None
+    """Address of the TLS and operations listeners; None: loopback, or every address where a live cluster calls."""
     port: int = 8443
     ops_port: int = 8080
     ui_address: str = "127.0.0.1:8081"
@@ -40,9 +46,19 @@ class Settings:
     log_json: bool = True
 
     @property
+    def live(self) -> bool:
+        """Tell whether a live cluster is followed."""
+        return not self.demo and not self.snapshots
+
+    @property
+    def host(self) -> str:
+        """Give the address of the TLS and operations listeners."""
+        return self.listen or ("::" if self.live else "127.0.0.1")
+
+    @property
     def recounting(self) -> bool:
         """Tell whether filter repeats the scheduler's counts: yes where no live scheduler has counted."""
-        return self.recount == "true" or (self.recount == "auto" and (self.demo or bool(self.snapshots)))
+        return self.recount == "true" or (self.recount == "auto" and not self.live)
 
     @property
     def own_certificate(self) -> tuple[Path, Path] | None:

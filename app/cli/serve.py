@@ -12,7 +12,7 @@ from rich.console import Console
 
 from app.errors import BadInput
 from app.logs import start_logging
-from app.service import Usher, build, settle
+from app.service import Usher, build
 from app.serving import Addresses, Listeners
 from app.settings import FilterAnswer, Recount, Role, Settings
 
@@ -48,7 +48,14 @@ def serve(
         Path | None, _flag("Directory of your own fact tables, laid over the shipped ones.", "knowledge")
     ] = None,
     role: Annotated[str, _flag("all, admission or extender.", "role")] = "all",
-    host: Annotated[str, _flag("Address of the TLS and operations listeners.", "host")] = "127.0.0.1",
+    kubeconfig: Annotated[
+        Path | None, _flag("Follow the cluster of this kubeconfig; in a pod its service account does.", "kubeconfig")
+    ] = None,
+    context: Annotated[str | None, _flag("Context of the kubeconfig; its current one by default.", "context")] = None,
+    namespace: Annotated[str, _flag("Our own namespace, for policies in ConfigMaps.", "namespace")] = "gpu-usher",
+    host: Annotated[
+        str | None, _flag("Address of the TLS and operations listeners; loopback, or :: with a live cluster.", "host")
+    ] = None,
     port: Annotated[int, _flag("Port of the TLS listener.", "port")] = 8443,
     ops_port: Annotated[int, _flag("Port of the operations listener.", "ops-port")] = 8080,
     ui_address: Annotated[str, _flag("Address of the people listener, or off.", "ui-address")] = "127.0.0.1:8081",
@@ -61,14 +68,17 @@ def serve(
         str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
     ] = "all",
 ) -> None:
-    """Serve admission and scheduling, from the demo fleet or a snapshot."""
+    """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
     settings = Settings(
         demo=demo,
         snapshots=tuple(snapshot or ()),
         policies=policies,
         knowledge=knowledge,
         role=_one_of(role, get_args(Role), "--role"),
-        host=host,
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        listen=host,
         port=port,
         ops_port=ops_port,
         ui_address=ui_address,
@@ -88,7 +98,6 @@ def serve(
 def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
     usher = build(settings)
-    settle()
     listener = start_logging(settings.log_json)
     try:
         uvloop.run(_serve(usher))
@@ -108,7 +117,11 @@ def announce(usher: Usher, addresses: Addresses) -> None:
     tls, ops = (f"{host}:{port}" for host, port in (addresses.tls, addresses.ops))
     nodes = usher.nodes.values()
     policies = ", ".join(each.name for each in usher.policies.policies)
-    console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {sum(node.has_gpus for node in nodes)} with GPUs")
+    if usher.cluster is not None:
+        console.print("[bold]gpu-usher[/] is following a live cluster; /readyz says when it is in view")
+    else:
+        gpu_nodes = sum(node.has_gpus for node in nodes)
+        console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {gpu_nodes} with GPUs")
     console.print(f"  policies                  {policies}")
     if usher.absent:
         console.print(f"  [yellow]not in the snapshot       {', '.join(usher.absent)}[/]")
@@ -117,7 +130,9 @@ def announce(usher: Usher, addresses: Addresses) -> None:
     if addresses.people:
         people = f"http://{addresses.people[0]}:{addresses.people[1]}"
         console.print(f"  people                    {people}    a browser; POST /explain /dry-run")
-    console.print("try, in another terminal:\n  make demo")
+    console.print("try, in another terminal:")
+    if usher.settings.demo:
+        console.print("  make demo")
     console.print(f"  curl -s http://{ops}/readyz")
     if addresses.people:
         console.print(f"  curl -s {people}/explain -d '{json.dumps(POD_TO_TRY)}'", markup=False)

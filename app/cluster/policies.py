@@ -9,7 +9,7 @@ besides, because a poll costs a few microseconds and a missed edit costs trust.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,9 @@ class PolicyBook:
         self._directory = directory
         self._knowledge = knowledge
         self._today = today
+        self._sources: dict[str, Mapping[str, str]] = {}
+        self._sources_changed = False
+        self._told = asyncio.Event()
         self.error: str | None = None
         self.loaded = read_policies(directory, knowledge)
         self._day = today()
@@ -49,13 +52,33 @@ class PolicyBook:
     def load(self) -> Taken:
         """Read the directory again; a set with any error leaves the last good one in force."""
         try:
-            loaded = read_policies(self._directory, self._knowledge)
+            loaded = read_policies(self._directory, self._knowledge, self._more())
         except PolicyError as error:
             self.error = str(error)
         else:
             self.error = None
             self._take(loaded)
         return Taken(len(self.loaded.policies), self.current.hash, self.error)
+
+    def put_source(self, name: str, texts: Mapping[str, str]) -> None:
+        """Take in a ConfigMap of policies, new or changed: texts by key; `follow` loads it."""
+        if self._sources.get(name) != texts:
+            self._sources[name] = texts
+            self._tell()
+
+    def drop_source(self, name: str) -> None:
+        """Forget a ConfigMap of policies."""
+        if self._sources.pop(name, None) is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._sources_changed = True
+        self._told.set()
+
+    def _more(self) -> dict[str, str]:
+        """Give the policies of the ConfigMaps, by a name that says where each is kept."""
+        sources = sorted(self._sources.items())
+        return {f"configmap {name}: {key}": text for name, texts in sources for key, text in sorted(texts.items())}
 
     def turn_page(self) -> bool:
         """Apply what a new day brings (enforceFrom, expired exceptions); tells whether the day changed."""
@@ -73,19 +96,18 @@ class PolicyBook:
         self.loaded, self.current = loaded, in_force(loaded, self._day)
 
     async def follow(self, on_load: Callable[[Taken], None]) -> None:
-        """Load again whenever the directory changes, for ever; `on_load` hears of every attempt."""
+        """Load again whenever the directory or a ConfigMap changes, for ever; `on_load` hears of every attempt."""
         seen = fingerprint(self._directory)
-        async for _ in _wakes(self._directory):
+        async for _ in _wakes(self._directory, self._told):
             now = fingerprint(self._directory)
-            if now != seen:
-                seen = now
+            if now != seen or self._sources_changed:
+                seen, self._sources_changed = now, False
                 on_load(self.load())
 
 
-async def _wakes(directory: Path) -> AsyncIterator[None]:
-    """Yield whenever the directory may have changed: told by inotify, or by the clock."""
+async def _wakes(directory: Path, told: asyncio.Event) -> AsyncIterator[None]:
+    """Yield whenever something may have changed: told by inotify or through `told`, or by the clock."""
     stop = asyncio.Event()
-    told = asyncio.Event()
 
     async def listen() -> None:
         async for _ in awatch(directory, stop_event=stop, debounce=50, step=20):

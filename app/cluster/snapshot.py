@@ -70,8 +70,8 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         state.put_pod(pod)
     for namespace in by_kind["Namespace"]:
         state.put_namespace(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
-    if by_kind["RuntimeClass"]:
-        state.runtime_classes = frozenset(map(_name, by_kind["RuntimeClass"]))
+    for runtime_class in by_kind["RuntimeClass"]:
+        state.put_runtime_class(_name(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}
 
 

@@ -54,21 +54,28 @@ class State:
         self._classes: dict[NodeClass, NodeClass] = {}
         self._holdings: dict[str, Holding] = {}
         self._by_node: dict[str, dict[str, Holding]] = {}
-        self._fleet: tuple[int, frozenset[str] | None, Fleet] | None = None
+        self._kin: dict[Kin, int] = {}
+        self._fleet: Fleet | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
         """Take a node in, new or changed.
 
         Raises MalformedPod.
         """
-        node = read_node(document, self.knowledge)
-        self._read[node.name] = node
-        self._renew(node.name)
+        self.take_node(read_node(document, self.knowledge))
+
+    def take_node(self, node: Node) -> None:
+        """Take in a node as read; one that is the very same, a heartbeat, changes nothing."""
+        if self._read.get(node.name) is not node:
+            self._read[node.name] = node
+            self._renew(node.name)
 
     def drop_node(self, name: str) -> None:
         """Forget a node."""
         self._read.pop(name, None)
-        if self.nodes.pop(name, None) is not None:
+        known = self.nodes.pop(name, None)
+        if known is not None:
+            self._recount_kin(known, None)
             self._note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
@@ -80,7 +87,12 @@ class State:
         if holding is None:
             metadata = member(document, "metadata", dict, "") or {}
             self.drop_pod(member(metadata, "uid", str, "metadata.") or "")
-        elif self._holdings.get(holding.uid) != holding:
+        else:
+            self.take_holding(holding)
+
+    def take_holding(self, holding: Holding) -> None:
+        """Take in what a pod holds."""
+        if self._holdings.get(holding.uid) != holding:
             self.drop_pod(holding.uid)
             self._holdings[holding.uid] = holding
             self._by_node.setdefault(holding.node, {})[holding.uid] = holding
@@ -90,7 +102,7 @@ class State:
         """Forget a pod."""
         holding = self._holdings.pop(uid, None)
         if holding is not None:
-            del self._by_node[holding.node][uid]
+            _remove(self._by_node, holding.node, uid)
             self._recount(holding.node)
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
@@ -98,7 +110,10 @@ class State:
 
         Raises MalformedPod.
         """
-        found = read_slice(document)
+        self.take_slice(read_slice(document))
+
+    def take_slice(self, found: ResourceSlice) -> None:
+        """Take in a ResourceSlice as read."""
         self.drop_slice(found.name)
         if found.node is not None:
             self._slices[found.name] = found
@@ -109,7 +124,7 @@ class State:
         """Forget a ResourceSlice."""
         known = self._slices.pop(name, None)
         if known is not None and known.node is not None:
-            del self._slices_of[known.node][name]
+            _remove(self._slices_of, known.node, name)
             self._renew(known.node)
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
@@ -117,16 +132,44 @@ class State:
 
         Raises MalformedPod.
         """
-        name, resource = read_device_class(document)
+        self.take_device_class(*read_device_class(document))
+
+    def take_device_class(self, name: str, resource: str | None) -> None:
+        """Take in which extended resource a DeviceClass serves; None: none."""
+        if self._device_classes.get(name) == resource:
+            return
         self._device_classes.pop(name, None)
         if resource:
             self._device_classes[name] = resource
         for node in self._slices_of:
             self._renew(node)
 
+    def drop_device_class(self, name: str) -> None:
+        """Forget a DeviceClass."""
+        self.take_device_class(name, None)
+
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a namespace's labels in."""
         self.namespaces[name] = labels
+
+    def drop_namespace(self, name: str) -> None:
+        """Forget a namespace."""
+        self.namespaces.pop(name, None)
+
+    def put_runtime_class(self, name: str) -> None:
+        """Take in that a RuntimeClass exists."""
+        self._set_runtime_classes((self.runtime_classes or frozenset()) | {name})
+
+    def drop_runtime_class(self, name: str) -> None:
+        """Forget a RuntimeClass."""
+        self._set_runtime_classes((self.runtime_classes or frozenset()) - {name})
+
+    def runtime_classes_listed(self) -> None:
+        """Note that all RuntimeClasses are known, be it none."""
+        self._set_runtime_classes(self.runtime_classes or frozenset())
+
+    def _set_runtime_classes(self, found: frozenset[str]) -> None:
+        self.runtime_classes, self._fleet = found, None
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Give a namespace's labels; an unknown one has the label that every namespace has."""
@@ -148,14 +191,24 @@ class State:
 
     def fleet(self) -> Fleet:
         """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
-        if self._fleet is None or self._fleet[:2] != (self.generation, self.runtime_classes):
-            kin = {
-                Kin(node.node_class, node.labels.get(PRODUCT), node.taints)
-                for node in self.nodes.values()
-                if node.has_gpus
-            }
-            self._fleet = (self.generation, self.runtime_classes, Fleet(tuple(kin), self.runtime_classes))
-        return self._fleet[2]
+        if self._fleet is None:
+            self._fleet = Fleet(tuple(self._kin), self.runtime_classes)
+        return self._fleet
+
+    def _recount_kin(self, before: Node | None, after: Node | None) -> None:
+        """Count a node under the kind it is now; the sum is made anew only where a kind comes or goes."""
+        left, joined = _kin_of(before), _kin_of(after)
+        if left == joined:
+            return
+        if left is not None:
+            self._kin[left] -= 1
+            if not self._kin[left]:
+                del self._kin[left]
+                self._fleet = None
+        if joined is not None:
+            if joined not in self._kin:
+                self._fleet = None
+            self._kin[joined] = self._kin.get(joined, 0) + 1
 
     def _free(self, node: Node) -> Free:
         used: dict[str, int] = {}
@@ -182,6 +235,9 @@ class State:
         self._set(replace(node, node_class=self.intern(node.node_class), free=free))
 
     def _set(self, node: Node) -> None:
+        known = self.nodes.get(node.name)
+        if known is None or _seen_by_admission(known) != _seen_by_admission(node):
+            self._recount_kin(known, node)
         self.nodes[node.name] = node
         self._note(node.name)
 
@@ -192,6 +248,25 @@ class State:
             kept = self._changes[CHANGES_KEPT // 2 :]
             self._first_change += len(self._changes) - len(kept)
             self._changes = kept
+
+
+def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
+    """Take a key out of its group, and the group with its last key: names of nodes that are gone must not pile up."""
+    del groups[group][key]
+    if not groups[group]:
+        del groups[group]
+
+
+def _seen_by_admission(node: Node) -> tuple[Any, ...]:
+    """Give what a kin rests on; comparing costs three looks at identity where only what pods hold has changed."""
+    return (node.node_class, node.labels, node.taints)
+
+
+def _kin_of(node: Node | None) -> Kin | None:
+    """Say which kind of GPU node it is; None for one without GPUs."""
+    if node is None or not node.has_gpus:
+        return None
+    return Kin(node.node_class, node.labels.get(PRODUCT), node.taints)
 
 
 def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:

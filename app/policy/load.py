@@ -56,13 +56,15 @@ class PolicySet:
 
 
 def load_policies(texts: Mapping[str, str], knowledge: Knowledge, fallback: Policy | None = None) -> PolicySet:
-    """Read every file of a policy source. `fallback`: the policy for pods that none of them is for.
+    """Read every text, by file name. `fallback`: the policy for pods that none of them is for.
+
+    A name that two of them give is an error on the later one.
 
     Raises PolicyError with all problems of all files.
     """
     problems: list[str] = []
     policies: list[Policy] = []
-    for file, text in sorted(texts.items()):
+    for file, text in texts.items():
         try:
             policies.extend(_policies(file, text, knowledge))
         except PolicyError as error:

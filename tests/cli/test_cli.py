@@ -118,7 +118,10 @@ def test_schema_is_what_editors_get() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve"], "wants --demo or --snapshot FILE"),
+        (
+            ["serve", "--kubeconfig", "absent"],
+            "absent: Invalid kube-config file. No configuration found: wants a cluster to follow",
+        ),
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
         (["serve", "--snapshot", "/no/such/file"], "wants a file from kubectl get -o json"),
@@ -169,5 +172,5 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
 
 
 def test_no_source_of_nodes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="wants --demo or --snapshot"):
-        build(Settings(certs=tmp_path))
+    with pytest.raises(BadInput, match="wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot"):
+        build(Settings(kubeconfig=tmp_path / "absent", certs=tmp_path))

@@ -43,9 +43,8 @@ def test_mutation_fails_open_and_validation_fails_closed() -> None:
     """F106, ADM-01, ADM-02, ADM-09."""
     found = {each["name"]: each for each in webhooks()}
 
-    assert {"mutate.gpu-usher.io": "Ignore", "validate.gpu-usher.io": "Fail"} == {
-        name: each["failurePolicy"] for name, each in found.items()
-    }
+    assert found["mutate.gpu-usher.io"]["failurePolicy"] == "Ignore"
+    assert found["validate.gpu-usher.io"]["failurePolicy"] == "Fail"
     assert found["mutate.gpu-usher.io"]["reinvocationPolicy"] == "IfNeeded"
     for each in found.values():
         assert each["sideEffects"] == "None"

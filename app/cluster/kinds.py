@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is watched: for each kind its path, the few fields that are decoded, and where what they say goes.
+
+Only the named fields are decoded (TypedDicts, typed by msgspec), unknown ones are skipped unread: a tenth of the
+CPU and memory of whole objects (OPERATIONS §4.1). A dict with the same fields, from a snapshot, reads the same.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NotRequired, TypedDict, TypeVar
+
+from app.cluster.policies import PolicyBook
+from app.cluster.state import Holding, State, read_holding
+from app.nodes import Node, read_node
+from app.slices import ResourceSlice, read_device_class, read_slice
+
+Fact = TypeVar("Fact")
+POLICY_LABEL = "gpu-usher.io/policy=true"
+DRA_GROUP = "/apis/resource.k8s.io"
+
+
+class Metadata(TypedDict, total=False):
+    """What identifies an object; labels where they matter."""
+
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+
+
+class LabelledMetadata(Metadata, total=False):
+    """Metadata with labels."""
+
+    labels: dict[str, str] | None
+
+
+class NodeSpec(TypedDict, total=False):
+    taints: list[dict[str, Any]] | None
+
+
+class NodeStatus(TypedDict, total=False):
+    allocatable: dict[str, Any] | None
+
+
+class NodeShape(TypedDict):
+    metadata: LabelledMetadata
+    spec: NotRequired[NodeSpec]
+    status: NotRequired[NodeStatus]
+
+
+class ResourcesShape(TypedDict, total=False):
+    requests: dict[str, Any] | None
+    limits: dict[str, Any] | None
+
+
+class ContainerShape(TypedDict, total=False):
+    restartPolicy: str
+    resources: ResourcesShape
+
+
+class PodSpec(TypedDict, total=False):
+    nodeName: str
+    containers: list[ContainerShape] | None
+    initContainers: list[ContainerShape] | None
+
+
+class PodStatus(TypedDict, total=False):
+    phase: str
+
+
+class PodShape(TypedDict):
+    metadata: Metadata
+    spec: NotRequired[PodSpec]
+    status: NotRequired[PodStatus]
+
+
+class NamespaceShape(TypedDict):
+    metadata: LabelledMetadata
+
+
+class NamedShape(TypedDict):
+    metadata: Metadata
+
+
+class ConfigMapShape(TypedDict):
+    metadata: Metadata
+    data: NotRequired[dict[str, str] | None]
+
+
+class SpecShape(TypedDict):
+    """A small object of which the whole spec is read."""
+
+    metadata: Metadata
+    spec: NotRequired[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Fact]):
+    """One watched kind. `name`: plural, the metric label. `needed`: no scheduling answer before it was listed.
+
+    `read` makes of an object what is kept of it (None: nothing but that it exists); `take` and `drop` put that into
+    the index, by the key "namespace/name" (or name) and the UID. `listed` is called once the first list is in.
+    """
+
+    name: str
+    path: str
+    shape: Any
+    read: Callable[[Mapping[str, Any]], Fact]
+    take: Callable[[str, str, Fact], None]
+    drop: Callable[[str, str], None]
+    needed: bool = True
+    selector: str = ""
+    listed: Callable[[], None] = lambda: None
+
+
+def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[Kind[Any], ...]:
+    """List the kinds that every cluster serves. `namespace`: our own, where policies may be kept in ConfigMaps."""
+    return (
+        _nodes(state),
+        _pods(state),
+        Kind("namespaces", "/api/v1/namespaces", NamespaceShape, _labels, _by_key(state.put_namespace),
+             lambda key, _uid: state.drop_namespace(key)),
+        Kind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", NamedShape, _nothing,
+             lambda key, _uid, _fact: state.put_runtime_class(key), lambda key, _uid: state.drop_runtime_class(key),
+             needed=False, listed=state.runtime_classes_listed),
+        Kind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
+             _by_key(book.put_source), lambda key, _uid: book.drop_source(key), needed=False, selector=POLICY_LABEL),
+    )  # fmt: skip
+
+
+def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
+    """List the kinds of dynamic resource allocation, in the version that the API server prefers (F135)."""
+    group = f"{DRA_GROUP}/{version}"
+
+    def take_slice(_key: str, _uid: str, fact: ResourceSlice) -> None:
+        state.take_slice(fact)
+
+    def take_class(_key: str, _uid: str, fact: tuple[str, str | None]) -> None:
+        state.take_device_class(*fact)
+
+    return (
+        Kind("deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, take_class,
+             lambda key, _uid: state.drop_device_class(key), needed=False),
+        Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, take_slice,
+             lambda key, _uid: state.drop_slice(key), needed=False),
+    )  # fmt: skip
+
+
+def _nodes(state: State) -> Kind[Node]:
+    told: dict[str, tuple[tuple[Any, ...], Node]] = {}
+
+    def read(document: Mapping[str, Any]) -> Node:
+        """Read a node; one that says what it said before, a heartbeat, costs a comparison."""
+        name = document["metadata"].get("name", "")
+        says = (document["metadata"].get("labels"), document.get("spec"), document.get("status"))
+        known = told.get(name)
+        if known is not None and known[0] == says:
+            return known[1]
+        node = read_node(document, state.knowledge)
+        told[name] = (says, node)
+        return node
+
+    def drop(key: str, _uid: str) -> None:
+        told.pop(key, None)
+        state.drop_node(key)
+
+    return Kind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
+
+
+def _pods(state: State) -> Kind[Holding | None]:
+    def read(document: Mapping[str, Any]) -> Holding | None:
+        return read_holding(document, state.knowledge)
+
+    def take(_key: str, uid: str, fact: Holding | None) -> None:
+        if fact is None:
+            state.drop_pod(uid)
+        else:
+            state.take_holding(fact)
+
+    return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
+
+
+def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:
+    return lambda key, _uid, fact: put(key, fact)
+
+
+def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
+    return document["metadata"].get("labels") or {}
+
+
+def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
+    return document.get("data") or {}
+
+
+def _nothing(_document: Mapping[str, Any]) -> None:
+    return None

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long runs and checks: thousands of events through broken streams, drift found and mended, credentials renewed."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cluster.access import find_cluster
+from app.cluster.apiserver import ApiServer
+from app.cluster.kinds import core_kinds
+from app.cluster.policies import PolicyBook
+from app.cluster.reflector import Clock, Reflector
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.metrics import Metrics
+from tests.bench.fleet import MAKES, node_name
+from tests.builders import gpus, knowledge, node_document, pod
+from tests.cluster.fake_apiserver import FakeApi, fake_api, served, status, until
+from tests.cluster.test_reflector import Scene, play, thing
+
+NODES = 40
+EVENTS = 20_000
+BREAKS = (5_000, 10_000, 15_000)
+
+
+async def _at_once(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+def reflectors(server: ApiServer, state: State, folder: Path) -> tuple[Reflector, Reflector]:
+    """Make reflectors of nodes and pods on the fake server's two paths."""
+    (folder / "p.yaml").write_text(
+        "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {name: p}\nspec: {}\n"
+    )
+    book = PolicyBook(folder, knowledge(), lambda: "2026-11-21")
+    kinds = {kind.name: kind for kind in core_kinds(state, book, "gpu-usher")}
+    clock = Clock(sleep=_at_once)
+    nodes, pods = (Reflector(kinds[name], server, Metrics(), clock) for name in ("nodes", "pods"))
+    return nodes, pods
+
+
+def summary(state: State) -> dict[str, Any]:
+    """Write down all that decides."""
+    return {name: (node.node_class, dict(node.free.units), node.taints) for name, node in state.nodes.items()}
+
+
+def draw(chance: random.Random, api: dict[str, FakeApi]) -> None:
+    """Let one thing happen in the cluster."""
+    number = chance.randrange(NODES)
+    uid = f"uid-{chance.randrange(600)}"
+    what = chance.random()
+    if what < 0.1:
+        product, driver, amount = chance.choice(MAKES)
+        made = node_document(node_name(number), product, driver, {"nvidia.com/gpu": amount})
+        made["metadata"]["uid"] = node_name(number)
+        api["nodes"].put(made)
+    elif what < 0.12 and node_name(number) in api["nodes"].objects:
+        api["nodes"].delete(node_name(number))
+    elif what < 0.4 and uid in api["pods"].objects:
+        api["pods"].delete(uid)
+    else:
+        made = pod(gpus(chance.randrange(5)), nodeName=node_name(number) if chance.random() < 0.8 else None)
+        made["metadata"] |= {"uid": uid, "name": uid}
+        if made["spec"]["nodeName"] is None:
+            del made["spec"]["nodeName"]
+        made["status"] = {"phase": chance.choice(["Pending", "Running", "Running", "Succeeded", "Failed"])}
+        api["pods"].put(made)
+
+
+def test_twenty_thousand_events_through_three_broken_streams_leave_no_drift(tmp_path: Path) -> None:
+    """CACHE-02, F29: one is answered with 410, the others go on where they stopped."""
+
+    async def run() -> None:
+        api = {"nodes": FakeApi(), "pods": FakeApi()}
+        async with served({f"/api/v1/{name}": each for name, each in api.items()}) as server:
+            state, chance = State(knowledge()), random.Random(4)
+            both = reflectors(server, state, tmp_path)
+            tasks = [asyncio.create_task(each.run()) for each in both]
+            await until("both watch", lambda: all(each.watched for each in api.values()))
+            for count in range(EVENTS):
+                draw(chance, api)
+                if count in BREAKS:
+                    for each in api.values():
+                        each.hang_up()
+                if count == BREAKS[1]:
+                    for each in api.values():
+                        each.compact()
+                if count - 100 in BREAKS:  # a hundred events later
+                    await until("both watch again", lambda: all(each.watched for each in api.values()))
+                if count % 500 == 0:
+                    await asyncio.sleep(0)
+            expected = State(knowledge())
+            fill(expected, [*({**each, "kind": kind} for kind, name in (("Node", "nodes"), ("Pod", "pods"))
+                              for each in api[name].objects.values())])  # fmt: skip
+            await until("the index agrees", lambda: summary(state) == summary(expected))
+
+            assert not any([await each.compare() for each in both])
+            assert not any(task.done() for task in tasks)
+            for task in tasks:
+                task.cancel()
+
+    asyncio.run(run())
+
+
+def test_drift_is_counted_and_mended_by_a_new_list() -> None:
+    """CACHE-10: what a watch lost for good is found by the comparison."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        await scene.agrees()
+        del scene.api.objects["a"]
+        scene.api.objects |= {"b": thing("b", "another"), "c": thing("c")}
+
+        assert await scene.reflector.compare() == 3
+
+        scene.api.say("BOOKMARK", {"metadata": {"resourceVersion": "900"}})
+        await scene.agrees()
+        assert await scene.reflector.compare() == 0
+        assert scene.count("gpu_usher_cache_drift_objects") == 0
+
+    play(test, thing("a"), thing("b"))
+
+
+def test_what_changes_during_the_comparison_is_no_drift() -> None:
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        await scene.agrees()
+
+        def meanwhile(_request: web.Request) -> web.Response:
+            body = {"metadata": {}, "items": [{"metadata": thing("b")["metadata"]}]}
+            scene.reflector.known.pop("a")  # deleted, and told of, after the list was read
+            scene.reflector.known["c"] = "uid-c"
+            return web.json_response(body)
+
+        scene.api.faults.append(meanwhile)
+        assert await scene.reflector.compare() == 0
+
+    play(test, thing("a"), thing("b"))
+
+
+def test_expired_token_is_read_again(tmp_path: Path) -> None:
+    """CACHE-09, fault 9: 401 finds the credentials anew, also where the kubeconfig itself was written again."""
+
+    def write(url: str, token: str) -> Path:
+        document = {
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(document), "utf-8")
+        return path
+
+    async def run() -> None:
+        async with fake_api() as (api, _):
+            api.put(thing("a"))
+            server = ApiServer(find_cluster(write(api.url, "old"), None))
+            scene = Scene(api, server, 120)
+            task = asyncio.create_task(scene.reflector.run())
+            await scene.following()
+            write(api.url, "new")
+            api.faults.append(status(401))
+            api.hang_up()
+            await until("it watches again", lambda: len(api.watches) == 3)
+
+            assert [each["Authorization"] for each in api.headers] == ["Bearer old"] * 3 + ["Bearer new"]
+            task.cancel()
+            await server.close()
+
+    asyncio.run(run())
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2), st.booleans()), max_size=6), max_size=6)
+)
+@settings(max_examples=25)
+def test_any_mix_of_events_and_breaks_ends_with_what_the_server_holds(
+    rounds: list[list[tuple[str, int, bool]]],
+) -> None:
+    """CACHE-02: whatever was missed while the stream was down, by way of a 410 or not."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        for index, changes in enumerate(rounds):
+            for name, uid, alive in changes:
+                if alive:
+                    scene.api.put(thing(name, f"{name}-{uid}", turn=str(index)))
+                elif name in scene.api.objects:
+                    scene.api.delete(name)
+            if index % 2:
+                await scene.agrees()
+                scene.api.faults.append(status(410))
+                scene.api.hang_up()
+                await until("it watches again", lambda: scene.api.watched)
+        await scene.agrees()
+
+        assert scene.reflector.known == {name: each["metadata"]["uid"] for name, each in scene.api.objects.items()}
+
+    play(test, thing("a", "a-0"))
+
+
+def test_policies_of_a_config_map_join_those_of_the_directory(tmp_path: Path) -> None:
+    """INTERFACES §4: one set; a name that two sources give is an error on the later one, and the good set stays."""
+    (tmp_path / "default.yaml").write_text(policy_text("default"), "utf-8")
+    book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21")
+
+    book.put_source("gpu-usher/more", {"team.yaml": policy_text("team")})
+    taken = book.load()
+    assert (taken.error, {each.name for each in book.current.policies}) == (None, {"default", "team"})
+
+    book.put_source("gpu-usher/again", {"x.yaml": policy_text("default")})
+    taken = book.load()
+    assert taken.error is not None
+    assert taken.error.startswith("configmap gpu-usher/again: x.yaml:")
+    assert {each.name for each in book.current.policies} == {"default", "team"}
+
+    book.drop_source("gpu-usher/again")
+    book.drop_source("gpu-usher/more")
+    assert book.load().error is None
+    assert {each.name for each in book.current.policies} == {"default"}
+
+
+def policy_text(name: str) -> str:
+    return f"apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {{name: {name}}}\nspec: {{}}\n"

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reflector against an API server that misbehaves: what it asks, what it keeps, how it recovers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from app.cluster.apiserver import ApiServer
+from app.cluster.kinds import Kind, NamespaceShape
+from app.cluster.reflector import Clock, Reflector
+from app.metrics import Metrics
+from tests.cluster.fake_apiserver import FakeApi, fake_api, status, until
+
+Test = Callable[["Scene"], Awaitable[None]]
+
+
+class Scene:
+    """A fake API server, and a reflector of its things whose index is `index` (labels by key)."""
+
+    def __init__(self, api: FakeApi, server: ApiServer, silence: float) -> None:
+        self.api = api
+        self.index: dict[str, dict[str, str]] = {}
+        self.pauses: list[float] = []
+        self.metrics = Metrics()
+        self.time = 0.0
+        kind: Kind[Any] = Kind(
+            "things",
+            "/things",
+            NamespaceShape,
+            lambda document: document["metadata"].get("labels") or {},
+            lambda key, _uid, labels: self.index.__setitem__(key, labels),
+            lambda key, _uid: self.index.pop(key, None),  # type: ignore[arg-type]
+        )
+        clock = Clock(lambda: self.time, self._pause, lambda: 0.5, silence)
+        self.reflector = Reflector(kind, server, self.metrics, clock)
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.time += seconds
+        await asyncio.sleep(0)
+
+    async def following(self) -> None:
+        """Wait until the reflector has a stream."""
+        await until("it watches", lambda: self.api.watched)
+
+    async def agrees(self) -> None:
+        """Wait until the index is what the API server holds."""
+        await until("the index agrees", lambda: self.index == self.held())
+
+    def held(self) -> dict[str, dict[str, str]]:
+        """What the API server holds."""
+        return {name: each["metadata"].get("labels") or {} for name, each in self.api.objects.items()}
+
+    def count(self, name: str, **labels: str) -> float:
+        """Read a metric."""
+        return self.metrics.registry.get_sample_value(name, {"kind": "things", **labels}) or 0.0
+
+
+def thing(name: str, uid: str = "", **labels: str) -> dict[str, Any]:
+    return {"kind": "Thing", "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": labels}}
+
+
+def play(test: Test, *things: dict[str, Any], silence: float = 120, faults: tuple[Any, ...] = ()) -> None:
+    """Run a test beside a reflector that starts on these things."""
+
+    async def run() -> None:
+        async with fake_api() as (api, server):
+            for each in things:
+                api.put(each)
+            api.faults.extend(faults)
+            scene = Scene(api, server, silence)
+            task = asyncio.create_task(scene.reflector.run())
+            await test(scene)
+            assert not task.done(), task.exception()
+            task.cancel()
+
+    asyncio.run(run())
+
+
+def test_lists_in_pages_and_watches_from_there_with_bookmarks() -> None:
+    """CACHE-01: no resourceVersion on the list, a bounded watch that asks for bookmarks."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        await scene.agrees()
+
+        assert [each.get("limit") for each in scene.api.lists] == ["500", "500", "500"]
+        assert all("resourceVersion" not in each for each in scene.api.lists)
+        [watch] = scene.api.watches
+        assert watch["allowWatchBookmarks"] == "true"
+        assert watch["resourceVersion"] == str(scene.api.version)
+        assert 240 <= int(watch["timeoutSeconds"]) <= 300
+
+    play(test, *(thing(f"t{index}") for index in range(1100)))
+
+
+def test_events_are_folded_in() -> None:
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        scene.api.put(thing("b", colour="blue"))
+        scene.api.put(thing("a", colour="red"))
+        scene.api.delete("b")
+        scene.api.put(thing("c"))
+        await scene.agrees()
+
+        assert scene.index == {"a": {"colour": "red"}, "c": {}}
+        assert scene.reflector.known == {"a": "uid-a", "c": "uid-c"}
+
+    play(test, thing("a"))
+
+
+def test_nothing_of_a_list_counts_before_all_of_it_came() -> None:
+    """Fault 6: page 2 of 3 fails; the whole list is read again."""
+
+    async def test(scene: Scene) -> None:
+        await until("the list failed", lambda: scene.pauses)
+        assert not scene.index
+        assert not scene.reflector.synced
+        await scene.agrees()
+
+        assert len(scene.api.lists) == 2 + 3
+
+    play(test, *(thing(f"t{index}") for index in range(1100)), faults=(None, status(500)))
+
+
+def test_expired_page_token_starts_the_list_again_in_one_piece() -> None:
+    """CACHE-02, third form of 410."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        await scene.agrees()
+
+        assert [each.get("limit") for each in scene.api.lists] == ["500", "500", None]
+        assert not scene.pauses
+
+    play(test, *(thing(f"t{index}") for index in range(1100)), faults=(None, status(410)))
+
+
+async def _told_to_list_again(scene: Scene) -> None:
+    """After a 410: a list again, and only the difference is swapped in; the old index serves until then."""
+    await until("it lists again", lambda: len(scene.api.lists) == 2)
+    await scene.agrees()
+
+    assert scene.count("gpu_usher_watch_restarts_total", reason="gone") == 1
+    assert scene.count("gpu_usher_relists_total") == 2
+
+
+def test_410_as_an_event_lists_again_and_swaps_the_difference() -> None:
+    """CACHE-02, second form of 410."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        del scene.api.objects["a"]
+        scene.api.objects["b"] = thing("b")
+        expired = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "message": "too old"}
+        scene.api.say("ERROR", expired)
+        await _told_to_list_again(scene)
+
+        assert scene.index == {"b": {}}
+
+    play(test, thing("a"))
+
+
+def test_410_as_a_status_lists_again_and_serves_the_old_until_then() -> None:
+    """CACHE-02, first form of 410, fault 4."""
+
+    async def test(scene: Scene) -> None:
+        seen: list[bool] = []
+
+        def look(_request: web.Request) -> None:
+            seen.append("a" in scene.index)
+
+        await scene.following()
+        scene.api.faults.extend([status(410), look])
+        scene.api.hang_up()
+        await _told_to_list_again(scene)
+
+        assert seen == [True]
+
+    play(test, thing("a"))
+
+
+def test_watch_goes_on_from_the_last_bookmark() -> None:
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        scene.api.say("BOOKMARK", {"kind": "Thing", "metadata": {"resourceVersion": "777"}})
+        scene.api.hang_up()
+        await until("it watches again", lambda: len(scene.api.watches) == 2)
+
+        assert scene.api.watches[1]["resourceVersion"] == "777"
+        assert len(scene.api.lists) == 1
+        assert "a" in scene.index
+
+    play(test, thing("a"))
+
+
+def test_silent_stream_is_given_up_and_opened_again() -> None:
+    """CACHE-04, fault 3: a half-open connection says nothing for ever."""
+
+    async def test(scene: Scene) -> None:
+        await until("it watches again", lambda: len(scene.api.watches) >= 2)
+
+        assert scene.count("gpu_usher_watch_restarts_total", reason="connection") >= 1
+        assert len(scene.api.lists) == 1
+
+    play(test, thing("a"), silence=0.05)
+
+
+def test_stream_that_closes_at_once_again_and_again_is_not_hammered() -> None:
+    """Fault 5: the informer of the official package made 3,801 watches in 2 s of this."""
+
+    async def test(scene: Scene) -> None:
+        for count in range(1, 8):
+            await until("it watches", lambda count=count: len(scene.api.watches) == count and scene.api.watched)  # type: ignore[misc]
+            scene.api.hang_up()
+        await until("it paused", lambda: len(scene.pauses) >= 7)
+
+        assert scene.pauses[:7] == [pytest.approx(each) for each in (1.2, 2.4, 4.8, 9.6, 19.2, 30, 30)]
+
+    play(test)
+
+
+def test_line_that_is_no_event_makes_it_list_again() -> None:
+    """Fault 8."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        del scene.api.objects["a"]
+        scene.api.send(b'{"type":"ADDED","obj\n')
+        await until("it lists again", lambda: len(scene.api.lists) == 2)
+        await scene.agrees()
+
+        assert scene.count("gpu_usher_watch_restarts_total", reason="unreadable") == 1
+
+    play(test, thing("a"))
+
+
+@pytest.mark.parametrize(
+    "labels", [5, ["a"], {"a": 1}, {"a": None}, {"a": {"b": "c"}}], ids=["number", "list", "int", "null", "object"]
+)
+def test_object_of_an_odd_shape_is_counted_and_no_longer_trusted(labels: Any) -> None:
+    """Fault 8: the others live on, in the list as in the watch."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        await until("the list is in", lambda: scene.index == {"a": {}, "b": {}})
+        odd = {"kind": "Thing", "metadata": {"name": "a", "uid": "uid-a", "labels": labels}}
+        scene.api.say("MODIFIED", odd)
+        scene.api.put(thing("c"))
+        await until("c is in", lambda: "c" in scene.index)
+
+        assert scene.index == {"b": {}, "c": {}}
+        assert scene.count("gpu_usher_unreadable_objects_total") == 2
+        assert len(scene.api.lists) == 1
+
+    listed = {"kind": "Thing", "metadata": {"name": "z", "uid": "uid-z", "labels": labels}}
+    play(test, thing("a"), thing("b"), listed)
+
+
+def test_unknown_fields_and_null_maps_are_no_trouble() -> None:
+    """Fault 7: newer API servers say more, and Go writes null for an empty map."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        strange = thing("a") | {"spec": {"new": [1, {"deep": None}]}, "status": None, "more": "x"}
+        strange["metadata"] |= {"labels": None, "managedFields": [{"fieldsV1": {}}]}
+        scene.api.put(strange)
+        await until("a is in", lambda: "a" in scene.index)
+
+        assert scene.index == {"a": {}}
+        assert not scene.count("gpu_usher_unreadable_objects_total")
+
+    play(test)
+
+
+def test_late_word_of_a_deletion_does_not_touch_what_was_made_since_under_the_name() -> None:
+    """CACHE-07: deleted by UID."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        scene.api.put(thing("a", "new", colour="red"))
+        scene.api.say("DELETED", thing("a", "old"))
+        scene.api.put(thing("b"))
+        await until("b is in", lambda: "b" in scene.index)
+
+        assert scene.index == {"a": {"colour": "red"}, "b": {}}
+
+    play(test, thing("a", "old"))
+
+
+def test_refused_kind_is_tried_again_at_long_intervals_and_says_why() -> None:
+    async def test(scene: Scene) -> None:
+        await until("it is refused", lambda: scene.reflector.refusal)
+        assert scene.reflector.refusal == "403: no: 403"
+        await scene.following()
+
+        assert scene.reflector.refusal is None
+        assert scene.pauses == [pytest.approx(1.2)]
+
+    play(test, thing("a"), faults=(status(403),))
