@@ -22,7 +22,7 @@ from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.metrics import Metrics
 from app.nodes import Node
-from app.pods import PREFIX, Pod, read_pod
+from app.pods import PREFIX, Pod
 from app.policy.demand import Demand
 from app.policy.load import PolicySet
 from app.policy.match import Ruling, rule_on
@@ -86,19 +86,15 @@ class Usher:
         """Labels of a namespace."""
         return self.state.namespace_labels(name)
 
-    def ruling(self, pod: Mapping[str, Any]) -> Ruling:
-        """Rule on a Pod; pods of one template share a ruling.
-
-        Raises MalformedPod, QuantityError.
-        """
-        facts = read_pod(pod)
-        labels = self.state.namespace_labels(facts.namespace)
-        key = (self.policies.hash, tuple(sorted(labels.items())), _template(facts))
+    def ruling(self, pod: Pod) -> Ruling:
+        """Rule on a Pod; pods of one template share a ruling."""
+        labels = self.state.namespace_labels(pod.namespace)
+        key = (self.policies.hash, tuple(sorted(labels.items())), _template(pod))
         found = self._rulings.get(key)
         if found is None:
             if len(self._rulings) >= RULINGS_KEPT:
                 del self._rulings[next(iter(self._rulings))]
-            found = self._rulings[key] = rule_on(facts, labels, self.policies, self.state.knowledge)
+            found = self._rulings[key] = rule_on(pod, labels, self.policies, self.state.knowledge)
         return found
 
     def appraise(self, demand: Demand) -> Appraisal:

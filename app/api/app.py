@@ -131,6 +131,7 @@ class Desk:
             self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
         event(
             verb,
+            logging.INFO if answered.refused or answered.error else logging.DEBUG,  # all fit: nothing to explain
             pod=answered.pod,
             asked=answered.asked,
             kept=answered.kept,

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from app.admission.review import Setting
 from app.nodes import Node
+from app.pods import Pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.reasons import Code
@@ -70,8 +71,8 @@ class Backend(Protocol):
         """Labels of a namespace."""
         ...
 
-    def ruling(self, pod: Mapping[str, Any]) -> Ruling:
-        """What policies and annotations say about a Pod as the scheduler sends it."""
+    def ruling(self, pod: Pod) -> Ruling:
+        """What policies and annotations say about a Pod."""
         ...
 
     def appraise(self, demand: Demand) -> Appraised:

@@ -7,6 +7,7 @@ No await, no I/O: each verb reads the state as it stands and answers (DESIGN §2
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import compress
 from operator import not_
 from typing import Any
@@ -19,18 +20,22 @@ from app.api.wire import (
     HostPriority,
     decode_extender_args,
     decode_node,
+    decode_pod,
     decode_preemption_args,
     encode,
     member_folded,
 )
-from app.errors import BadInput, MalformedPod, QuantityError, WireError
+from app.errors import BadInput, WireError
 from app.nodes import Node, read_node
 from app.placement.engine import first_in_order, judge, total, wire_scores
 from app.placement.preempt import spare
+from app.pods import Pod
 from app.policy.demand import Demand
-from app.policy.match import Ruling
 from app.reasons import Code, reason
 
+PODS_KEPT = 64
+LARGEST_KEPT_BYTES = 1 << 16
+"""A pod is asked about twice within milliseconds; what is kept of such questions is at most 4 MiB."""
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
 
 
@@ -52,15 +57,16 @@ def filter_nodes(body: bytes, backend: Backend) -> Answer:
     Raises WireError 400.
     """
     args = decode_extender_args(body)
+    pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
-        return Answer(encode({"Error": problem}), _name(args.Pod), error=problem)
-    demand = _ruling(args.Pod, backend).demand
-    if args.NodeNames is not None:
-        return _filter_names(args, args.NodeNames, demand, backend)
-    return _filter_full(args, demand, backend)
+        return Answer(encode({"Error": problem}), name_of(pod), error=problem)
+    demand = backend.ruling(pod).demand
+    names = args.NodeNames
+    filtered = _filter_full(args, demand, backend) if names is None else _filter_names(names, demand, backend)
+    return replace(filtered, pod=name_of(pod))
 
 
-def _filter_names(args: ExtenderArgs, names: list[str], demand: Demand, backend: Backend) -> Answer:
+def _filter_names(names: list[str], demand: Demand, backend: Backend) -> Answer:
     appraised = backend.appraise(demand)
     kept: list[str] = names
     lost: list[str] = []
@@ -75,8 +81,8 @@ def _filter_names(args: ExtenderArgs, names: list[str], demand: Demand, backend:
     counts = Counter([*failed.values(), *unresolvable.values()])
     refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
     if backend.shadow:
-        return _shadowed(args, {"NodeNames": names}, len(names), len(kept), refused)
-    return _filtered(args, {"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
+        return _shadowed({"NodeNames": names}, len(names), len(kept), refused)
+    return _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
 
 
 def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer:
@@ -92,18 +98,17 @@ def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer
     unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
     refused = Counter(each.code for each in refusals.values())
     if backend.shadow:
-        return _shadowed(args, answer, len(nodes), len(kept), refused)
-    return _filtered(args, answer, len(nodes), len(kept), failed, unresolvable, refused)
+        return _shadowed(answer, len(nodes), len(kept), refused)
+    return _filtered(answer, len(nodes), len(kept), failed, unresolvable, refused)
 
 
-def _shadowed(args: ExtenderArgs, answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
+def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
     """Let every node through, and keep the real verdict for the log."""
     body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
-    return Answer(body, _name(args.Pod), asked, kept, refused)
+    return Answer(body, "", asked, kept, refused)
 
 
 def _filtered(
-    args: ExtenderArgs,
     answer: dict[str, Any],
     asked: int,
     kept: int,
@@ -112,7 +117,7 @@ def _filtered(
     refused: Mapping[Code, int],
 ) -> Answer:
     body = encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
-    return Answer(body, _name(args.Pod), asked, kept, refused)
+    return Answer(body, "", asked, kept, refused)
 
 
 def prioritize(body: bytes, backend: Backend) -> Answer:
@@ -121,7 +126,8 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
     Raises WireError 400.
     """
     args = decode_extender_args(body)
-    demand = _ruling(args.Pod, backend).demand
+    pod = read_asked(args.Pod)
+    demand = backend.ruling(pod).demand
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
         totals = backend.appraise(demand).totals(names)
@@ -133,7 +139,7 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
         scores = [0] * len(names)
     else:
         scores = wire_scores(totals, first_in_order(names, totals), demand.ranked)
-    return Answer(encode(list(map(HostPriority, names, scores))), _name(args.Pod), len(names), len(names))
+    return Answer(encode(list(map(HostPriority, names, scores))), name_of(pod), len(names), len(names))
 
 
 def preempt(body: bytes, backend: Backend) -> Answer:
@@ -143,16 +149,17 @@ def preempt(body: bytes, backend: Backend) -> Answer:
     not known: then nothing is evicted.
     """
     args = decode_preemption_args(body)
+    pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
         raise WireError(503, problem)
-    demand = _ruling(args.Pod, backend).demand
+    demand = backend.ruling(pod).demand
     candidates = args.NodeNameToMetaVictims
     if candidates is None:
         candidates = {name: _meta(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
     empty = {name for name, victims in candidates.items() if not member_folded(victims, "Pods")}
     kept = spare(demand, candidates, backend.nodes, empty)
     answer = candidates if backend.shadow else kept
-    return Answer(encode({"NodeNameToMetaVictims": answer}), _name(args.Pod), len(candidates), len(kept))
+    return Answer(encode({"NodeNameToMetaVictims": answer}), name_of(pod), len(candidates), len(kept))
 
 
 def _meta(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,15 +195,18 @@ def _full_nodes(args: ExtenderArgs, backend: Backend) -> tuple[list[msgspec.Raw]
     return raws, nodes
 
 
-def _ruling(pod: Mapping[str, Any] | None, backend: Backend) -> Ruling:
-    try:
-        return backend.ruling(pod or {})
-    except (MalformedPod, QuantityError) as error:
-        raise WireError(400, f"Pod: {error}") from error
+def read_asked(raw: bytes) -> Pod:
+    """Read the pod asked about; prioritize brings the very bytes that filter brought.
+
+    Raises WireError 400.
+    """
+    body = bytes(raw)
+    return _read_small(body) if len(body) <= LARGEST_KEPT_BYTES else decode_pod(body)
 
 
-def _name(pod: Mapping[str, Any] | None) -> str:
-    metadata = (pod or {}).get("metadata")
-    if not isinstance(metadata, dict):
-        return ""
-    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+_read_small = lru_cache(PODS_KEPT)(decode_pod)
+
+
+def name_of(pod: Pod) -> str:
+    """Name a pod for the log."""
+    return f"{pod.namespace}/{pod.name}"

@@ -17,7 +17,7 @@ from app.api.ops import answer_unknown_routes, on_loop
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
 from app.explain.pod import explain
-from app.pods import member
+from app.pods import member, read_pod
 
 JSON = "application/json"
 PAGE_HEADERS = {
@@ -65,7 +65,7 @@ def explain_pod(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]
     """
     verdict = mutate(document, _namespace(document), _labels(document, backend), backend.setting())
     admitted = apply(document, verdict.operations)
-    found = explain(backend.ruling(admitted), backend.nodes.values(), backend.recount)
+    found = explain(backend.ruling(read_pod(admitted)), backend.nodes.values(), backend.recount)
     return {**found, "unsourced": _unsourced(backend), "admission": _said(verdict)}
 
 

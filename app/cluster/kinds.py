@@ -1,97 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is watched: for each kind its path, the few fields that are decoded, and where what they say goes.
-
-Only the named fields are decoded (TypedDicts, typed by msgspec), unknown ones are skipped unread: a tenth of the
-CPU and memory of whole objects (OPERATIONS §4.1). A dict with the same fields, from a snapshot, reads the same.
-"""
+"""What is watched: for each kind its path, the few fields that are decoded, and where what they say goes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NotRequired, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 from app.cluster.policies import PolicyBook
-from app.cluster.state import Holding, State, read_holding
+from app.cluster.state import State
+from app.holdings import FINISHED, Holding, read_holding
 from app.nodes import Node, read_node
+from app.shapes import ConfigMapShape, NamedShape, NamespaceShape, NodeShape, PodShape, SpecShape
 from app.slices import ResourceSlice, read_device_class, read_slice
 
 Fact = TypeVar("Fact")
 POLICY_LABEL = "gpu-usher.io/policy=true"
 DRA_GROUP = "/apis/resource.k8s.io"
-
-
-class Metadata(TypedDict, total=False):
-    """What identifies an object; labels where they matter."""
-
-    name: str
-    namespace: str
-    uid: str
-    resourceVersion: str
-
-
-class LabelledMetadata(Metadata, total=False):
-    """Metadata with labels."""
-
-    labels: dict[str, str] | None
-
-
-class NodeSpec(TypedDict, total=False):
-    taints: list[dict[str, Any]] | None
-
-
-class NodeStatus(TypedDict, total=False):
-    allocatable: dict[str, Any] | None
-
-
-class NodeShape(TypedDict):
-    metadata: LabelledMetadata
-    spec: NotRequired[NodeSpec]
-    status: NotRequired[NodeStatus]
-
-
-class ResourcesShape(TypedDict, total=False):
-    requests: dict[str, Any] | None
-    limits: dict[str, Any] | None
-
-
-class ContainerShape(TypedDict, total=False):
-    restartPolicy: str
-    resources: ResourcesShape
-
-
-class PodSpec(TypedDict, total=False):
-    nodeName: str
-    containers: list[ContainerShape] | None
-    initContainers: list[ContainerShape] | None
-
-
-class PodStatus(TypedDict, total=False):
-    phase: str
-
-
-class PodShape(TypedDict):
-    metadata: Metadata
-    spec: NotRequired[PodSpec]
-    status: NotRequired[PodStatus]
-
-
-class NamespaceShape(TypedDict):
-    metadata: LabelledMetadata
-
-
-class NamedShape(TypedDict):
-    metadata: Metadata
-
-
-class ConfigMapShape(TypedDict):
-    metadata: Metadata
-    data: NotRequired[dict[str, str] | None]
-
-
-class SpecShape(TypedDict):
-    """A small object of which the whole spec is read."""
-
-    metadata: Metadata
-    spec: NotRequired[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +92,11 @@ def _nodes(state: State) -> Kind[Node]:
 
 def _pods(state: State) -> Kind[Holding | None]:
     def read(document: Mapping[str, Any]) -> Holding | None:
+        """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
+        known = state.holding(document["metadata"].get("uid", ""))
+        running = (document.get("status") or {}).get("phase") not in FINISHED
+        if known is not None and running and (document.get("spec") or {}).get("nodeName") == known.node:
+            return known
         return read_holding(document, state.knowledge)
 
     def take(_key: str, uid: str, fact: Holding | None) -> None:

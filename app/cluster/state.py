@@ -6,31 +6,19 @@ await in between; nothing here locks, because nothing else runs meanwhile (DESIG
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from app.admission.case import Fleet, Kin
+from app.holdings import Holding, read_holding
 from app.knowledge.tables import Knowledge
 from app.nodes import PRODUCT, Free, Node, NodeClass, read_node, with_devices
-from app.pods import gpu_amounts, member, read_pod
+from app.pods import member
 from app.slices import ResourceSlice, read_device_class, read_slice
 
 CHANGES_KEPT = 20_000
 """Changed names remembered for readers that catch up; one that is further behind starts over. Four times the
 largest fleet of the budgets (5,000 nodes)."""
-
-FINISHED = {"Succeeded", "Failed"}
-"""Pod phases that hold no device any more; a terminating pod still does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a bound, unfinished pod holds: (GPU resource, units) on a node."""
-
-    uid: str
-    node: str
-    name: str
-    units: tuple[tuple[str, int], ...]
 
 
 class State:
@@ -175,6 +163,10 @@ class State:
         """Give a namespace's labels; an unknown one has the label that every namespace has."""
         return self.namespaces.get(name) or {"kubernetes.io/metadata.name": name}
 
+    def holding(self, uid: str) -> Holding | None:
+        """Say what a pod holds; None if nothing that is known."""
+        return self._holdings.get(uid)
+
     def holdings(self, node: str) -> tuple[Holding, ...]:
         """List what pods hold on a node."""
         return tuple(self._by_node.get(node, {}).values())
@@ -267,16 +259,3 @@ def _kin_of(node: Node | None) -> Kin | None:
     if node is None or not node.has_gpus:
         return None
     return Kin(node.node_class, node.labels.get(PRODUCT), node.taints)
-
-
-def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
-    """Read what a pod holds of GPUs; None if it is not bound, finished, or asks for none.
-
-    Raises MalformedPod, QuantityError.
-    """
-    status = member(document, "status", dict, "") or {}
-    pod = read_pod(document)
-    if pod.node_name is None or member(status, "phase", str, "status.") in FINISHED:
-        return None
-    units = gpu_amounts(pod, knowledge.families.of)
-    return Holding(pod.uid, pod.node_name, f"{pod.namespace}/{pod.name}", units) if units else None

@@ -65,7 +65,8 @@ def draw(chance: random.Random, api: dict[str, FakeApi]) -> None:
     elif what < 0.4 and uid in api["pods"].objects:
         api["pods"].delete(uid)
     else:
-        made = pod(gpus(chance.randrange(5)), nodeName=node_name(number) if chance.random() < 0.8 else None)
+        amount = int(uid.removeprefix("uid-")) % 5  # Kubernetes lets nobody change it later
+        made = pod(gpus(amount), nodeName=node_name(number) if chance.random() < 0.8 else None)
         made["metadata"] |= {"uid": uid, "name": uid}
         if made["spec"]["nodeName"] is None:
             del made["spec"]["nodeName"]

@@ -8,6 +8,7 @@ lets deleted ones go. Hence no controller that judges nodes by their heartbeat r
 import datetime as dt
 import json
 import shutil
+import signal
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -56,8 +57,8 @@ class ControlPlane:
         self._binaries = binaries
         self._processes: dict[str, Process] = {}
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
-        self._port = free_port()
-        self.url = f"https://127.0.0.1:{self._port}"
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
         self._prepare()
         self.start_etcd()
         self.start_apiserver(controllers)
@@ -80,13 +81,14 @@ class ControlPlane:
         rows = [f'{name}-token,{user},{name},"{group}"' for name, (user, group) in TOKENS.items()]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n", "utf-8")
 
-    def kubeconfig(self, token: str) -> Path:
-        """Write a kubeconfig for one of TOKENS."""
-        path = self.folder / f"{token}.kubeconfig"
+    def kubeconfig(self, token: str, port: int | None = None) -> Path:
+        """Write a kubeconfig for one of TOKENS; `port`: of a relay, instead of the API server's own."""
+        path = self.folder / f"{token}{port or ''}.kubeconfig"
+        server = f"https://127.0.0.1:{port or self.port}"
         document = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "e2e", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
+            "clusters": [{"name": "e2e", "cluster": {"server": server, "certificate-authority": str(self.ca)}}],
             "users": [{"name": token, "user": {"token": f"{token}-token"}}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": token}}],
             "current-context": "e2e",
@@ -118,7 +120,7 @@ class ControlPlane:
         flags = {
             "etcd-servers": self._etcd_url,
             "bind-address": "127.0.0.1",
-            "secure-port": str(self._port),
+            "secure-port": str(self.port),
             "tls-cert-file": str(pki / "tls.crt"),
             "tls-private-key-file": str(pki / "tls.key"),
             "token-auth-file": str(self.folder / "tokens.csv"),
@@ -136,6 +138,14 @@ class ControlPlane:
         context = ssl.create_default_context(cafile=str(self.ca))
         ready = f"{self.url}/readyz"
         wait_until("kube-apiserver is ready", lambda: _get(ready, context).status_code == 200, START_SECONDS, process)
+
+    def compact(self) -> None:
+        """Let etcd forget all history, as its owner does every five minutes."""
+        now = httpx.post(f"{self._etcd_url}/v3/kv/range", json={"key": "AA=="}, trust_env=False).json()
+        answer = httpx.post(
+            f"{self._etcd_url}/v3/kv/compaction", json={"revision": now["header"]["revision"]}, trust_env=False
+        )
+        assert answer.status_code == 200, answer.text
 
     def _controller_flags(self) -> dict[str, str]:
         return {
@@ -180,8 +190,8 @@ class ControlPlane:
         return self._processes[name]
 
     def stop(self, name: str) -> None:
-        """Stop one part."""
-        self._processes.pop(name).stop()
+        """Stop one part at once, as a crash does: asked politely, kube-apiserver waits for its watchers to go."""
+        self._processes.pop(name).stop(signal.SIGKILL)
 
     def close(self) -> None:
         """Stop all parts, those that lean on others first."""

@@ -49,13 +49,13 @@ def add_nodes(api: Api, documents: Iterable[Object]) -> None:
 def kubelets(api: Api) -> Iterator[None]:
     """Let go of deleted pods that are bound to a node, as their kubelets would, while the block lasts."""
     stop = threading.Event()
-    own = Api.like(api)
 
     def work() -> None:
-        while not stop.wait(KUBELET_SECONDS):
-            for pod in own.items("/api/v1/pods"):
-                if pod["metadata"].get("deletionTimestamp") and pod["spec"].get("nodeName"):
-                    own.delete(pod_path(pod))
+        with api.like() as own:
+            while not stop.wait(KUBELET_SECONDS):
+                for pod in own.items("/api/v1/pods"):
+                    if pod["metadata"].get("deletionTimestamp") and pod["spec"].get("nodeName"):
+                        own.delete(pod_path(pod))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -64,7 +64,6 @@ def kubelets(api: Api) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(10)
-        own.client.close()
 
 
 def pod_path(pod: Object) -> str:

@@ -4,7 +4,8 @@
 import json
 import ssl
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,12 @@ class Api:
             timeout=60,
         )
 
-    @classmethod
-    def like(cls, other: "Api") -> "Api":
+    @contextmanager
+    def like(self) -> "Iterator[Api]":
         """Open connections of one's own, for another thread."""
-        return cls(*other._made_of)
+        other = Api(*self._made_of)
+        with other.client:
+            yield other
 
     def try_create(self, path: str, document: Object) -> httpx.Response:
         """Post an object, whatever the answer."""

@@ -23,6 +23,7 @@ var parts = map[string]func() *cobra.Command{
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kubectl":                 cmd.NewDefaultKubectlCommand,
+	"noop-extender":           newNoopExtender,
 }
 
 func main() {
@@ -37,7 +38,7 @@ func main() {
 	}
 	command, known := parts[part]
 	if !known {
-		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubectl\n", part)
+		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl or noop-extender\n", part)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))

@@ -19,6 +19,7 @@ from app.explain.cases import (
     rules_touched,
     run_case,
 )
+from app.pods import read_pod
 from app.service import Usher
 from tests.api.client import patch_of, post, reviewed
 from tests.builders import knowledge, policies, policy, review, shipped, usher
@@ -71,7 +72,7 @@ def _placed(pod: dict[str, Any], names: list[str], service: Usher) -> tuple[list
     answer = post("/scheduler/filter", json.dumps({"Pod": pod, "NodeNames": names}).encode(), service).json()
     body = json.dumps({"Pod": pod, "NodeNames": answer["NodeNames"]}).encode()
     scores = post("/scheduler/prioritize", body, service).json()
-    codes = service.appraise(service.ruling(pod).demand).codes
+    codes = service.appraise(service.ruling(read_pod(pod)).demand).codes
     failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
     best = next((each["Host"] for each in scores if each["Score"] == 10), None)
     return answer["NodeNames"], {name: codes[message].name for name, message in failed.items()}, best

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holdings: what a bound, unfinished pod holds of a node's GPUs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.knowledge.tables import Knowledge
+from app.pods import gpu_amounts, member, objects, read_pod
+
+FINISHED = {"Succeeded", "Failed"}
+"""Pod phases that hold no device any more; a terminating pod still does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a bound, unfinished pod holds: (GPU resource, units) on a node."""
+
+    uid: str
+    node: str
+    name: str
+    units: tuple[tuple[str, int], ...]
+
+
+def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
+    """Read what a pod holds of GPUs; None if it is not bound, finished, or asks for none.
+
+    Raises MalformedPod, QuantityError.
+    """
+    status = member(document, "status", dict, "") or {}
+    spec = member(document, "spec", dict, "") or {}
+    node = member(spec, "nodeName", str, "spec.")
+    if node is None or member(status, "phase", str, "status.") in FINISHED or not _names_gpus(spec, knowledge):
+        return None
+    pod = read_pod(document)
+    units = gpu_amounts(pod, knowledge.families.of)
+    return Holding(pod.uid, node, f"{pod.namespace}/{pod.name}", units) if units else None
+
+
+def _names_gpus(spec: Mapping[str, Any], knowledge: Knowledge) -> bool:
+    """Tell whether any container names a GPU resource: most pods of a cluster do not, and are read no further."""
+    for list_name in ("containers", "initContainers"):
+        for index, container in objects(spec, list_name, "spec."):
+            where = f"spec.{list_name}[{index}]."
+            resources = member(container, "resources", dict, where) or {}
+            for kind in ("limits", "requests"):
+                if any(map(knowledge.families.of, member(resources, kind, dict, f"{where}resources.") or ())):
+                    return True
+    return False

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An echo on our stack: decodes what the scheduler sends and sends the names back. What is left is the decision."""
+
+import argparse
+import datetime as dt
+from pathlib import Path
+
+import uvloop
+from fastapi import FastAPI, Request, Response
+
+from app.api.wire import HostPriority, decode_extender_args, encode
+from app.certificates import Certificates, issue_if_needed
+from app.serving import QuietServer, bind, uvicorn_config
+
+
+async def echo_filter(request: Request) -> Response:
+    """Let every node through."""
+    names = decode_extender_args(await request.body()).NodeNames
+    return Response(encode({"NodeNames": names}), media_type="application/json")
+
+
+async def echo_prioritize(request: Request) -> Response:
+    """Score every node 0."""
+    names = decode_extender_args(await request.body()).NodeNames or []
+    return Response(encode([HostPriority(name, 0) for name in names]), media_type="application/json")
+
+
+def create_echo_app() -> FastAPI:
+    """Build the application."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.add_route("/scheduler/filter", echo_filter, methods=["POST"])
+    app.add_route("/scheduler/prioritize", echo_prioritize, methods=["POST"])
+    return app
+
+
+def main() -> None:
+    """Serve on a port of loopback until a signal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--certs", type=Path, required=True)
+    words = parser.parse_args()
+    now = dt.datetime.now(dt.UTC)
+    context = Certificates(issue_if_needed(words.certs, now), now).context
+    sock = bind("127.0.0.1", words.port, "--port")
+    uvloop.run(QuietServer(uvicorn_config(create_echo_app(), sock, context)).serve([sock]))
+
+
+if __name__ == "__main__":
+    main()

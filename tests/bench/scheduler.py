@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make bench-scheduler`: pods a second of a real kube-scheduler, without an extender, with an echo, with ours.
+
+Pods are made first, then the scheduler starts; the clock runs from its first to its last binding. Each round plays
+every variant once, and ratios are taken within a round: absolute figures of a shared machine wander by a third.
+"""
+
+import argparse
+import base64
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.load import add_fleet, add_pods, one_gpu_pods
+from tests.controlplane.binaries import NOOP_EXTENDER, Binaries, find_binaries
+from tests.controlplane.cluster import ControlPlane, Scheduler, control_plane
+from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import Process, free_port, wait_until
+from tests.e2e.stage import serving
+
+LIMIT_SECONDS = 300
+"""Bound on one run."""
+POLL_SECONDS = 0.05
+WHERE = "load"
+VARIANTS = ("none", "Go no-op", "echo", "ours", "echo single", "ours single")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One row of the table. `percentage`: of nodes to score; None: the scheduler's own sampling."""
+
+    nodes: int
+    pods: int
+    percentage: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one variant did in one round. Milliseconds a pod: in the scheduling algorithm; CPU by process."""
+
+    pods_per_second: float
+    algorithm_ms: float
+    scheduler_cpu_ms: float
+    extender_cpu_ms: float
+
+
+SETUPS = (
+    Setup(1000, 1000, None),
+    Setup(1000, 600, 100),
+    Setup(5000, 1000, None),
+    Setup(5000, 250, 100),
+)
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--setups", default="0,1,2,3", help="which of the four set-ups")
+    words = parser.parse_args()
+    binaries = find_binaries()
+    if isinstance(binaries, str):
+        print(binaries, file=sys.stderr)
+        return 2
+    console = Console(highlight=False, width=150)
+    for index in words.setups.split(","):
+        setup = SETUPS[int(index)]
+        runs = measure(binaries, setup, words.rounds, console)
+        console.print(report(setup, runs))
+    return 0
+
+
+def measure(binaries: Binaries, setup: Setup, rounds: int, console: Console) -> dict[str, list[Run]]:
+    """Play every variant in every round, in turning order."""
+    runs: dict[str, list[Run]] = {variant: [] for variant in VARIANTS}
+    with control_plane(binaries, controllers=False) as plane, extenders(plane, binaries) as places:
+        add_fleet(plane.api, setup.nodes)
+        for number in range(rounds):
+            shift = number % len(VARIANTS)
+            for variant in VARIANTS[shift:] + VARIANTS[:shift]:
+                if variant in places:
+                    runs[variant].append(play(plane, setup, variant, *places[variant]))
+            found = ", ".join(f"{name} {done[-1].pods_per_second:.0f}" for name, done in runs.items() if done)
+            console.print(f"{setup.nodes} nodes, round {number + 1} of {rounds}, pods/s: {found}", style="dim")
+    return {variant: done for variant, done in runs.items() if done}
+
+
+@contextmanager
+def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tuple[Process | None, Object | None]]]:
+    """Start every extender; gives (process, extender's configuration) by variant."""
+    started: list[Process] = []
+    namespace_of_load(plane)
+    with serving(plane, "ours") as scored, serving(plane, "single", filter_answer="best") as single:
+        pki = plane.folder / "pki"
+        echo, noop = free_port(), free_port()
+        words = ["-m", "tests.bench.echo", f"--port={echo}", f"--certs={pki}"]
+        started.append(Process("echo", [sys.executable, *words], plane.folder / "echo.log"))
+        places: dict[str, tuple[Process | None, Object | None]] = {
+            "none": (None, None),
+            "echo": (started[0], configuration(f"https://127.0.0.1:{echo}", plane.ca)),
+            "echo single": (started[0], configuration(f"https://127.0.0.1:{echo}", plane.ca, single=True)),
+            "ours": (scored.process, configuration(scored.url, scored.ca)),
+            "ours single": (single.process, configuration(single.url, single.ca, single=True)),
+        }
+        if NOOP_EXTENDER in binaries.commands:
+            flags = [f"-listen=127.0.0.1:{noop}", f"-cert={pki / 'tls.crt'}", f"-key={pki / 'tls.key'}"]
+            command = [*binaries.command(NOOP_EXTENDER), *flags]
+            started.append(Process("noop", command, plane.folder / "noop.log"))
+            places["Go no-op"] = (started[1], configuration(f"https://127.0.0.1:{noop}", plane.ca))
+        try:
+            yield places
+        finally:
+            for process in started:
+                process.stop()
+
+
+def namespace_of_load(plane: ControlPlane) -> None:
+    """Make the namespace; without controllers nobody makes accounts in it, and no pod needs one."""
+    for name in (WHERE, "gpu-usher"):
+        plane.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+
+
+def configuration(url: str, ca: Path, single: bool = False) -> Object:
+    """Write the extender's part of the configuration; `single`: filter names one node, prioritize is never asked."""
+    scored = {} if single else {"prioritizeVerb": "prioritize", "weight": 10}
+    return {
+        "urlPrefix": f"{url}/scheduler",
+        "filterVerb": "filter",
+        **scored,
+        "enableHTTPS": True,
+        "tlsConfig": {"caData": base64.b64encode(ca.read_bytes()).decode(), "serverName": "localhost"},
+        "httpTimeout": "10s",
+        "nodeCacheCapable": True,
+        "managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": False}],
+    }
+
+
+def play(plane: ControlPlane, setup: Setup, variant: str, process: Process | None, extender: Object | None) -> Run:
+    """Make the pods, start a scheduler, and time it from its first to its last binding."""
+    name = "load-" + variant.replace(" ", "-").lower()
+    add_pods(plane.api, WHERE, one_gpu_pods(setup.pods, name))
+    profile: dict[str, Any] = {"schedulerName": name}
+    if setup.percentage is not None:
+        profile["percentageOfNodesToScore"] = setup.percentage
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [profile],
+        **({"extenders": [extender]} if extender else {}),
+    }
+    cpu = process.cpu_seconds() if process else 0.0
+    scheduler = plane.start_scheduler(document, name)
+    try:
+        seconds, counted = timed(scheduler, setup.pods)
+        found = scheduler_metrics(scheduler)
+        return Run(
+            counted / seconds,
+            1000 * found["scheduler_scheduling_algorithm_duration_seconds_sum"] / setup.pods,
+            1000 * scheduler.process.cpu_seconds() / setup.pods,
+            1000 * ((process.cpu_seconds() if process else 0.0) - cpu) / setup.pods,
+        )
+    finally:
+        plane.stop(name)
+        plane.api.delete(f"/api/v1/namespaces/{WHERE}/pods")
+        wait_until("the pods are gone", lambda: not plane.api.items(f"/api/v1/namespaces/{WHERE}/pods", limit="1"), 60)
+
+
+def timed(scheduler: Scheduler, pods: int) -> tuple[float, float]:
+    """Give the seconds between the first sight of a binding and the last one, and how many came in them."""
+    end = time.monotonic() + LIMIT_SECONDS
+    first: tuple[float, float] | None = None
+    while time.monotonic() < end:
+        now, bound = time.monotonic(), scheduler_metrics(scheduler).get("bound", 0.0)
+        if bound and first is None:
+            first = now, bound
+        if first is not None and bound >= pods:
+            return now - first[0], bound - first[1]
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(f"not all pods bound within {LIMIT_SECONDS} s\n{scheduler.process.tail()}")
+
+
+def scheduler_metrics(scheduler: Scheduler) -> dict[str, float]:
+    """Read the few metrics that count; `bound`: pods scheduled."""
+    found: dict[str, float] = {}
+    wanted = ("scheduler_schedule_attempts_total", "scheduler_scheduling_algorithm_duration_seconds")
+    lines = [line for line in scheduler.metrics().splitlines() if line.startswith(wanted)]
+    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for sample in family.samples:
+            if sample.labels.get("result") == "scheduled":
+                found["bound"] = found.get("bound", 0.0) + sample.value
+            elif "result" not in sample.labels:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+def report(setup: Setup, runs: dict[str, list[Run]]) -> Table:
+    """Lay the medians and the paired ratios out."""
+    sampling = "default sampling" if setup.percentage is None else f"{setup.percentage} % of nodes scored"
+    title = f"make bench-scheduler: {setup.nodes:,} nodes, {setup.pods:,} pods, {sampling}, {len(runs['none'])} rounds"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    heads = (
+        "extender",
+        "pods/s",
+        "÷ none",
+        "÷ echo",
+        "quartiles",
+        "algorithm ms/pod",
+        "scheduler CPU ms",
+        "its CPU ms",
+    )
+    for head in heads:
+        table.add_column(head, justify="left" if head == "extender" else "right")
+    for variant, done in runs.items():
+        base = "echo single" if variant.endswith("single") else "echo"
+        echo = ratios(done, runs[base]) if variant.startswith("ours") else []
+        table.add_row(
+            variant,
+            f"{median(done, 'pods_per_second'):.0f}",
+            f"{statistics.median(ratios(done, runs['none'])):.2f}",
+            f"{statistics.median(echo):.3f}" if echo else "",
+            quartiles(echo),
+            f"{median(done, 'algorithm_ms'):.1f}",
+            f"{median(done, 'scheduler_cpu_ms'):.1f}",
+            f"{median(done, 'extender_cpu_ms'):.2f}",
+        )
+    return table
+
+
+def median(runs: list[Run], field: str) -> float:
+    """Give the median of a figure."""
+    return float(statistics.median(getattr(run, field) for run in runs))
+
+
+def ratios(runs: list[Run], base: list[Run]) -> list[float]:
+    """Divide round by round."""
+    return [one.pods_per_second / other.pods_per_second for one, other in zip(runs, base, strict=True)]
+
+
+def quartiles(found: list[float]) -> str:
+    """Write the first and third quartile."""
+    if len(found) < 2:
+        return ""
+    low, _, high = statistics.quantiles(found, n=4)
+    return f"{low:.3f}-{high:.3f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
