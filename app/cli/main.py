@@ -13,6 +13,7 @@ from app import __version__
 from app.cli.cases import run_cases
 from app.cli.demo import demo
 from app.cli.lint import lint
+from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
 from app.cli.serve import serve
 from app.errors import BadInput, UsherError
@@ -34,7 +35,15 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
-for name, verb in (("serve", serve), ("demo", demo), ("lint", lint), ("test", run_cases), ("schema", schema)):
+VERBS = (
+    ("serve", serve),
+    ("demo", demo),
+    ("lint", lint),
+    ("test", run_cases),
+    ("schema", schema),
+    ("scheduler-config", scheduler_config),
+)
+for name, verb in VERBS:
     app.command(name)(verb)
 
 

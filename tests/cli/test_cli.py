@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line as a person meets it: output, errors with a remedy, exit codes."""
 
+import datetime as dt
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from app.certificates import issue_if_needed
 from app.cli.main import app, main
 from app.cluster.files import shipped_policies
 from app.demo.fleet import demo_fleet
@@ -174,3 +176,27 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
 def test_no_source_of_nodes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot"):
         build(Settings(kubeconfig=tmp_path / "absent", certs=tmp_path))
+
+
+def test_scheduler_config_is_written_for_the_fleet_and_passes_its_own_check(tmp_path: Path) -> None:
+    """F88."""
+    issue_if_needed(tmp_path, dt.datetime.now(dt.UTC))
+    file = tmp_path / "scheduler.yaml"
+
+    written = RUN.invoke(app, ["scheduler-config", "--demo", "--ca", str(tmp_path / "ca.crt")])
+    file.write_text(written.output, "utf-8")
+    checked = RUN.invoke(app, ["scheduler-config", "--demo", "--verify", str(file)])
+    file.write_text(written.output.replace("preemptVerb: preempt", "bindVerb: bind"), "utf-8")
+    broken = RUN.invoke(app, ["scheduler-config", "--verify", str(file), "-o", "json"])
+
+    assert (written.exit_code, checked.exit_code, broken.exit_code) == (0, 0, 1)
+    assert "nothing dangerous" in checked.output
+    assert {"danger"} == {each["severity"] for each in json.loads(broken.output)}
+
+
+def test_scheduler_config_without_a_ca_is_refused(tmp_path: Path) -> None:
+    """F88, OPERATIONS finding 3: kube-scheduler would verify nothing, and say nothing."""
+    found = RUN.invoke(app, ["scheduler-config", "--ca", str(tmp_path / "absent")])
+
+    assert isinstance(found.exception, BadInput)
+    assert "wants the CA of our certificate" in str(found.exception)

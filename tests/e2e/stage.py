@@ -15,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.certificates import issue_if_needed
+from app.pods import DECISION
 from app.service import now
 from tests.controlplane.cluster import ControlPlane, Scheduler
 from tests.controlplane.kubectl import Object
@@ -199,7 +200,7 @@ def read_pod(plane: ControlPlane, pod: Object) -> Object:
     return plane.api.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
 
 
-def node_of(plane: ControlPlane, pod: Object) -> str:
+def node_of(plane: ControlPlane, pod: Object, seconds: float = SOON_SECONDS) -> str:
     """Wait until a pod is bound, and say to which node."""
     found: Object = {}
 
@@ -208,7 +209,7 @@ def node_of(plane: ControlPlane, pod: Object) -> str:
         return bool(found["spec"].get("nodeName"))
 
     try:
-        wait_until(f"{pod['metadata']['name']} is bound", bound, SOON_SECONDS)
+        wait_until(f"{pod['metadata']['name']} is bound", bound, seconds)
     except AssertionError as error:
         raise AssertionError(f"{error}: {refusal(found)}") from error
     return str(found["spec"]["nodeName"])
@@ -226,6 +227,23 @@ def refused(plane: ControlPlane, pod: Object, seconds: float = SOON_SECONDS) -> 
     """Wait until the scheduler says that a pod cannot be placed, and give its words."""
     wait_until(f"{pod['metadata']['name']} is refused", lambda: bool(refusal(read_pod(plane, pod))), seconds)
     return refusal(read_pod(plane, pod))
+
+
+def plain_pod(where: str, limits: Mapping[str, Any] | None = None, name: str = "p", **more: Any) -> Object:
+    """Make a GPU pod that nothing schedules, without the randomly named volume of a service account."""
+    spec = {"schedulerName": "default-scheduler", "automountServiceAccountToken": False, **more}
+    return gpu_pod(name, where, limits, **spec)
+
+
+def tolerated(pod: Object) -> list[Object]:
+    """List a pod's tolerations, less those that every pod gets from the API server or the DaemonSet controller."""
+    return [each for each in pod["spec"].get("tolerations", []) if not each["key"].startswith("node.kubernetes.io/")]
+
+
+def decision(pod: Object) -> Object:
+    """Read the decision annotation; empty where there is none."""
+    found: Object = json.loads((pod["metadata"].get("annotations") or {}).get(DECISION, "{}"))
+    return found
 
 
 def eventually(what: str, true: Callable[[], object], seconds: float = SOON_SECONDS) -> None:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher scheduler-config`: write the KubeSchedulerConfiguration, or say what is dangerous in one."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from app.cluster.access import find_cluster
+from app.cluster.files import read_knowledge, read_snapshot_file
+from app.cluster.once import read_objects
+from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from app.errors import BadInput
+from app.schedulerconfig.verify import Finding, verify
+from app.schedulerconfig.write import URLS, Plan, Target, managed_resources, write
+
+
+def scheduler_config(
+    target: Annotated[str, typer.Option("--for", help="second (its own scheduler) or default (kubeadm's).")] = "second",
+    filter_answer: Annotated[
+        str, typer.Option(help="all: filter and prioritize; best: filter alone names one node.")
+    ] = "all",
+    url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
+    ca: Annotated[Path, typer.Option(help="CA that signed our certificate.")] = Path("certs/ca.crt"),
+    snapshot: Annotated[list[Path] | None, typer.Option(help="Take the resources from a file of kubectl get.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Take the resources from a live cluster.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Take the resources from the demo fleet.")] = False,
+    check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+) -> None:
+    """Write the scheduler's configuration, every field with its reason; or check an existing one."""
+    if target not in get_args(Target) or filter_answer not in ("all", "best") or output not in ("text", "json"):
+        raise BadInput(
+            f"scheduler-config: got --for {target} --filter-answer {filter_answer} -o {output}, "
+            "wants second or default, all or best, text or json"
+        )
+    state = _fleet(demo, snapshot or [], kubeconfig)
+    if check is not None:
+        _check(check, state, output)
+    known: Target = "second" if target == "second" else "default"
+    resources = managed_resources(state.nodes.values(), state.knowledge)
+    plan = Plan(known, url or URLS[known], _read_ca(ca), resources, len(state.nodes), filter_answer == "best")
+    text = write(plan)
+    print(text if output == "text" else json.dumps(yaml.safe_load(text), indent=2))
+
+
+def _fleet(demo: bool, snapshots: list[Path], kubeconfig: Path | None) -> State:
+    state = State(read_knowledge())
+    if demo:
+        fill(state, demo_fleet())
+    for path in snapshots:
+        fill(state, read_snapshot(str(path), read_snapshot_file(path)))
+    if kubeconfig is not None:
+        fill(state, asyncio.run(read_objects(find_cluster(kubeconfig, None), "Node")))
+    return state
+
+
+def _read_ca(path: Path) -> bytes:
+    """Read the CA: without one kube-scheduler would verify nothing.
+
+    Raises BadInput.
+    """
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"--ca {path}: {error.strerror}: wants the CA of our certificate, in PEM") from error
+    if b"-----BEGIN CERTIFICATE-----" not in found:
+        raise BadInput(f"--ca {path}: got no certificate, wants the CA of our certificate, in PEM")
+    return found
+
+
+def _check(path: Path, state: State, output: str) -> None:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--verify {path}: {error}: wants a KubeSchedulerConfiguration") from error
+    offered = sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered})
+    findings = verify(str(path), text, tuple(offered))
+    if output == "json":
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        _show(path, findings)
+    raise typer.Exit(1 if findings else 0)
+
+
+def _show(path: Path, findings: list[Finding]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if not findings:
+        console.print(f"{path}: nothing dangerous found")
+        return
+    table = Table(box=None, header_style="bold")
+    for head in ("severity", "where", "found", "write instead"):
+        table.add_column(head, overflow="fold")
+    for each in findings:
+        colour = "red" if each.severity == "danger" else "yellow"
+        table.add_row(f"[{colour}]{each.severity}[/]", each.where, each.message, each.remedy)
+    console.print(table)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live cluster read once, for a command that answers and ends: whole objects, as a snapshot has them."""
+
+from typing import Any
+
+import msgspec
+
+from app.cluster.access import Load
+from app.cluster.apiserver import ApiServer
+from app.errors import ApiError
+
+PATHS = {"Node": "/api/v1/nodes"}
+"""By kind; more as commands need them."""
+PAGE_OBJECTS = 500
+
+
+async def read_objects(load: Load, *kinds: str) -> list[dict[str, Any]]:
+    """List all objects of these kinds.
+
+    Raises ApiError.
+    """
+    server = ApiServer(load)
+    try:
+        return [each for kind in kinds for each in await _listed(server, kind)]
+    finally:
+        await server.close()
+
+
+async def _listed(server: ApiServer, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    token = ""
+    while True:
+        params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
+        body = await server.get(PATHS[kind], params)
+        try:
+            page = msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise ApiError(200, f"{PATHS[kind]}: no JSON: {error}") from error
+        found.extend({**item, "kind": kind} for item in page.get("items") or ())
+        token = (page.get("metadata") or {}).get("continue", "")
+        if not token:
+            return found

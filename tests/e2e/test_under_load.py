@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service dies and comes back while pods are being made; and a long run of events through a bad network."""
+
+import asyncio
+import itertools
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.cluster.access import find_cluster
+from app.cluster.apiserver import ApiServer
+from app.cluster.files import shipped_policies
+from app.cluster.live import LiveCluster
+from app.cluster.policies import PolicyBook
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.metrics import Metrics
+from tests.builders import knowledge
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.kubectl import Api
+from tests.controlplane.relay import Relay
+from tests.e2e.stage import eventually, gpu_pod, install_webhooks, namespace, remove_webhooks, serving
+
+MAKERS = 4
+EVENTS = 20_000
+BREAKS = (5_000, 10_000, 15_000)
+NODES = 50
+
+
+@contextmanager
+def pods_being_made(plane: ControlPlane, where: str) -> Iterator[list[tuple[int, str]]]:
+    """Make requests-only GPU pods in several threads while the block lasts; gives (status, message or annotations)."""
+    stop = threading.Event()
+    answers: list[tuple[int, str]] = []
+
+    def make(maker: int) -> None:
+        with plane.api.like() as api:
+            for count in itertools.count():
+                if stop.is_set():
+                    return
+                pod = gpu_pod(f"p-{maker}-{count}", where, requests={"nvidia.com/gpu": 1})
+                answer = api.try_create(f"/api/v1/namespaces/{where}/pods", pod)
+                answers.append((answer.status_code, answer.json().get("message", "")))
+
+    threads = [threading.Thread(target=make, args=(maker,)) for maker in range(MAKERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+
+
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+def test_service_killed_under_load_fails_in_the_way_the_operator_chose(plane: ControlPlane, policy: str) -> None:
+    """F106, fault 38: unrepaired pods get the API server's own refusal under Ignore, the webhook's under Fail.
+
+    Either way everything made after it is back is repaired.
+    """
+    where = namespace(plane, f"killed-{policy.lower()}")
+    with serving(plane) as service:
+        install_webhooks(plane, service, failurePolicy=policy)
+        with pods_being_made(plane, where) as answers:
+            eventually("pods are made", lambda: len(answers) > 40)
+            alive = len(answers)
+            service.process.stop(signal.SIGKILL)
+            eventually("pods are refused", lambda: any(code != 201 for code, _ in answers[alive:]))
+            service.restart()
+            back = len(answers) + MAKERS  # those under way were sent while it was away
+            eventually("pods are made again", lambda: len(answers) > back + 40)
+
+    before, after = answers[: alive - MAKERS], answers[back:]
+    meanwhile = Counter(message for code, message in answers[alive:back] if code != 201)
+    words = "failed calling webhook" if policy == "Fail" else "Limit must be set for non overcommitable resources"
+    assert {201} == {code for code, _ in before}
+    assert {201} == {code for code, _ in after}
+    assert meanwhile
+    assert all(words in message for message in meanwhile), meanwhile
+
+
+def changes(plane: ControlPlane, relay: Relay, count: int) -> None:
+    """Change nodes and pods that many times, from several threads, and break the network three times on the way."""
+    done, lock = [0], threading.Lock()
+
+    def work(seed: int) -> None:
+        chance, mine = random.Random(seed), list[str]()
+        with plane.api.like() as api:
+            while done[0] < count:
+                one_change(api, chance, mine, f"p-{seed}-{done[0]}")
+                with lock:
+                    done[0] += 1
+                    if done[0] in BREAKS:
+                        relay.cut()
+                    if done[0] - 300 in BREAKS:
+                        relay.mend()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(MAKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done[0] >= count
+
+
+def one_change(api: Api, chance: random.Random, mine: list[str], name: str) -> None:
+    """Make, finish or delete a bound pod, or change what a node offers."""
+    what, node = chance.random(), f"n-{chance.randrange(NODES)}"
+    if what < 0.2:
+        amount = {"nvidia.com/gpu": str(chance.randrange(9))}
+        api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": amount, "capacity": amount}})
+    elif what < 0.6 or not mine:
+        pod = gpu_pod(name, "default", {"nvidia.com/gpu": chance.randrange(1, 3)}, nodeName=node)
+        mine.append(api.create("/api/v1/namespaces/default/pods", pod)["metadata"]["name"])
+    elif what < 0.7:
+        phase = chance.choice(["Running", "Succeeded", "Failed"])
+        path = f"/api/v1/namespaces/default/pods/{chance.choice(mine)}/status"
+        api.patch(path, {"status": {"phase": phase}})
+    else:
+        api.delete(f"/api/v1/namespaces/default/pods/{mine.pop(chance.randrange(len(mine)))}")
+
+
+def summary(state: State) -> dict[str, Any]:
+    return {
+        "nodes": {name: (node.node_class, dict(node.free.units), node.taints) for name, node in state.nodes.items()},
+        "held": {name: sorted(state.holdings(name), key=lambda each: each.uid) for name in state.nodes},
+        "namespaces": {name: dict(labels) for name, labels in state.namespaces.items()},
+    }
+
+
+def listed(api: Api) -> State:
+    """Read the whole cluster afresh, by the way that a snapshot takes."""
+    state = State(knowledge())
+    kinds = (("Node", "nodes"), ("Pod", "pods"), ("Namespace", "namespaces"))
+    fill(state, [{**item, "kind": kind} for kind, path in kinds for item in api.items(f"/api/v1/{path}")])
+    return state
+
+
+def test_twenty_thousand_events_and_three_broken_networks_leave_no_drift(plane: ControlPlane) -> None:
+    """F29, CACHE-02, CACHE-10: the index is what a fresh list of the real API server says."""
+    remove_webhooks(plane)
+    add_nodes(plane.api, [node_object(f"n-{index}") for index in range(NODES)])
+    relay, state, metrics = Relay(plane.port), State(knowledge()), Metrics()
+
+    async def follow() -> list[int]:
+        server = ApiServer(find_cluster(plane.kubeconfig("gpu-usher", relay.port), None))
+        book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21")
+        cluster = LiveCluster(server, state, book, metrics, "gpu-usher")
+        task = asyncio.create_task(cluster.run())
+        await until("the first lists are in", lambda: cluster.synced)
+        await asyncio.to_thread(changes, plane, relay, EVENTS)
+        await until("the index agrees", lambda: summary(state) == summary(listed(plane.api)))
+        drift = [await each.compare() for each in cluster.reflectors]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return drift
+
+    try:
+        drift = asyncio.run(follow())
+    finally:
+        relay.close()
+
+    lost = metrics.registry.get_sample_value("gpu_usher_watch_restarts_total", {"kind": "pods", "reason": "connection"})
+    assert not any(drift)
+    assert lost is not None
+    assert lost >= len(BREAKS)
+
+
+async def until(what: str, true: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if await asyncio.to_thread(true):
+            return
+        await asyncio.sleep(0.3)
+    raise AssertionError(f"not within a minute: {what}")

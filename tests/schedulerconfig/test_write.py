@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we write is what a scheduler needs to call us safely, and passes our own check."""
+
+import base64
+from typing import Any
+
+import pytest
+import yaml
+
+from app.schedulerconfig.verify import verify
+from app.schedulerconfig.write import Plan, Target, managed_resources, write
+from tests.builders import knowledge, node
+
+CA = b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
+
+
+def plan(target: Target = "second", **more: Any) -> Plan:
+    resources = more.pop("resources", managed_resources([], knowledge()))
+    return Plan(target, "https://127.0.0.1:8443/scheduler", CA, resources, **more)
+
+
+def written(made: Plan) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(write(made))
+    return found
+
+
+@pytest.mark.parametrize("best", [False, True], ids=["all", "best"])
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_every_form_passes_our_own_check(target: Target, best: bool) -> None:
+    """F88."""
+    assert verify("ours.yaml", write(plan(target, best=best))) == []
+
+
+def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting() -> None:
+    """F88, EXT-08, INTERFACES §5."""
+    [extender] = written(plan())["extenders"]
+    resources = extender.pop("managedResources")
+
+    assert extender == {
+        "urlPrefix": "https://127.0.0.1:8443/scheduler",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "weight": 10,
+        "preemptVerb": "preempt",
+        "enableHTTPS": True,
+        "tlsConfig": {"caData": base64.b64encode(CA).decode(), "serverName": "gpu-usher.gpu-usher.svc"},
+        "httpTimeout": "2s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+    }
+    assert not any(each["ignoredByScheduler"] for each in resources)
+
+
+def test_best_answers_need_no_prioritize() -> None:
+    """F88: a weight without its verb would be refused by nobody and mean nothing."""
+    [extender] = written(plan(best=True))["extenders"]
+
+    assert not {"prioritizeVerb", "weight"} & set(extender)
+
+
+def test_every_mig_profile_and_whatever_the_fleet_offers_is_managed() -> None:
+    """F88: kube-scheduler compares whole names, and nodes are cut anew."""
+    offered = node(offers={"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb.shared": 4})
+
+    found = managed_resources([offered], knowledge())
+
+    assert {"nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu"} <= set(found)
+    assert {"nvidia.com/mig-1g.10gb.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-7g.80gb"} <= set(found)
+    assert sorted(set(found)) == list(found)
+
+
+@pytest.mark.parametrize(
+    ("target", "lease", "name"),
+    [
+        ("second", ("gpu-usher", "gpu-usher-scheduler"), "gpu-usher-scheduler"),
+        ("default", ("kube-system", "kube-scheduler"), "default-scheduler"),
+    ],
+)
+def test_second_scheduler_has_a_lease_and_a_name_of_its_own(target: Target, lease: tuple[str, str], name: str) -> None:
+    """F117."""
+    found = written(plan(target))
+    election = found["leaderElection"]
+
+    assert lease == (election["resourceNamespace"], election["resourceName"])
+    assert name == found["profiles"][0]["schedulerName"]
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes", "expected"),
+    [("second", 1000, 100), ("second", 1001, 0), ("second", 0, 0), ("default", 1000, 0)],
+    ids=["small", "large", "unknown", "shared with all pods"],
+)
+def test_all_nodes_are_scored_where_that_is_cheap(target: Target, nodes: int, expected: int) -> None:
+    assert expected == written(plan(target, nodes=nodes))["profiles"][0]["percentageOfNodesToScore"]
