@@ -5,11 +5,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup run demo test test-long controlplane e2e check format bench lock clean
+.PHONY: help setup run demo test test-long controlplane e2e check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make the environment in .venv, from the hash-pinned lock
 
@@ -54,6 +54,9 @@ format: $(STAMP) ## format, and fix what can be fixed by itself
 
 bench: $(STAMP) ## measure the budgets, as CPU time and as ratio to an echo
 	@$(BIN)/python -m tests.bench
+
+bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-scheduler (half an hour)
+	@$(BIN)/python -m tests.bench.scheduler
 
 lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -193,7 +193,7 @@ class Reflector:
             async for lines in stream:
                 for line in lines:
                     if line:
-                        self._happened(line)
+                        self.fold(line)
                 self.pulse.beat(self._clock.now())
                 if self._relist_asked:
                     raise ApiError(410, "list and index differ")
@@ -204,8 +204,8 @@ class Reflector:
             event(f"watch of {self.kind.name} is back")
         self._reported = False
 
-    def _happened(self, line: bytes) -> None:
-        """Fold one event in.
+    def fold(self, line: bytes) -> None:
+        """Fold one event in: a line of a watch.
 
         Raises ApiError for an ERROR event, Unreadable for what is no event.
         """

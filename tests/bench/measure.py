@@ -2,6 +2,7 @@
 """Measuring: CPU time of this thread around a call, and CPU time of a server's thread per request."""
 
 import gc
+import resource
 import ssl
 import statistics
 import threading
@@ -41,6 +42,12 @@ def cpu(call: Callable[[], object], calls: int, before: Callable[[], object] = l
         taken.append((time.thread_time_ns() - started) / 1000)
     taken.sort()
     return Figure(statistics.median(taken), taken[int(len(taken) * 0.99)])
+
+
+def resident_mib() -> float:
+    """Give the memory that this process holds, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 @contextmanager

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache rows: a cluster of 5,000 nodes and 50,000 pods listed over TLS, and what one event costs.
+
+Objects are as large as real ones: nodes of 20 kB (56 labels, 50 images, managedFields), pods of 4 kB (OPERATIONS §4.1).
+The API server's part is a process of its own, so that only our CPU time and memory are counted.
+"""
+
+import argparse
+import asyncio
+import datetime as dt
+import json
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from kubernetes.client import Configuration
+
+from app.certificates import issue_if_needed
+from app.cluster.apiserver import ApiServer
+from app.cluster.files import shipped_policies
+from app.cluster.live import LiveCluster
+from app.cluster.policies import PolicyBook
+from app.cluster.state import State
+from app.metrics import Metrics
+from app.service import settle
+from tests.bench.fleet import node, pods
+from tests.bench.measure import Figure, cpu, resident_mib
+from tests.builders import knowledge
+from tests.controlplane.processes import free_port
+
+READY_SECONDS = 120
+PAGE = 500
+IMAGES = [
+    {"names": [f"registry.example/team/image-{index}@sha256:{'0' * 64}"], "sizeBytes": index} for index in range(50)
+]
+FIELDS: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:example.com/label-{index}": {} for index in range(60)}}}
+MANAGED = [{"manager": f"manager-{index}", "operation": "Update", "fieldsV1": FIELDS} for index in range(7)]
+ENVIRONMENT = [{"name": f"VARIABLE_{index}", "value": "x" * 40} for index in range(26)]
+"""Padding that nobody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """`seconds` of CPU and `mib` of memory until ready; microseconds of an event."""
+
+    seconds: float
+    mib: float
+    node_event: Figure
+    heartbeat: Figure
+    pod_event: Figure
+
+
+def full_nodes(count: int) -> Iterator[dict[str, Any]]:
+    """Make nodes as large as real ones."""
+    for index in range(count):
+        made = node(index)
+        made["metadata"] |= {"uid": f"node-uid-{index}", "resourceVersion": "1", "managedFields": MANAGED}
+        made["status"] |= {"images": IMAGES, "conditions": [{"type": "Ready", "status": "True"}] * 5}
+        yield made
+
+
+def full_pods(count: int, node_count: int) -> Iterator[dict[str, Any]]:
+    """Make pods as large as real ones."""
+    for made in pods(count, node_count):
+        made["metadata"] |= {"resourceVersion": "1", "managedFields": MANAGED[:1]}
+        made["spec"]["containers"][0]["env"] = ENVIRONMENT
+        yield made
+
+
+def bench(node_count: int, pod_count: int) -> Followed:
+    """Follow a cluster until its first lists are in, then fold events in."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory, port = Path(folder), free_port()
+        issue_if_needed(directory, dt.datetime.now(dt.UTC))
+        words = [f"--port={port}", f"--certs={directory}", f"--nodes={node_count}", f"--pods={pod_count}"]
+        server = subprocess.Popen([sys.executable, "-m", "tests.bench.following", *words], stdout=subprocess.PIPE)
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()  # it says when it listens
+            return uvloop.run(_follow(f"https://127.0.0.1:{port}", directory / "ca.crt"))
+        finally:
+            server.terminate()
+            server.communicate()
+
+
+async def _follow(url: str, ca: Path) -> Followed:
+    def load() -> Configuration:
+        configuration = Configuration(host=url)
+        configuration.ssl_ca_cert = str(ca)
+        return configuration
+
+    state = State(knowledge())
+    book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21")
+    cluster = LiveCluster(ApiServer(load), state, book, Metrics(), "gpu-usher", settle)
+    memory, started = resident_mib(), time.process_time()
+    task = asyncio.create_task(cluster.run())
+    async with asyncio.timeout(READY_SECONDS):
+        while not cluster.synced:
+            await asyncio.sleep(0.01)
+    seconds, grown = time.process_time() - started, resident_mib() - memory
+    nodes, pods_, *_ = cluster.reflectors
+    changed, same = [_line(each) for each in _relabelled(full_nodes(200))], [_line(each) for each in full_nodes(1)]
+    bound = [_line(each) for each in full_pods(2000, 2000)]
+    position = iter(range(10**6))
+    found = Followed(
+        seconds,
+        grown,
+        cpu(lambda: nodes.fold(changed[next(position) % len(changed)]), 2000),
+        cpu(lambda: nodes.fold(same[0]), 2000),
+        cpu(lambda: pods_.fold(bound[next(position) % len(bound)]), 2000),
+    )
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return found
+
+
+def _relabelled(documents: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Change what two hundred nodes say, twice each, so that every event is a change."""
+    for made in documents:
+        for turn in ("odd", "even"):
+            metadata = made["metadata"]
+            yield {**made, "metadata": {**metadata, "labels": {**metadata["labels"], "example.com/turn": turn}}}
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return json.dumps({"type": "MODIFIED", "object": document}, separators=(",", ":")).encode()
+
+
+class Server:
+    """An API server's lists, written beforehand, and watches that say nothing."""
+
+    def __init__(self, node_count: int, pod_count: int) -> None:
+        self._pages = {
+            "/api/v1/nodes": list(_pages(full_nodes(node_count))),
+            "/api/v1/pods": list(_pages(full_pods(pod_count, node_count))),
+        }
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer requests on one connection."""
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+                return
+            path, _, query = head.split()[1].decode().partition("?")
+            if "watch=true" in query:
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                continue
+            number = int(query.partition("continue=")[2].partition("&")[0] or 0)
+            found = self._pages.get(path, [_page([], "")])
+            status = b"404 Not Found" if "resource.k8s.io" in path else b"200 OK"
+            body = found[number]
+            writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+            await writer.drain()
+
+
+def _pages(documents: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    items = list(documents)
+    for number, start in enumerate(range(0, len(items), PAGE), 1):
+        yield _page(items[start : start + PAGE], str(number) if start + PAGE < len(items) else "")
+
+
+def _page(items: list[dict[str, Any]], more: str) -> bytes:
+    return json.dumps({"metadata": {"resourceVersion": "9", "continue": more}, "items": items}).encode()
+
+
+async def _serve(words: argparse.Namespace) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(words.certs / "tls.crt", words.certs / "tls.key")
+    lists = Server(words.nodes, words.pods)
+    server = await asyncio.start_server(lists.answer, "127.0.0.1", words.port, ssl=context)
+    print("listening", flush=True)
+    await server.serve_forever()
+
+
+def main() -> None:
+    """Play the API server until a signal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--certs", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--pods", type=int, required=True)
+    uvloop.run(_serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
