@@ -5,6 +5,7 @@ import datetime as dt
 import gc
 import time
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,9 @@ def _template(pod: Pod) -> tuple[Any, ...]:
     return (tuple(sorted(pod.labels.items())), ours, containers)
 
 
-def _items(amounts: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(amounts.items()))
+def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
+    """Write amounts as integers: hashing a Fraction costs as much as all the rest of the key."""
+    return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))
 
 
 def now() -> dt.datetime:

@@ -138,7 +138,7 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
     if backend.unready() is not None or backend.shadow or not names:
         scores = [0] * len(names)
     else:
-        scores = wire_scores(totals, first_in_order(names, totals), demand.ranked)
+        scores = wire_scores(names, totals, demand.ranked)
     return Answer(encode(list(map(HostPriority, names, scores))), name_of(pod), len(names), len(names))
 
 

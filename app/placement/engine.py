@@ -7,6 +7,7 @@ Pure: a Demand and nodes in, verdicts out. What is remembered between calls is t
 import zlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from app.nodes import Free, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
@@ -18,6 +19,8 @@ HIGHEST = 10
 """MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
 RUNNER_UP = 9
 """Highest score of a node that is not the winner: the wire keeps the engine's own choice (INTERFACES §5)."""
+NAMES_KEPT = 1 << 14
+"""Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
 LESSER_SHARE = 0.5
 """A node that a Warn policy would refuse, or whose driver is soon replaced, keeps this share of its total: behind its
 equals, still usable (a guess)."""
@@ -86,37 +89,42 @@ def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
     return {name.value: (_SCORERS[name](demand, node), weight) for name, weight in demand.scores or DEFAULT_SCORES}
 
 
-def order(value: float, name: str) -> tuple[float, int, str]:
+def order(value: float, name: str) -> tuple[float, tuple[int, str]]:
     """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name (INTERFACES §5)."""
-    return (-value, zlib.crc32(name.encode()), name)
+    return (-value, tie_break(name))
+
+
+@lru_cache(NAMES_KEPT)
+def tie_break(name: str) -> tuple[int, str]:
+    """Give what decides between nodes of one total; the same names are asked about again and again."""
+    return (zlib.crc32(name.encode()), name)
 
 
 def first_in_order(names: Sequence[str], totals: Sequence[float]) -> int:
     """Find the position of the winner; only those with the highest total need their ties broken."""
-    highest = max(totals)
-    tied, at = [], -1
-    for _ in range(totals.count(highest)):
-        at = totals.index(highest, at + 1)
-        tied.append(at)
-    if len(tied) == 1:
-        return tied[0]
-    return min(tied, key=lambda index: order(highest, names[index]))
+    return _first(names, totals, max(totals))
 
 
-def wire_scores(totals: Sequence[float], winner: int, ranked: bool) -> list[int]:
+def _first(names: Sequence[str], totals: Sequence[float], highest: float) -> int:
+    tied = [name for name, value in zip(names, totals, strict=True) if value == highest]
+    return names.index(min(tied, key=tie_break) if len(tied) > 1 else tied[0])
+
+
+def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> list[int]:
     """Turn totals into integers 0..10, one per node, the winner 10.
 
-    `winner`: its position. Ranked: every other floor(9 x min-max). Proportional: round(10 x min-max).
+    Ranked: every other floor(9 x min-max). Proportional: round(10 x min-max), all 10 where all are equal.
     """
     distinct = set(totals)  # few: totals repeat with classes and loads
     low, high = min(distinct), max(distinct)
     if high == low:
-        return [HIGHEST if not ranked or index == winner else 0 for index in range(len(totals))]
-    steps, half = (RUNNER_UP, 0) if ranked else (HIGHEST, Fraction(1, 2))
-    table = {each: _step(each, low, high, steps, half) for each in distinct}
-    scores = list(map(table.__getitem__, totals))
+        scores = [0 if ranked else HIGHEST] * len(totals)
+    else:
+        steps, half = (RUNNER_UP, 0) if ranked else (HIGHEST, Fraction(1, 2))
+        table = {each: _step(each, low, high, steps, half) for each in distinct}
+        scores = list(map(table.__getitem__, totals))
     if ranked:
-        scores[winner] = HIGHEST
+        scores[_first(names, totals, high)] = HIGHEST
     return scores
 
 

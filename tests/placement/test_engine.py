@@ -9,20 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.engine import breakdown, first_in_order, judge, total, wire_scores
+from app.placement.engine import breakdown, first_in_order, judge, tie_break, total, wire_scores
 from app.placement.preempt import eviction_helps, spare
 from app.placement.scores import SCORERS
 from tests.builders import demand, gpus, node, pod, policies, policy
 
+NAMES = sorted((f"n{index}" for index in range(50)), key=tie_break)
+"""Of equals the first in this list wins."""
 TOTALS = st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=50)
 
 
 @given(TOTALS, st.booleans())
 def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(totals: list[float], ranked: bool) -> None:
     """F55."""
-    winner = first_in_order([f"n{index}" for index in range(len(totals))], totals)
+    names = NAMES[: len(totals)]
+    winner = first_in_order(names, totals)
 
-    scores = wire_scores(totals, winner, ranked)
+    scores = wire_scores(names, totals, ranked)
 
     assert len(totals) == len(scores)
     assert all(type(score) is int and 0 <= score <= 10 for score in scores)
@@ -45,7 +48,7 @@ def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(total
 )
 def test_totals_become_scores_as_the_interface_says(totals: list[float], ranked: bool, expected: list[int]) -> None:
     """INTERFACES §5."""
-    assert expected == wire_scores(totals, 0 if totals[0] == max(totals) else 2, ranked)
+    assert expected == wire_scores(NAMES[: len(totals)], totals, ranked)
 
 
 @given(

@@ -16,6 +16,7 @@ from app.placement.scores import SCORERS, driver_headroom, packing, product_pref
 from app.policy.demand import Demand
 from app.policy.load import PolicySet
 from tests.builders import demand, gpus, node, pod, policies, policy
+from tests.placement.test_engine import NAMES
 
 GPU = "nvidia.com/gpu"
 TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
@@ -133,7 +134,7 @@ def floor_of_nine(value: float, totals: list[float]) -> int:
 @pytest.mark.parametrize("high", [0.069, 0.138, 0.276, 0.3, 0.7, 1.0])
 def test_runner_up_equal_to_the_winner_scores_nine(high: float) -> None:
     """INTERFACES §5: floor(9 x 1) is 9, whatever the spread; rounding must not lose the point."""
-    assert wire_scores([high, high, 0.0], 0, ranked=True) == [10, 9, 0]
+    assert wire_scores(NAMES[:3], [high, high, 0.0], ranked=True) == [10, 9, 0]
 
 
 @given(st.lists(st.integers(0, 256).map(lambda step: step / 256), min_size=2, max_size=40))
@@ -142,7 +143,7 @@ def test_ranked_scores_are_the_formula_of_the_paper(totals: list[float]) -> None
     winner = totals.index(max(totals))
     equal = min(totals) == max(totals)
 
-    scores = wire_scores(totals, winner, ranked=True)
+    scores = wire_scores(NAMES[: len(totals)], totals, ranked=True)
 
     expected = [0 if equal else floor_of_nine(value, totals) for value in totals]
     expected[winner] = 10
@@ -153,6 +154,6 @@ def test_ranked_scores_are_the_formula_of_the_paper(totals: list[float]) -> None
 @pytest.mark.parametrize("least", [5e-324, 1e-300, 2**-53])
 def test_totals_that_hardly_differ_are_no_crash(least: float, ranked: bool) -> None:
     """F55: any totals within [0, 1] become integers."""
-    scores: list[Any] = wire_scores([least, 0.0], 0, ranked)
+    scores: list[Any] = wire_scores(NAMES[:2], [least, 0.0], ranked)
 
     assert scores == [10, 0]
