@@ -127,6 +127,7 @@ class Desk:
     def _note_answer(self, verb: str, answered: Answer) -> str:
         for code, count in answered.refused.items():
             self._metrics.refusals.labels(verb, code.name).inc(count)
+        self._metrics.view_behind.inc(answered.behind)
         if verb == "preempt":
             self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
         event(

@@ -31,6 +31,11 @@ class Appraised(Protocol):
         ...
 
     @property
+    def behind(self) -> set[str]:
+        """Names of those that fit only because kube-scheduler's count is believed."""
+        ...
+
+    @property
     def codes(self) -> Mapping[str, Code]:
         """The reason code by message."""
         ...

@@ -41,7 +41,10 @@ NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, and what the log and the metrics say of it. `refused`: how many nodes, by reason."""
+    """An answer, and what the log and the metrics say of it.
+
+    `refused`: how many nodes, by reason. `behind`: how many kept nodes are full in our view, which is a pod late.
+    """
 
     body: bytes
     pod: str = ""
@@ -49,6 +52,7 @@ class Answer:
     kept: int = 0
     refused: Mapping[Code, int] = field(default_factory=dict)
     error: str | None = None
+    behind: int = 0
 
 
 def filter_nodes(body: bytes, backend: Backend) -> Answer:
@@ -82,7 +86,9 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> Answer:
     refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
     if backend.shadow:
         return _shadowed({"NodeNames": names}, len(names), len(kept), refused)
-    return _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
+    behind = len(appraised.behind.intersection(kept)) if appraised.behind else 0
+    filtered = _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
+    return replace(filtered, behind=behind) if behind else filtered
 
 
 def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer:

@@ -21,7 +21,8 @@ class Appraisal:
     """What the engine says of every known node for one demand.
 
     `feasible`: names of the nodes that fit. `failed`, `unresolvable`: the message by name of those that do not,
-    as filter's two maps hold them. `codes`: the reason code by message.
+    as filter's two maps hold them. `codes`: the reason code by message. `behind`: names of those that fit only because
+    kube-scheduler's count, newer than ours, is believed.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Appraisal:
         "_shares",
         "_state",
         "_totals",
+        "behind",
         "codes",
         "demand",
         "failed",
@@ -44,6 +46,7 @@ class Appraisal:
         self.failed: dict[str, str] = {}
         self.unresolvable: dict[str, str] = {}
         self.codes: dict[str, Code] = {}
+        self.behind: set[str] = set()
         self._state = state
         self._recount = recount
         self._generation = -1
@@ -55,7 +58,7 @@ class Appraisal:
         """Judge again the nodes that changed since the last call; all of them at first."""
         changed = self._state.changed_since(self._generation) if self._generation >= 0 else None
         if changed is None:
-            for kept in (self.feasible, self.failed, self.unresolvable, self._totals):
+            for kept in (self.feasible, self.failed, self.unresolvable, self.behind, self._totals):
                 kept.clear()
             changed = self._state.nodes
         for name in changed:
@@ -66,6 +69,7 @@ class Appraisal:
         self.failed.pop(name, None)
         self.unresolvable.pop(name, None)
         self.feasible.discard(name)
+        self.behind.discard(name)
         if name in self._totals:
             self._totals[name] = self._total(name)
         node = self._state.nodes.get(name)
@@ -74,6 +78,8 @@ class Appraisal:
         refusal = self._judge(node)
         if refusal is None:
             self.feasible.add(name)
+            if not self._recount and self.demand.judged and judge_free(self.demand, node.free, recount=True):
+                self.behind.add(name)
             return
         self.codes[refusal.message] = refusal.code
         (self.failed if refusal.preemptible else self.unresolvable)[name] = refusal.message

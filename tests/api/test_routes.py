@@ -185,6 +185,18 @@ def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tm
     assert none["FailedAndUnresolvableNodes"].keys() == {"cpu-0", "x"}
 
 
+def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask: Ask, tmp_path: Path) -> None:
+    """INTERFACES §10, Counts: the scheduler's own count is a pod newer than ours."""
+    metrics = Metrics()
+    behind = create_tls_app(usher(tmp_path, recount="false"), metrics)
+    asked = {"Pod": pod(gpus(2)), "NodeNames": ["t4-0", "t4-1", "h200-0"]}
+
+    kept = ask(behind, "POST", "/scheduler/filter", json=asked).json()["NodeNames"]
+
+    assert kept == asked["NodeNames"]
+    assert metrics.registry.get_sample_value("gpu_usher_view_behind_total") == 1
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
