@@ -21,6 +21,9 @@ from app.reasons import Reason
 DECISION_VERSION = 1
 MOST_WARNINGS = 3
 """Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""
+MOST_ACTIONS = 32
+LONGEST_ACTION = 300
+"""Bounds on what an earlier record may bring along; ours have a handful of actions under 120 characters."""
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
 """Namespace labels; "true" exempts. A pod's own label never does (F21)."""
 
@@ -81,7 +84,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     warnings = [*lenient, *(change.warning for change in changes if change.warning)]
     warnings += [f"not done, policy only warns: {change.record}" for change in warned]
     warnings += case.ruling.warnings
-    if written and DECISION in case.pod.annotations:
+    if written and DECISION in case.pod.annotations and not _same_policies(_record(case), case):
         warnings.append(f"{DECISION} did not fit the pod and was rewritten")
     return Verdict(True, (*operations, *written), _limited(warnings), (), record, case.ruling.policies)
 
@@ -155,28 +158,42 @@ def _limited(warnings: list[str]) -> tuple[str, ...]:
 def _decision(case: Case, record: tuple[str, ...], changed: bool) -> list[Operation]:
     """Write the decision annotation, unless nothing changed and the one there fits the pod.
 
-    A record for people; nothing reads it to decide. No time and no random value, so that it is idempotent.
+    A record for people; nothing reads it to decide. No time and no random value, so that it is idempotent. Where the
+    API server calls again because another webhook changed the pod, what the earlier pass did stays on record.
     """
     of = _fingerprint(case)
-    if not changed and _fits(case.pod.annotations.get(DECISION), of):
+    earlier = _record(case)
+    if not changed and earlier is not None and earlier.get("of") == of:
         return []
+    kept = earlier["actions"] if earlier is not None and _same_policies(earlier, case) else ()
+    done = dict.fromkeys([*kept, *record])
     value = {
         "v": DECISION_VERSION,
         "policies": list(case.ruling.policies),
         "hash": case.ruling.policy_hash[:12],
-        "actions": list(record),
+        "actions": list(done)[:MOST_ACTIONS],
         "of": of,
     }
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return [put(case.document, ("metadata", "annotations", DECISION), text)]
 
 
-def _fits(annotation: str | None, of: str) -> bool:
+def _same_policies(record: Mapping[str, Any] | None, case: Case) -> bool:
+    """Tell whether a record was made under the policies in force: the same request, called again."""
+    return record is not None and record.get("hash") == case.ruling.policy_hash[:12]
+
+
+def _record(case: Case) -> dict[str, Any] | None:
+    """Read the record that is there; None if there is none of our form."""
     try:
-        found = json.loads(annotation or "null")
+        found = json.loads(case.pod.annotations.get(DECISION) or "null")
     except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.get("v") == DECISION_VERSION and found.get("of") == of
+        return None
+    if not isinstance(found, dict) or found.get("v") != DECISION_VERSION:
+        return None
+    actions = found.get("actions")
+    ours = isinstance(actions, list) and all(isinstance(each, str) and len(each) <= LONGEST_ACTION for each in actions)
+    return found if ours else None
 
 
 def _fingerprint(case: Case) -> str:

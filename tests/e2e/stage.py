@@ -246,6 +246,20 @@ def decision(pod: Object) -> Object:
     return found
 
 
+@contextmanager
+def counted(service: Service) -> Iterator[list[float]]:
+    """Count the calls of [/mutate, /validate] while the block lasts."""
+    calls = [-service.calls("mutate"), -service.calls("validate")]
+    yield calls
+    calls[:] = [calls[0] + service.calls("mutate"), calls[1] + service.calls("validate")]
+
+
+def written(pod: Object) -> Object:
+    """Give what people and webhooks write in a pod, as the API server has it."""
+    metadata = {key: pod["metadata"].get(key) for key in ("labels", "annotations", "finalizers")}
+    return {"metadata": metadata, "spec": pod["spec"]}
+
+
 def eventually(what: str, true: Callable[[], object], seconds: float = SOON_SECONDS) -> None:
     """Wait for what a controller or a watch brings about."""
     wait_until(what, true, seconds)

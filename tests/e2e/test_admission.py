@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees who creates a GPU pod: every repair is one that the API server takes, every denial says why."""
+
+import json
+import shutil
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.cluster.files import shipped_policies
+from app.nodes import PRODUCT
+from app.pods import DECISION
+from app.reasons import Code
+from tests.builders import container, policy
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.kubectl import Object, Said
+from tests.e2e.stage import (
+    Service,
+    create_pod,
+    decision,
+    install_webhooks,
+    namespace,
+    plain_pod,
+    read_pod,
+    serving,
+    tolerated,
+    written,
+)
+
+GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+COPIED = {**TAINT, "operator": "Equal"}
+ANY_GPU, ANY_SLICE = ({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (GPU, SLICE))
+FLEET = (
+    node_object("h100", taints=[TAINT, {"key": "dedicated", "value": "team", "effect": "NoSchedule"}]),
+    node_object("mixed", "NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}, taints=[TAINT]),
+    node_object("cpu", None, None, {}),
+)
+HEAVY = {
+    "metadata": {"name": "nvidia-heavy"},
+    "handler": "nvidia",
+    "overhead": {"podFixed": {"cpu": "250m", "memory": "64Mi"}},
+    "scheduling": {"nodeSelector": {"nvidia.com/gpu.present": "true"}, "tolerations": [ANY_GPU]},
+}
+HEAVILY = {"test": "heavy"}
+ONLY = "priority: 10, match: {{podSelector: {{matchLabels: {{test: {}}}}}}}, {}"
+OWN = {
+    "hopper-only": ONLY.format("torn", "placement: {products: {allow: [H100]}}"),
+    "ampere-only": ONLY.format("torn", "placement: {products: {allow: [A100]}}"),
+    "heavy": ONLY.format("heavy", "admission: {runtimeClassName: nvidia-heavy}"),
+    "absent": ONLY.format("absent", "admission: {runtimeClassName: nvidia-cdi}"),
+}
+
+
+@pytest.fixture(scope="module")
+def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service with the shipped policies and some of the tests' own, on a fleet whose GPUs are tainted."""
+    folder = tmp_path_factory.mktemp("policies")
+    for path in shipped_policies().glob("*.yaml"):
+        shutil.copy(path, folder)
+    for name, spec in OWN.items():
+        (folder / f"own-{name}.yaml").write_text(policy(name, spec), "utf-8")
+    add_nodes(plane.api, FLEET)
+    plane.api.create_all(
+        "/apis/node.k8s.io/v1/runtimeclasses", [HEAVY, {"metadata": {"name": "nvidia"}, "handler": "nvidia"}]
+    )
+    with serving(plane, policies=str(folder)) as running:
+        install_webhooks(plane, running)
+        yield running
+
+
+@pytest.fixture
+def where(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
+    """A namespace of the test's own, where the webhooks are at work."""
+    assert service.process.running
+    return namespace(plane, f"admission-{zlib.crc32(request.node.name.encode()):08x}")
+
+
+LIMITS = "limits set to 2 as in requests: the API server refuses requests without limits"
+
+
+@pytest.mark.parametrize(
+    ("resource", "amounts", "said"),
+    [
+        pytest.param(GPU, {"requests": {GPU: 2}}, LIMITS, id="requests only"),
+        pytest.param(SLICE, {"requests": {SLICE: 2}}, LIMITS, id="requests only, slices"),
+        pytest.param(
+            GPU,
+            {"requests": {GPU: 1}, "limits": {GPU: 2}},
+            "requests set to 2 as in limits: requests must equal limits",
+            id="mismatch",
+        ),
+    ],
+)
+def test_amounts_the_api_server_would_refuse_are_repaired_and_the_pod_created(
+    plane: ControlPlane, where: str, resource: str, amounts: dict[str, Any], said: str
+) -> None:
+    """F7: kubernetes#54917, k8s-device-plugin#154; the Warning says what was done."""
+    pod = plain_pod(where, **amounts)
+
+    answer = plane.kubectl.create(pod)
+
+    amount = {resource: "2"}
+    assert Said(0, "pod/p created\n", f"Warning: main: {resource} {said}\n") == answer
+    assert {"limits": amount, "requests": amount} == read_pod(plane, pod)["spec"]["containers"][0]["resources"]
+
+
+FRACTION = (
+    f"container main: a fraction of {GPU}: wants a whole number"
+    " (ask for a whole number, a MIG profile, or nvidia.com/gpu.shared)"
+)
+NEGATIVE = f"container main: negative {GPU}: wants zero or more (ask for zero or more)"
+ANNOTATION = (
+    "gpu-usher.io/cuda does not parse: version: got 'new', wants digits with dots such as 12.4"
+    " (write the annotation as README says)"
+)
+TOO_MANY = "2 GPUs asked: wants at most 1 per pod (ask for fewer GPUs, or have the policy's maxGPUsPerPod raised)"
+TORN = "no GPU product is left by ampere-only and hopper-only (" + Code.NoProductLeft.remedy + ")"
+
+
+@pytest.mark.parametrize(
+    ("limit", "more", "said"),
+    [
+        pytest.param("500m", {}, FRACTION, id="fraction"),
+        pytest.param(-1, {}, NEGATIVE, id="negative"),
+        pytest.param(1, {"annotations": {"cuda": "new"}}, ANNOTATION, id="annotation that does not parse"),
+        pytest.param(2, {"annotations": {"workload-class": "notebook"}}, TOO_MANY, id="too many"),
+        pytest.param(1, {"labels": {"test": "torn"}}, TORN, id="policies that leave no product"),
+        pytest.param("500m", {"labels": {"test": "torn"}}, f"{FRACTION}; {TORN}", id="two things at once"),
+    ],
+)
+def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
+    plane: ControlPlane, where: str, limit: object, more: dict[str, Any], said: str
+) -> None:
+    """F8, F26 and the reasons InvalidAnnotation, NoProductLeft: one line that says what to do instead."""
+    denied = 'admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher:'
+
+    answer = plane.kubectl.create(plain_pod(where, {GPU: limit}, **more))
+
+    assert Said(1, "", f'Error from server (Forbidden): error when creating "STDIN": {denied} {said}\n') == answer
+    assert plane.api.items(f"/api/v1/namespaces/{where}/pods") == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "given", "expected"),
+    [
+        pytest.param(GPU, [], [COPIED], id="GPU"),
+        pytest.param(SLICE, [], [COPIED, ANY_SLICE], id="slice: the GPU's taint too"),
+        pytest.param(GPU, [ANY_GPU], [ANY_GPU], id="nothing that the user's own covers"),
+    ],
+)
+def test_gpu_taint_of_the_nodes_is_tolerated_and_no_teams_taint(
+    plane: ControlPlane, where: str, resource: str, given: list[Object], expected: list[Object]
+) -> None:
+    """F2, F3, F4: copied from the node as it is; `dedicated=team` on that very node stays the team's."""
+    admitted = create_pod(plane, plain_pod(where, {resource: 1}, tolerations=given))
+
+    assert expected == tolerated(admitted)
+
+
+INIT_ONLY = {"initContainers": [container({GPU: 1}, name="warm-up")], "containers": [container()]}
+
+
+@pytest.mark.parametrize(
+    "more", [{"limits": {GPU: 1}}, {"limits": {SLICE: 1}}, INIT_ONLY], ids=["GPU", "slice", "init container only"]
+)
+def test_runtime_class_that_exists_is_set(plane: ControlPlane, where: str, more: dict[str, Any]) -> None:
+    """F5: for slices and for pods of which an init container alone asks, too."""
+    admitted = create_pod(plane, plain_pod(where, **more))
+
+    assert admitted["spec"]["runtimeClassName"] == "nvidia"
+
+
+def test_runtime_class_that_does_not_exist_is_a_warning_and_no_refusal(plane: ControlPlane, where: str) -> None:
+    """F6: named in the pod, it would have the API server reject it."""
+    pod = plain_pod(where, labels={"test": "absent"})
+
+    answer = plane.kubectl.create(pod)
+
+    words = "Warning: RuntimeClass nvidia-cdi does not exist, runtimeClassName not set\n"
+    assert Said(0, "pod/p created\n", words) == answer
+    assert "runtimeClassName" not in read_pod(plane, pod)["spec"]
+
+
+def test_api_server_merges_what_the_runtime_class_we_set_brings(plane: ControlPlane, where: str) -> None:
+    """F5, F23: its RuntimeClass plugin runs again after our patch, and we again after it, for nothing new."""
+    pod = plain_pod(where, labels=HEAVILY, nodeSelector={"zone": "a"})
+
+    answer = plane.kubectl.create(pod)
+
+    spec = read_pod(plane, pod)["spec"]
+    assert Said(0, "pod/p created\n", "") == answer
+    assert spec["overhead"] == {"cpu": "250m", "memory": "64Mi"}
+    assert spec["nodeSelector"] == {"zone": "a", "nvidia.com/gpu.present": "true"}
+    assert tolerated({"spec": spec}) == [ANY_GPU]
+
+
+def test_products_annotation_becomes_affinity_in_each_term_of_the_user(plane: ControlPlane, where: str) -> None:
+    """F10: terms are alternatives, so the need stands in every one of them."""
+    a, b = ({"key": "zone", "operator": "In", "values": [name]} for name in "ab")
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [a]}, {"matchExpressions": [b]}]}
+    wished = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+    admitted = create_pod(plane, plain_pod(where, annotations={"products": "H100"}, affinity=wished))
+
+    found = admitted["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    need = found["nodeSelectorTerms"][0]["matchExpressions"][-1]
+    assert [{"matchExpressions": [a, need]}, {"matchExpressions": [b, need]}] == found["nodeSelectorTerms"]
+    assert (need["key"], need["operator"]) == (PRODUCT, "In")
+    assert "NVIDIA-H100-80GB-HBM3" in need["values"]
+    assert all("H100" in value for value in need["values"])
+
+
+def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPlane, where: str) -> None:
+    """F25: in one versioned annotation."""
+    admitted = create_pod(plane, plain_pod(where, requests={GPU: 1}, annotations={"workload-class": "training"}))
+
+    found = decision(admitted)
+    assert [found["v"], found["policies"]] == [1, ["training", "default"]]
+    assert found["actions"] == [
+        f"main: {GPU} limits set to 1 as in requests",
+        "runtimeClassName set to nvidia",
+        f"toleration added for {GPU}",
+        f"required node affinity added on {PRODUCT}",
+    ]
+
+
+FORGED = '{"v":1,"actions":["approved"],"of":"0"}'
+READY = {"tolerations": [ANY_GPU], "runtimeClassName": "nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("forged", "more"),
+    [(FORGED, READY), ("{", READY), ("", READY), (FORGED, {})],
+    ids=["whole", "torn", "empty", "new"],
+)
+def test_decision_that_a_user_wrote_is_replaced_with_a_warning(
+    plane: ControlPlane, where: str, forged: str, more: dict[str, Any]
+) -> None:
+    """F15: also on a pod to which nothing need be done; whoever reads the record reads what really happened."""
+    honest = create_pod(plane, plain_pod(where, name="honest", **more))
+    pod = plain_pod(where, annotations={"decision": forged}, **more)
+
+    answer = plane.kubectl.create(pod)
+
+    assert [f"{DECISION} did not fit the pod and was rewritten"] == answer.warnings
+    assert decision(honest) == decision(read_pod(plane, pod))
+
+
+def test_init_containers_and_sidecars_are_repaired_too(plane: ControlPlane, where: str) -> None:
+    """F16, F17."""
+    before = [container(None, {GPU: 2}, name="before"), container(None, {GPU: 1}, name="side", restartPolicy="Always")]
+
+    admitted = create_pod(plane, plain_pod(where, initContainers=before, containers=[container(None, {GPU: 1})]))
+
+    spec = admitted["spec"]
+    limits = [each["resources"]["limits"] for each in (*spec["initContainers"], *spec["containers"])]
+    assert limits == [{GPU: "2"}, {GPU: "1"}, {GPU: "1"}]
+
+
+@pytest.mark.parametrize(("restart", "code"), [({}, 0), ({"restartPolicy": "Always"}, 1)], ids=["init", "sidecar"])
+def test_gpus_are_counted_as_kubernetes_counts_them(
+    plane: ControlPlane, where: str, restart: dict[str, Any], code: int
+) -> None:
+    """F16, F17: of a notebook's one GPU an init container's is free again when the notebook starts, a sidecar's not."""
+    first = container({GPU: 1}, name="first", **restart)
+
+    answer = plane.kubectl.create(plain_pod(where, initContainers=[first], annotations={"workload-class": "notebook"}))
+
+    assert (answer.code, "2 GPUs asked: wants at most 1 per pod" in answer.err) == (code, bool(code))
+
+
+def test_warnings_are_few_and_short(plane: ControlPlane, where: str) -> None:
+    """F19: the API server cuts all of them once they are too many."""
+    named = [container(None, {GPU: 1}, name=f"{index}{'x' * 62}") for index in range(9)]
+
+    answer = plane.kubectl.create(plain_pod(where, containers=named))
+
+    assert len(answer.warnings) == len(answer.err.splitlines()) == 3
+    assert max(map(len, answer.warnings)) == 120
+    assert answer.warnings[-1] == "and 7 more"
+
+
+def test_dry_run_shows_the_very_pod_that_would_be_and_stores_nothing(plane: ControlPlane, where: str) -> None:
+    """F7: `kubectl create --dry-run=server` calls us, since we have no side effects."""
+    pod = plain_pod(where, requests={GPU: 1})
+
+    shown = plane.kubectl.create(pod, dry_run=True)
+
+    assert plane.api.items(f"/api/v1/namespaces/{where}/pods") == []
+    assert written(create_pod(plane, pod)) == written(json.loads(shown.out))
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["with our record", "spec alone"])
+def test_admitted_pod_made_again_gains_nothing(plane: ControlPlane, where: str, recorded: bool) -> None:
+    """F23: whatever the RuntimeClass brought is in the spec by then."""
+    first = create_pod(plane, plain_pod(where, requests={GPU: 1}, annotations={"products": "H100"}, labels=HEAVILY))
+    notes = {key: value for key, value in first["metadata"]["annotations"].items() if recorded or key != DECISION}
+    again = {**first, "metadata": {"name": "again", "namespace": where, "labels": HEAVILY, "annotations": notes}}
+
+    answer = plane.kubectl.create(again)
+
+    second = read_pod(plane, again)
+    assert Said(0, "pod/again created\n", "") == answer
+    assert first["spec"] == second["spec"]
+    assert decision(second)["actions"] == (decision(first)["actions"] if recorded else [])
