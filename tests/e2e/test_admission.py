@@ -12,7 +12,6 @@ import pytest
 from app.cluster.files import shipped_policies
 from app.nodes import PRODUCT
 from app.pods import DECISION
-from app.reasons import Code
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
@@ -39,12 +38,12 @@ FLEET = (
     node_object("mixed", "NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}, taints=[TAINT]),
     node_object("cpu", None, None, {}),
 )
-HEAVY = {
-    "metadata": {"name": "nvidia-heavy"},
-    "handler": "nvidia",
-    "overhead": {"podFixed": {"cpu": "250m", "memory": "64Mi"}},
-    "scheduling": {"nodeSelector": {"nvidia.com/gpu.present": "true"}, "tolerations": [ANY_GPU]},
-}
+OVERHEAD = {"podFixed": {"cpu": "250m", "memory": "64Mi"}}
+SELECTING = {"nodeSelector": {"nvidia.com/gpu.present": "true"}, "tolerations": [ANY_GPU]}
+RUNTIME_CLASSES: tuple[Object, ...] = (
+    {"metadata": {"name": "nvidia"}, "handler": "nvidia"},
+    {"metadata": {"name": "nvidia-heavy"}, "handler": "nvidia", "overhead": OVERHEAD, "scheduling": SELECTING},
+)
 HEAVILY = {"test": "heavy"}
 ONLY = "priority: 10, match: {{podSelector: {{matchLabels: {{test: {}}}}}}}, {}"
 OWN = {
@@ -64,9 +63,7 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     for name, spec in OWN.items():
         (folder / f"own-{name}.yaml").write_text(policy(name, spec), "utf-8")
     add_nodes(plane.api, FLEET)
-    plane.api.create_all(
-        "/apis/node.k8s.io/v1/runtimeclasses", [HEAVY, {"metadata": {"name": "nvidia"}, "handler": "nvidia"}]
-    )
+    plane.api.create_all("/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASSES)
     with serving(plane, policies=str(folder)) as running:
         install_webhooks(plane, running)
         yield running
@@ -108,6 +105,7 @@ def test_amounts_the_api_server_would_refuse_are_repaired_and_the_pod_created(
     assert {"limits": amount, "requests": amount} == read_pod(plane, pod)["spec"]["containers"][0]["resources"]
 
 
+DENIED = 'error when creating "STDIN": admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher:'
 FRACTION = (
     f"container main: a fraction of {GPU}: wants a whole number"
     " (ask for a whole number, a MIG profile, or nvidia.com/gpu.shared)"
@@ -118,7 +116,8 @@ ANNOTATION = (
     " (write the annotation as README says)"
 )
 TOO_MANY = "2 GPUs asked: wants at most 1 per pod (ask for fewer GPUs, or have the policy's maxGPUsPerPod raised)"
-TORN = "no GPU product is left by ampere-only and hopper-only (" + Code.NoProductLeft.remedy + ")"
+WIDEN = "widen gpu-usher.io/products or one of the policies named"
+TORN = f"no GPU product is left by ampere-only and hopper-only ({WIDEN})"
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,9 @@ def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
     plane: ControlPlane, where: str, limit: object, more: dict[str, Any], said: str
 ) -> None:
     """F8, F26 and the reasons InvalidAnnotation, NoProductLeft: one line that says what to do instead."""
-    denied = 'admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher:'
-
     answer = plane.kubectl.create(plain_pod(where, {GPU: limit}, **more))
 
-    assert Said(1, "", f'Error from server (Forbidden): error when creating "STDIN": {denied} {said}\n') == answer
+    assert Said(1, "", f"Error from server (Forbidden): {DENIED} {said}\n") == answer
     assert plane.api.items(f"/api/v1/namespaces/{where}/pods") == []
 
 
@@ -193,7 +190,7 @@ def test_api_server_merges_what_the_runtime_class_we_set_brings(plane: ControlPl
 
     spec = read_pod(plane, pod)["spec"]
     assert Said(0, "pod/p created\n", "") == answer
-    assert spec["overhead"] == {"cpu": "250m", "memory": "64Mi"}
+    assert spec["overhead"] == OVERHEAD["podFixed"]
     assert spec["nodeSelector"] == {"zone": "a", "nvidia.com/gpu.present": "true"}
     assert tolerated({"spec": spec}) == [ANY_GPU]
 
@@ -228,25 +225,18 @@ def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPla
     ]
 
 
-FORGED = '{"v":1,"actions":["approved"],"of":"0"}'
-READY = {"tolerations": [ANY_GPU], "runtimeClassName": "nvidia"}
+READY: Object = {"tolerations": [ANY_GPU], "runtimeClassName": "nvidia"}
 
 
-@pytest.mark.parametrize(
-    ("forged", "more"),
-    [(FORGED, READY), ("{", READY), ("", READY), (FORGED, {})],
-    ids=["whole", "torn", "empty", "new"],
-)
-def test_decision_that_a_user_wrote_is_replaced_with_a_warning(
-    plane: ControlPlane, where: str, forged: str, more: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("forged", ['{"v":1,"actions":["approved"],"of":"0"}', "{", ""], ids=["whole", "torn", "empty"])
+def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPlane, where: str, forged: str) -> None:
     """F15: also on a pod to which nothing need be done; whoever reads the record reads what really happened."""
-    honest = create_pod(plane, plain_pod(where, name="honest", **more))
-    pod = plain_pod(where, annotations={"decision": forged}, **more)
+    honest = create_pod(plane, plain_pod(where, name="honest", **READY))
+    pod = plain_pod(where, annotations={"decision": forged}, **READY)
 
     answer = plane.kubectl.create(pod)
 
-    assert [f"{DECISION} did not fit the pod and was rewritten"] == answer.warnings
+    assert answer.warnings == [f"{DECISION} did not fit the pod and was rewritten"]
     assert decision(honest) == decision(read_pod(plane, pod))
 
 

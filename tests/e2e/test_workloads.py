@@ -168,13 +168,17 @@ def test_daemonset_makes_no_pod_for_a_tainted_node_that_its_template_does_not_to
     plane: ControlPlane, where: str
 ) -> None:
     """F18, a limit of a webhook for pods: the controller judges taints by the template, before there is a pod."""
+
+    def status() -> Object:
+        found: Object = plane.api.get(f"/apis/apps/v1/namespaces/{where}/daemonsets/w")["status"]
+        return found
+
     plane.kubectl.create(workload("DaemonSet", where))
-    eventually("its pod is made", lambda: pods_of(plane, where))
+    eventually("its controller has counted", lambda: status()["currentNumberScheduled"])
 
-    status = plane.api.get(f"/apis/apps/v1/namespaces/{where}/daemonsets/w")["status"]
-
-    assert status["desiredNumberScheduled"] == 1
-    assert '"t4"' in str(pods_of(plane, where)[0]["spec"]["affinity"]).replace("'", '"')
+    (pod,) = pods_of(plane, where)
+    assert status()["desiredNumberScheduled"] == 1
+    assert "'t4'" in str(pod["spec"]["affinity"])
 
 
 DEVICE_PLUGIN = {

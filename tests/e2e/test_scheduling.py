@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the real scheduler puts pods when it asks us, and what it says when it cannot."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, node_object, pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.mixed import ASKS, Ask, asked_of, fleet, serves, winner
+from tests.e2e.stage import (
+    OURS,
+    Service,
+    create_pod,
+    eventually,
+    gpu_pod,
+    install_webhooks,
+    namespace,
+    node_of,
+    read_pod,
+    refused,
+    serving,
+    start_scheduler,
+)
+
+NODES = 50
+GPU = "nvidia.com/gpu"
+GHOST = "labels promise GPUs that the device plugin does not offer: wants nvidia.com/gpu"
+RUNTIME_CLASS = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+ADMITTED, BARE = "admitted", "bare"
+"""Namespaces in which the webhooks are asked, and in which they are not: there the extender alone decides."""
+PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+
+pytestmark = pytest.mark.usefixtures("service")
+
+
+@pytest.fixture(scope="module")
+def service(plane: ControlPlane) -> Iterator[Service]:
+    """Fifty mixed nodes, the service, webhooks; schedulers: ours by names, ours by whole nodes, a plain one."""
+    add_nodes(plane.api, fleet(NODES))
+    plane.api.create("/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
+    with serving(plane) as running:
+        install_webhooks(plane, running)
+        start_scheduler(plane, running)
+        start_scheduler(plane, running, name="whole-nodes", change={"nodeCacheCapable": False})
+        plane.start_scheduler(PLAIN)
+        namespace(plane, ADMITTED)
+        namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
+        yield running
+
+
+def nodes(plane: ControlPlane) -> dict[str, Object]:
+    return {each["metadata"]["name"]: each for each in plane.api.items("/api/v1/nodes")}
+
+
+def offering(plane: ControlPlane) -> list[str]:
+    """List the nodes that have a whole GPU free: those the scheduler shows an extender."""
+    free = {name: int(each["status"]["allocatable"].get(GPU, 0)) for name, each in nodes(plane).items()}
+    for pod in plane.api.items("/api/v1/pods"):
+        if node := pod["spec"].get("nodeName"):
+            free[node] -= int(pod["spec"]["containers"][0]["resources"].get("limits", {}).get(GPU, 0))
+    return [name for name, units in free.items() if units > 0]
+
+
+def tolerating(pod: Object) -> Object:
+    """Add what the webhook would: the extender is asked only about nodes whose taints are tolerated."""
+    pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "product"), [(OURS, "L4"), ("whole-nodes", "A100")], ids=["names", "whole nodes"]
+)
+def test_node_that_we_score_best_is_the_one_chosen(
+    plane: ControlPlane, service: Service, scheduler: str, product: str
+) -> None:
+    """F48, INTERFACES §5: 10 x weight 10 outweighs all in-tree scores.
+
+    Each asks for a product of its own: of the pod placed just before, our view may not know yet.
+    """
+    pod = tolerating(gpu_pod(f"best-{scheduler}", BARE, annotations={"products": product}))
+    pod["spec"]["schedulerName"] = scheduler
+    best = winner(service, pod, offering(plane))
+
+    create_pod(plane, pod)
+
+    assert node_of(plane, pod) == best
+
+
+def test_single_node_answers_need_no_prioritize(plane: ControlPlane, service: Service) -> None:
+    """INTERFACES §5, --filter-answer best."""
+    with serving(plane, "single", filter_answer="best") as single:
+        start_scheduler(plane, single, "--filter-answer", "best", name="single")
+        pod = tolerating(gpu_pod("single", BARE, annotations={"products": "H100"}))
+        pod["spec"]["schedulerName"] = "single"
+        best = winner(service, pod, offering(plane))
+
+        create_pod(plane, pod)
+
+        assert node_of(plane, pod) == best
+        assert single.calls("filter") == 1
+        assert single.calls("prioritize") == 0
+        plane.stop("single")
+
+
+@pytest.mark.parametrize("scheduler", [OURS, "whole-nodes"], ids=["names", "whole nodes"])
+@pytest.mark.parametrize("asked", ASKS, ids=lambda each: each.name)
+def test_extender_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(
+    plane: ControlPlane, asked: Ask, scheduler: str
+) -> None:
+    """F27, F31, F34, F37, F41, F42, F45, F57, F69."""
+    pod = tolerating(asked.pod(f"{scheduler}-{ASKS.index(asked)}", BARE))
+    pod["spec"]["schedulerName"] = scheduler
+
+    create_pod(plane, pod)
+
+    assert serves(asked, nodes(plane)[node_of(plane, pod)])
+
+
+@pytest.mark.parametrize("asked", [each for each in ASKS if each.annotations], ids=lambda each: each.name)
+def test_webhook_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(plane: ControlPlane, asked: Ask) -> None:
+    """F10, F116: a scheduler without any extender reads the affinity that admission wrote."""
+    pod = asked.pod(f"webhook-only-{ASKS.index(asked)}", ADMITTED)
+    pod["spec"]["schedulerName"] = "default-scheduler"
+
+    create_pod(plane, pod)
+
+    node = nodes(plane)[node_of(plane, pod)]
+    assert serves(asked, node) or not_said_by_labels(asked, node)
+
+
+def not_said_by_labels(asked: Ask, node: Object) -> bool:
+    """Tell what affinity leaves to the extender: sharing by strategy, upgrades, half-made MIG layouts."""
+    unsettled = {"nvidia.com/gpu-driver-upgrade-state", "nvidia.com/mig.config.state"}
+    return asked.wish.sharing != "Any" or bool(unsettled & node["metadata"]["labels"].keys())
+
+
+def test_refusals_are_grouped_by_reason_and_name_no_node(plane: ControlPlane) -> None:
+    """F39, F40, EXT-04: what the ML engineer reads in FailedScheduling."""
+    pod = tolerating(
+        gpu_pod("nowhere", BARE, annotations={"cuda": "13.0", "sharing": "Exclusive", "products": "!H200"})
+    )
+    create_pod(plane, pod)
+
+    text = refused(plane, pod)
+
+    assert text.startswith(f"0/{NODES} nodes are available: ")
+    assert re.search(r"\d+ CUDA driver too old: wants >= 580", text), text
+    assert re.search(r"\d+ GPU product not allowed: wants not H200", text), text
+    assert re.search(r"\d+ GPU is shared or sliced on this node: wants a whole GPU", text), text
+    assert "Preemption is not helpful" in text
+    assert not [name for name in nodes(plane) if name in text]
+    event = plane.kubectl("get", "events", "-n", BARE, "--field-selector", "involvedObject.name=nowhere").out
+    assert "CUDA driver too old" in event
+    plane.api.delete(pod_path(pod))  # it would be tried again whenever the cluster changes
+
+
+def test_only_gpu_pods_reach_the_extender(plane: ControlPlane, service: Service) -> None:
+    """managedResources: a CPU pod of our own scheduler costs no call."""
+    before = service.calls("filter")
+    pod = gpu_pod("cpu", ADMITTED, {"cpu": 1})
+    create_pod(plane, pod)
+
+    node_of(plane, pod)
+
+    assert service.calls("filter") == before
+
+
+def test_pods_of_another_scheduler_are_not_ours_to_place(plane: ControlPlane, service: Service) -> None:
+    """F117, S14: two schedulers side by side, told apart by schedulerName."""
+    before = service.calls("filter")
+    pod = tolerating(gpu_pod("theirs", BARE))
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    create_pod(plane, pod)
+
+    node_of(plane, pod)
+
+    assert service.calls("filter") == before
+
+
+def test_extender_that_is_down_holds_gpu_pods_until_it_is_back(plane: ControlPlane, service: Service) -> None:
+    """F106, fault 54: fail closed, and say why; CPU pods are not concerned."""
+    service.process.stop()
+    pod, other = tolerating(gpu_pod("held", BARE)), tolerating(gpu_pod("cpu-too", BARE, {"cpu": 1}))
+    create_pod(plane, pod)
+    create_pod(plane, other)
+
+    assert "connection refused" in refused(plane, pod)
+    assert node_of(plane, other)
+    assert not read_pod(plane, pod)["spec"].get("nodeName")
+    service.restart()
+    assert node_of(plane, pod, 60)
+
+
+def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -> None:
+    """F135: allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu."""
+    add_nodes(plane.api, [node_object("dra-0", offers={"nvidia.com/gpu": 0})])
+    group = "/apis/resource.k8s.io/v1"
+    pod = gpu_pod("asks", "default", annotations={"products": "H100"})
+    eventually("the node is seen", lambda: refusal_of(service, pod, "dra-0") == GHOST)
+
+    plane.api.create(
+        f"{group}/deviceclasses",
+        {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}},
+    )
+    device = {
+        "name": "gpu-0",
+        "attributes": {
+            "productName": {"string": "NVIDIA H100 80GB HBM3"},
+            "driverVersion": {"version": "570.124.6"},
+            "cudaDriverVersion": {"version": "12.8.0"},
+            "cudaComputeCapability": {"version": "9.0.0"},
+        },
+        "capacity": {"memory": {"value": "81559Mi"}},
+    }
+    pool = {"name": "dra-0", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "dra-0", "pool": pool, "devices": [device]}
+    plane.api.create(f"{group}/resourceslices", {"metadata": {"name": "dra-0"}, "spec": spec})
+
+    eventually("the slice is taken in", lambda: refusal_of(service, pod, "dra-0") is None)
+
+
+def refusal_of(service: Service, pod: Object, node: str) -> str | None:
+    """Ask filter about one node; None if it fits."""
+    answer = asked_of(service, "filter", pod, [node])
+    found: str | None = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.get(node)
+    return found
