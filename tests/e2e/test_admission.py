@@ -36,7 +36,6 @@ ANY_GPU, ANY_SLICE = ({"key": key, "operator": "Exists", "effect": "NoSchedule"}
 FLEET = (
     node_object("h100", taints=[TAINT, {"key": "dedicated", "value": "team", "effect": "NoSchedule"}]),
     node_object("mixed", "NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}, taints=[TAINT]),
-    node_object("cpu", None, None, {}),
 )
 OVERHEAD = {"podFixed": {"cpu": "250m", "memory": "64Mi"}}
 SELECTING = {"nodeSelector": {"nvidia.com/gpu.present": "true"}, "tolerations": [ANY_GPU]}
@@ -100,9 +99,9 @@ def test_amounts_the_api_server_would_refuse_are_repaired_and_the_pod_created(
 
     answer = plane.kubectl.create(pod)
 
-    amount = {resource: "2"}
+    found = read_pod(plane, pod)["spec"]["containers"][0]["resources"]
     assert Said(0, "pod/p created\n", f"Warning: main: {resource} {said}\n") == answer
-    assert {"limits": amount, "requests": amount} == read_pod(plane, pod)["spec"]["containers"][0]["resources"]
+    assert found == {"limits": {resource: "2"}, "requests": {resource: "2"}}
 
 
 DENIED = 'error when creating "STDIN": admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher:'
@@ -226,13 +225,14 @@ def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPla
 
 
 READY: Object = {"tolerations": [ANY_GPU], "runtimeClassName": "nvidia"}
+FORGED = '{"v":1,"actions":["approved"],"hash":"HASH","of":"0"}'
 
 
-@pytest.mark.parametrize("forged", ['{"v":1,"actions":["approved"],"of":"0"}', "{", ""], ids=["whole", "torn", "empty"])
+@pytest.mark.parametrize("forged", [FORGED, "{", ""], ids=["whole", "torn", "empty"])
 def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPlane, where: str, forged: str) -> None:
-    """F15: also on a pod to which nothing need be done; whoever reads the record reads what really happened."""
+    """F15: whoever reads the record reads what really happened; the hash in force stands on every pod to copy."""
     honest = create_pod(plane, plain_pod(where, name="honest", **READY))
-    pod = plain_pod(where, annotations={"decision": forged}, **READY)
+    pod = plain_pod(where, annotations={"decision": forged.replace("HASH", decision(honest)["hash"])}, **READY)
 
     answer = plane.kubectl.create(pod)
 

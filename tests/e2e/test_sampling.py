@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler shows an extender only a sample of the nodes; affinity written at admission makes it the right one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bench.load import add_fleet, spread
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import node_object, pod_path
+from tests.e2e.stage import (
+    Service,
+    create_pod,
+    eventually,
+    gpu_pod,
+    install_webhooks,
+    namespace,
+    node_of,
+    remove_webhooks,
+    serving,
+    start_scheduler,
+)
+
+NODES = 997
+RARE = [f"zz-rare-{index}" for index in range(3)]
+"""The only nodes that fit, last in every order."""
+WHERE = "sampled"
+WISH = {"products": "GH200"}
+
+
+@pytest.fixture(scope="module")
+def service(plane: ControlPlane) -> Iterator[Service]:
+    """A thousand nodes, three of them right; the scheduler samples as it does by default."""
+    add_fleet(plane.api, NODES)
+    rare = (node_object(name, "NVIDIA-GH200-480GB", "580.95.05", {"nvidia.com/gpu": 1}) for name in RARE)
+    spread(plane.api, lambda own, document: own.create("/api/v1/nodes", document), rare)
+    with serving(plane) as running:
+        start_scheduler(plane, running)
+        namespace(plane, WHERE)
+        yield running
+
+
+def test_pod_finds_its_place_outside_the_sample_at_the_first_try(plane: ControlPlane, service: Service) -> None:
+    """F10: hard needs are looked at before the sample is taken, so that we are shown the right nodes only."""
+    install_webhooks(plane, service)
+    pods = [gpu_pod(f"seen-{index}", WHERE, annotations=WISH) for index in range(len(RARE))]
+    for pod in pods:
+        create_pod(plane, pod)
+
+    assert {node_of(plane, pod) for pod in pods} == set(RARE)
+    assert service.metric("gpu_usher_refusals_total", verb="filter") == 0
+    for pod in pods:
+        plane.api.delete(pod_path(pod))
+
+
+def test_without_the_affinity_we_are_shown_hundreds_of_wrong_nodes(plane: ControlPlane, service: Service) -> None:
+    """Why F10: of 1,000 nodes 420 are shown, none of which need fit (CONTROL_PLANE §5, the first trap)."""
+    remove_webhooks(plane)
+    create_pod(plane, gpu_pod("unseen", WHERE, annotations=WISH))
+
+    eventually("a sample is refused", lambda: service.metric("gpu_usher_refusals_total", verb="filter") >= 400)
+    assert service.metric("gpu_usher_refusals_total", verb="filter", reason="ProductNotAllowed") >= 400
