@@ -21,9 +21,6 @@ from app.reasons import Reason
 DECISION_VERSION = 1
 MOST_WARNINGS = 3
 """Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""
-MOST_ACTIONS = 32
-LONGEST_ACTION = 300
-"""Bounds on what an earlier record may bring along; ours have a handful of actions under 120 characters."""
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
 """Namespace labels; "true" exempts. A pod's own label never does (F21)."""
 
@@ -84,7 +81,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     warnings = [*lenient, *(change.warning for change in changes if change.warning)]
     warnings += [f"not done, policy only warns: {change.record}" for change in warned]
     warnings += case.ruling.warnings
-    if written and DECISION in case.pod.annotations and not _same_policies(_record(case), case):
+    if written and DECISION in case.pod.annotations and not _ours(case.document):
         warnings.append(f"{DECISION} did not fit the pod and was rewritten")
     return Verdict(True, (*operations, *written), _limited(warnings), (), record, case.ruling.policies)
 
@@ -163,37 +160,40 @@ def _decision(case: Case, record: tuple[str, ...], changed: bool) -> list[Operat
     """
     of = _fingerprint(case)
     earlier = _record(case)
-    if not changed and earlier is not None and earlier.get("of") == of:
+    if not changed and earlier.get("of") == of:
         return []
-    kept = earlier["actions"] if earlier is not None and _same_policies(earlier, case) else ()
-    done = dict.fromkeys([*kept, *record])
+    done = dict.fromkeys([*(earlier["actions"] if earlier and _ours(case.document) else ()), *record])
     value = {
         "v": DECISION_VERSION,
         "policies": list(case.ruling.policies),
         "hash": case.ruling.policy_hash[:12],
-        "actions": list(done)[:MOST_ACTIONS],
+        "actions": list(done),
         "of": of,
     }
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return [put(case.document, ("metadata", "annotations", DECISION), text)]
 
 
-def _same_policies(record: Mapping[str, Any] | None, case: Case) -> bool:
-    """Tell whether a record was made under the policies in force: the same request, called again."""
-    return record is not None and record.get("hash") == case.ruling.policy_hash[:12]
-
-
-def _record(case: Case) -> dict[str, Any] | None:
-    """Read the record that is there; None if there is none of our form."""
+def _record(case: Case) -> dict[str, Any]:
+    """Read the record that is there; empty if there is none of our form."""
     try:
         found = json.loads(case.pod.annotations.get(DECISION) or "null")
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("v") != DECISION_VERSION:
-        return None
-    actions = found.get("actions")
-    ours = isinstance(actions, list) and all(isinstance(each, str) and len(each) <= LONGEST_ACTION for each in actions)
-    return found if ours else None
+        return {}
+    ours = isinstance(found, dict) and found.get("v") == DECISION_VERSION and isinstance(found.get("actions"), list)
+    return found if ours else {}
+
+
+def _ours(document: Mapping[str, Any]) -> bool:
+    """Tell whether the record is from an earlier call about the same request, after which another webhook spoke.
+
+    managedFields name what the requester wrote; what a webhook's patch added is not in them on the next call (seen on
+    kube-apiserver 1.36). Without managedFields anybody may have written it.
+    """
+    managers = (document.get("metadata") or {}).get("managedFields")
+    if not isinstance(managers, list) or not managers:
+        return False
+    return not any(f'"f:{DECISION}"' in json.dumps(each) for each in managers)
 
 
 def _fingerprint(case: Case) -> str:
@@ -205,9 +205,11 @@ def _fingerprint(case: Case) -> str:
     pod = case.pod
     asked = [
         [
+            each.list_name,
             each.name,
             each.image,
             each.env,
+            name,
             *([str(side.get(name, "")) for side in (each.requests, each.limits)]),
         ]
         for each in pod.containers

@@ -61,10 +61,10 @@ def test_decision_annotation_holds_what_was_done_and_by_which_policies() -> None
 
 
 def test_decision_is_made_of_the_pod_alone() -> None:
-    one, same, other = record(pod(gpus(1))), record(pod(gpus(1))), record(pod(gpus(2)))
+    one, same, others = record(pod(gpus(1))), record(pod(gpus(1))), (pod(gpus(2)), pod(gpus(1, SLICE)))
 
     assert one == same
-    assert one["of"] != other["of"]
+    assert all(one["of"] != record(other)["of"] for other in others)
 
 
 @pytest.mark.parametrize("forged", ["", "{", "[1]", '{"v": 1}', '{"v":1,"of":"0"}', "[" * 100_000])
@@ -86,6 +86,35 @@ def test_decision_of_an_earlier_call_is_left_alone_without_a_warning() -> None:
 
     assert not again.operations
     assert not again.warnings
+
+
+FIELDS = {"f:metadata": {"f:annotations": {".": {}, "f:gpu-usher.io/decision": {}}}}
+
+
+def called_again(written_by_user: bool) -> dict[str, Any]:
+    """A pod with a record of one action, to which another webhook added a container since."""
+    first = apply(pod(container(None, {GPU: "1"})), admit(pod(container(None, {GPU: "1"}))).operations)
+    managed = [{"manager": "kubectl", "operation": "Update", "fieldsV1": FIELDS if written_by_user else {"f:spec": {}}}]
+    first["metadata"]["managedFields"] = managed
+    first["spec"]["containers"].append({**container(None, {GPU: "1"}), "name": "added"})
+    return first
+
+
+def test_record_of_an_earlier_call_about_the_same_request_is_kept_and_nobody_is_accused() -> None:
+    """F25, reinvocation: managedFields do not list what a webhook's patch added."""
+    verdict = admit(called_again(written_by_user=False))
+
+    assert not any(DECISION in warning for warning in verdict.warnings)
+    done = "nvidia.com/gpu limits set to 1 as in requests"
+    assert {f"main: {done}", f"added: {done}"} <= set(record(called_again(written_by_user=False))["actions"])
+
+
+def test_record_that_the_requester_wrote_is_never_kept_however_well_made() -> None:
+    """F15: copied whole from another pod, and listed in managedFields."""
+    verdict = admit(called_again(written_by_user=True))
+
+    assert any(DECISION in warning for warning in verdict.warnings)
+    assert not any(action.startswith("main: ") for action in record(called_again(written_by_user=True))["actions"])
 
 
 @pytest.mark.parametrize(

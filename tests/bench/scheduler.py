@@ -66,6 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--setups", default="0,1,2,3", help="which of the four set-ups")
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="which extenders")
     words = parser.parse_args()
     binaries = find_binaries()
     if isinstance(binaries, str):
@@ -74,19 +75,21 @@ def main() -> int:
     console = Console(highlight=False, width=150)
     for index in words.setups.split(","):
         setup = SETUPS[int(index)]
-        runs = measure(binaries, setup, words.rounds, console)
+        runs = measure(binaries, setup, words.rounds, words.variants.split(","), console)
         console.print(report(setup, runs))
     return 0
 
 
-def measure(binaries: Binaries, setup: Setup, rounds: int, console: Console) -> dict[str, list[Run]]:
+def measure(
+    binaries: Binaries, setup: Setup, rounds: int, variants: list[str], console: Console
+) -> dict[str, list[Run]]:
     """Play every variant in every round, in turning order."""
-    runs: dict[str, list[Run]] = {variant: [] for variant in VARIANTS}
+    runs: dict[str, list[Run]] = {variant: [] for variant in variants}
     with control_plane(binaries, controllers=False) as plane, extenders(plane, binaries) as places:
         add_fleet(plane.api, setup.nodes)
         for number in range(rounds):
-            shift = number % len(VARIANTS)
-            for variant in VARIANTS[shift:] + VARIANTS[:shift]:
+            shift = number % len(variants)
+            for variant in variants[shift:] + variants[:shift]:
                 if variant in places:
                     runs[variant].append(play(plane, setup, variant, *places[variant]))
             found = ", ".join(f"{name} {done[-1].pods_per_second:.0f}" for name, done in runs.items() if done)

@@ -124,6 +124,7 @@ class ControlPlane:
             "tls-cert-file": str(pki / "tls.crt"),
             "tls-private-key-file": str(pki / "tls.key"),
             "token-auth-file": str(self.folder / "tokens.csv"),
+            "allow-privileged": "true",
             "authorization-mode": "RBAC",
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": str(self.folder / "sa.key"),
