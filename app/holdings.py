@@ -32,9 +32,33 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
     node = member(spec, "nodeName", str, "spec.")
     if node is None or member(status, "phase", str, "status.") in FINISHED or not _names_gpus(spec, knowledge):
         return None
+    if (plain := _plain_units(spec, knowledge)) is not None:
+        metadata = member(document, "metadata", dict, "") or {}
+        name, namespace = (member(metadata, key, str, "metadata.") for key in ("name", "namespace"))
+        uid = member(metadata, "uid", str, "metadata.") or ""
+        return Holding(uid, node, f"{namespace or 'default'}/{name or ''}", plain) if plain else None
     pod = read_pod(document)
     units = gpu_amounts(pod, knowledge.families.of)
     return Holding(pod.uid, node, f"{pod.namespace}/{pod.name}", units) if units else None
+
+
+def _plain_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...] | None:
+    """Sum what containers ask, where that is whole numbers and nothing starts before them; None where it is not so.
+
+    A tenth of the time of the exact arithmetic, which the test compares it with.
+    """
+    if spec.get("initContainers"):
+        return None
+    found: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        resources = container.get("resources") or {}
+        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+            if knowledge.families.of(name) is None:
+                continue
+            if not isinstance(amount, str) or not amount.isdecimal() or len(amount) > 9:
+                return None
+            found[name] = found.get(name, 0) + int(amount)
+    return tuple(sorted((name, units) for name, units in found.items() if units))
 
 
 def _names_gpus(spec: Mapping[str, Any], knowledge: Knowledge) -> bool:

@@ -15,7 +15,7 @@ from app.api.admission import Reviewed, review
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, EXTENDER_LIMIT, Bodies
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
-from app.api.ops import answer_unknown_routes
+from app.api.ops import answer_unknown_routes, bare_app
 from app.api.wire import status_body
 from app.errors import WireError
 from app.logs import LOGGER, event
@@ -33,7 +33,7 @@ ADMISSION_VERBS = ("mutate", "validate")
 
 def create_tls_app(backend: Backend, metrics: Metrics, role: str = "all") -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = bare_app()
     desk = Desk(backend, metrics)
     if role != "extender":
         for verb in ADMISSION_VERBS:

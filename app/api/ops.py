@@ -16,7 +16,7 @@ JSON = "application/json"
 
 def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
     """Build the application of the operations listener."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = bare_app()
     started = False
 
     def ready(_request: Request) -> Response:
@@ -43,6 +43,11 @@ def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
         app.add_route(path, on_loop(handler))
     answer_unknown_routes(app)
     return app
+
+
+def bare_app() -> FastAPI:
+    """Make an application without pages of its own: the routes of a listener are all that answers."""
+    return FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
 
 def answer_unknown_routes(app: FastAPI) -> None:

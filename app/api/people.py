@@ -13,7 +13,7 @@ from app.admission.review import mutate
 from app.api.admission import denial
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
-from app.api.ops import answer_unknown_routes, on_loop
+from app.api.ops import answer_unknown_routes, bare_app, on_loop
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
 from app.explain.pod import explain
@@ -28,7 +28,7 @@ PAGE_HEADERS = {
 
 def create_people_app(backend: Backend) -> FastAPI:
     """Build the application of the people listener."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = bare_app()
     bodies = Bodies()
 
     def posted(answer: Callable[[Mapping[str, Any], Backend], dict[str, Any]]) -> Callable[[Request], Any]:

@@ -88,12 +88,12 @@ def test_decision_of_an_earlier_call_is_left_alone_without_a_warning() -> None:
     assert not again.warnings
 
 
-FIELDS = {"f:metadata": {"f:annotations": {".": {}, "f:gpu-usher.io/decision": {}}}}
+FIELDS: dict[str, Any] = {"f:metadata": {"f:annotations": {".": {}, "f:gpu-usher.io/decision": {}}}}
 
 
 def called_again(written_by_user: bool) -> dict[str, Any]:
     """A pod with a record of one action, to which another webhook added a container since."""
-    first = apply(pod(container(None, {GPU: "1"})), admit(pod(container(None, {GPU: "1"}))).operations)
+    first: dict[str, Any] = apply(pod(container(None, {GPU: "1"})), admit(pod(container(None, {GPU: "1"}))).operations)
     managed = [{"manager": "kubectl", "operation": "Update", "fieldsV1": FIELDS if written_by_user else {"f:spec": {}}}]
     first["metadata"]["managedFields"] = managed
     first["spec"]["containers"].append({**container(None, {GPU: "1"}), "name": "added"})

@@ -8,6 +8,7 @@ from pathlib import Path
 import uvloop
 from fastapi import FastAPI, Request, Response
 
+from app.api.ops import bare_app
 from app.api.wire import HostPriority, decode_extender_args, encode
 from app.certificates import Certificates, issue_if_needed
 from app.serving import QuietServer, bind, uvicorn_config
@@ -27,7 +28,7 @@ async def echo_prioritize(request: Request) -> Response:
 
 def create_echo_app() -> FastAPI:
     """Build the application."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = bare_app()
     app.add_route("/scheduler/filter", echo_filter, methods=["POST"])
     app.add_route("/scheduler/prioritize", echo_prioritize, methods=["POST"])
     return app

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from app.cluster.appraisal import Appraisal
 from app.cluster.state import CHANGES_KEPT, State
+from app.holdings import read_holding
 from app.placement.engine import judge, total
+from app.pods import gpu_amounts, read_pod
 from tests.builders import demand, gpus, knowledge, node_document, pod
 
 NODES = [
@@ -148,3 +150,28 @@ def test_unknown_namespace_has_the_one_label_that_all_have() -> None:
     state = State(knowledge())
 
     assert state.namespace_labels("x") == {"kubernetes.io/metadata.name": "x"}
+
+
+AMOUNTS = st.sampled_from(["0", "1", "2", "8", "1k", "500m", "1e1", "2.0", 3, "-1", "12345678901"])
+RESOURCES = st.dictionaries(st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "cpu"]), AMOUNTS, max_size=3)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries({}, optional={"limits": RESOURCES, "requests": RESOURCES}).map(
+        lambda resources: {"name": "c", "resources": resources}
+    ),
+    max_size=3,
+)
+
+
+@given(CONTAINERS, CONTAINERS, st.booleans())
+@settings(max_examples=500)
+def test_quick_sum_of_what_a_pod_holds_is_the_exact_one(
+    containers: list[dict[str, Any]], init: list[dict[str, Any]], sidecar: bool
+) -> None:
+    """F16, F17: whole numbers in plain containers are summed without fractions."""
+    started = [{**each, "restartPolicy": "Always"} if sidecar else each for each in init]
+    document = pod(*(containers or [gpus(0)]), initContainers=started, nodeName="n")
+    exact = gpu_amounts(read_pod(document), knowledge().families.of)
+
+    found = read_holding(document, knowledge())
+
+    assert exact == (found.units if found else ())

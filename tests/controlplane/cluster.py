@@ -178,7 +178,6 @@ class ControlPlane:
             "tls-cert-file": str(self.folder / "pki" / "tls.crt"),
             "tls-private-key-file": str(self.folder / "pki" / "tls.key"),
             "authorization-always-allow-paths": "/metrics,/healthz,/readyz,/livez",
-            "v": "2",
         }
         process = self._start(name, flags, "kube-scheduler")
         scheduler = Scheduler(process, f"https://127.0.0.1:{port}", self.ca)
