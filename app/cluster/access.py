@@ -81,7 +81,10 @@ def _trust(configuration: Configuration) -> ssl.SSLContext:
 def credentials(configuration: Configuration) -> dict[str, str]:
     """Give the headers that say who we are; a service account's token file is read again by the minute (CACHE-09).
 
-    May run an exec plugin: not for the event loop.
+    May run an exec plugin: not for the event loop. Raises BadInput.
     """
-    bearer = configuration.auth_settings().get("BearerToken")
+    try:
+        bearer = configuration.auth_settings().get("BearerToken")
+    except (ConfigException, OSError) as error:
+        raise BadInput(f"credentials: {error}") from error
     return {bearer["key"]: bearer["value"]} if bearer and bearer["value"] else {}

@@ -13,7 +13,7 @@ import msgspec
 from kubernetes.client import Configuration
 
 from app.cluster.access import Access, Load, access, credentials
-from app.errors import ApiError
+from app.errors import ApiError, BadInput
 
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0
@@ -76,6 +76,8 @@ class ApiServer:
                 if answer.status != 200:
                     raise ApiError(answer.status, _words(answer.status, await answer.read()))
                 yield answer
+        except BadInput as error:  # a kubeconfig or a token file that is no longer what it was
+            raise ApiError(None, str(error)) from error
         except TimeoutError as error:
             raise ApiError(None, "no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:

@@ -87,7 +87,7 @@ class Reading:
             try:
                 yield msgspec.json.decode(raw, type=self._shape)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                yield Odd("", str(error))
+                yield Odd(_key(raw), str(error))
 
     def event(self, line: bytes) -> tuple[str, Fields | Odd]:
         """Decode a line of a watch: (type, object).
@@ -112,12 +112,22 @@ def _misshapen(line: bytes, problem: str) -> tuple[str, Odd]:
     if complaint is not None and complaint.type == "ERROR":
         raise ApiError(complaint.object.code, complaint.object.message)
     try:
-        named = msgspec.json.decode(line, type=Event[dict[str, msgspec.Raw]])
-        metadata = msgspec.json.decode(named.object["metadata"], type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        named = msgspec.json.decode(line, type=Event[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"{problem or error}") from error
-    key, _ = identity({"metadata": metadata})
+    key = _key(named.object)
+    if not key:
+        raise Unreadable(problem)
     return named.type, Odd(key, problem)
+
+
+def _key(raw: msgspec.Raw) -> str:
+    """Read the key of an object of which nothing else can be read; empty if not even that can."""
+    try:
+        metadata = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["metadata"]
+        return identity({"metadata": msgspec.json.decode(metadata, type=dict[str, Any])})[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        return ""
 
 
 def identity(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.kinds import DRA_GROUP, core_kinds, dra_kinds
+from app.cluster.listing import Unreadable
 from app.cluster.policies import PolicyBook
 from app.cluster.pulse import BackOff
 from app.cluster.reflector import Clock, Reflector
@@ -19,6 +20,7 @@ from app.metrics import Metrics
 
 COMPARE_SECONDS = 600.0
 """CACHE-10; what a watch loses for good is found within ten minutes, and listed again."""
+SETTLE_SECONDS = 0.05
 DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 """Versions of resource.k8s.io that the reader of slices knows; v1 since Kubernetes 1.34."""
 NOT_SYNCED = "gpu-usher: not synced yet"
@@ -45,7 +47,6 @@ class LiveCluster:
         self._clock = clock or Clock()
         self._on_synced = on_synced
         self._dra_known = False
-        self._synced = False
         self.reflectors = [self._reflector(kind) for kind in core_kinds(state, book, namespace)]
 
     def _reflector(self, kind: Any) -> Reflector:
@@ -57,6 +58,7 @@ class LiveCluster:
             async with asyncio.TaskGroup() as tasks:
                 for reflector in self.reflectors:
                     tasks.create_task(reflector.run())
+                tasks.create_task(self._settle())
                 tasks.create_task(self._compare())
                 for reflector in await self._dynamic():
                     self.reflectors.append(reflector)
@@ -74,19 +76,21 @@ class LiveCluster:
                 served = {each.get("version") for each in group.get("versions", [])}
                 version = next((each for each in DRA_VERSIONS if each in served), None)
                 return [self._reflector(kind) for kind in dra_kinds(self._state, version)] if version else []
-            except ApiError as error:
-                if error.status in (403, 404):
+            except (ApiError, msgspec.DecodeError) as error:
+                if isinstance(error, ApiError) and error.status in (403, 404):
                     return []
             await self._clock.sleep(back_off.delay(0.0, self._clock.chance()))
 
     @property
     def synced(self) -> bool:
         """Whether all that decides was listed once; a kind that the API server refuses us is not waited for."""
-        if not self._synced and self._dra_known:
-            self._synced = all(each.synced or (each.refusal and not each.kind.needed) for each in self.reflectors)
-            if self._synced:
-                self._on_synced()
-        return self._synced
+        found = (each.synced or (each.refusal is not None and not each.kind.needed) for each in self.reflectors)
+        return self._dra_known and all(found)
+
+    async def _settle(self) -> None:
+        while not self.synced:
+            await self._clock.sleep(SETTLE_SECONDS)
+        self._on_synced()
 
     def unready(self) -> str | None:
         """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
@@ -130,7 +134,7 @@ class LiveCluster:
     async def _compare_one(self, reflector: Reflector) -> None:
         try:
             drift = await reflector.compare()
-        except ApiError as error:
+        except (ApiError, Unreadable) as error:
             event(f"{reflector.kind.name} not compared with the API server", 30, error=str(error))
             return
         if drift:

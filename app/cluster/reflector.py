@@ -48,12 +48,13 @@ class Clock:
 class Reflector:
     """Keeps one kind. `known`: UID by key of what was seen; `synced`: the first list is in.
 
-    `refusal`: why the API server does not let us see the kind, None if it does.
+    `odd`: keys of what cannot be read. `refusal`: why the API server does not let us see the kind, None if it does.
     """
 
     def __init__(self, kind: Kind[Any], server: ApiServer, metrics: Metrics, clock: Clock | None = None) -> None:
         self.kind = kind
         self.known: dict[str, str] = {}
+        self.odd: set[str] = set()
         self.synced = False
         self.refusal: str | None = None
         self._server = server
@@ -157,6 +158,7 @@ class Reflector:
         self._metrics.unreadable.labels(self.kind.name).inc()
         event(f"one of the {self.kind.name} cannot be read", 30, object=odd.key, error=odd.problem)
         self._drop(odd.key)
+        self.odd.add(odd.key)
 
     async def _swap(self, facts: Facts) -> None:
         for index, key in enumerate([key for key in self.known if key not in facts]):
@@ -172,9 +174,11 @@ class Reflector:
         if self.known.get(key, uid) != uid:  # deleted and made again under its name
             self._drop(key)
         self.known[key] = uid
+        self.odd.discard(key)
         self.kind.take(key, uid, fact)
 
     def _drop(self, key: str) -> None:
+        self.odd.discard(key)
         uid = self.known.pop(key, None)
         if uid is not None:
             self.kind.drop(key, uid)
@@ -220,7 +224,7 @@ class Reflector:
     def _changed(self, what: str, item: Fields) -> None:
         key, uid = identity(item)
         if what == "DELETED":
-            if self.known.get(key) == uid:
+            if self.known.get(key, uid) == uid:
                 self._drop(key)
             return
         try:
@@ -233,13 +237,15 @@ class Reflector:
     async def compare(self) -> int:
         """Count the objects in which the API server's list and the index differ, and list again if there are any.
 
-        What changed while the list was read does not count (CACHE-10).
+        What changed while the list was read does not count, nor what cannot be read (CACHE-10).
+
+        Raises ApiError, Unreadable.
         """
         before = dict(self.known)
         listed = {key: uid async for key, uid in self._identities()}
         steady = {key: uid for key, uid in self.known.items() if before.get(key) == uid}
         drift = sum(listed.get(key) != uid for key, uid in steady.items())
-        drift += sum(key not in before and key not in self.known for key in listed)
+        drift += sum(key not in before and key not in self.known and key not in self.odd for key in listed)
         self._metrics.cache_drift.labels(self.kind.name).set(drift)
         self._relist_asked = self._relist_asked or drift > 0
         return drift

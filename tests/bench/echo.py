@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from app.api.ops import bare_app
 from app.api.wire import HostPriority, decode_extender_args, encode
 from app.certificates import Certificates, issue_if_needed
+from app.placement.engine import tie_break
 from app.serving import QuietServer, bind, uvicorn_config
 
 
@@ -26,11 +27,21 @@ async def echo_prioritize(request: Request) -> Response:
     return Response(encode([HostPriority(name, 0) for name in names]), media_type="application/json")
 
 
+async def echo_packing(request: Request) -> Response:
+    """Score the node of the lowest checksum 10: pods pile up as ours do, without any decision."""
+    names = decode_extender_args(await request.body()).NodeNames or []
+    best = min(names, key=tie_break)
+    scores = [HostPriority(name, 10 if name is best else 0) for name in names]
+    return Response(encode(scores), media_type="application/json")
+
+
 def create_echo_app() -> FastAPI:
     """Build the application."""
     app = bare_app()
     app.add_route("/scheduler/filter", echo_filter, methods=["POST"])
     app.add_route("/scheduler/prioritize", echo_prioritize, methods=["POST"])
+    app.add_route("/packing/filter", echo_filter, methods=["POST"])
+    app.add_route("/packing/prioritize", echo_packing, methods=["POST"])
     return app
 
 

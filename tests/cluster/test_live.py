@@ -2,10 +2,12 @@
 """Long runs and checks: thousands of events through broken streams, drift found and mended, credentials renewed."""
 
 import asyncio
+import contextlib
 import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from aiohttp import web
 from hypothesis import given, settings
@@ -14,10 +16,12 @@ from hypothesis import strategies as st
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.kinds import core_kinds
+from app.cluster.listing import Unreadable
 from app.cluster.policies import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.snapshot import fill
 from app.cluster.state import State
+from app.errors import ApiError
 from app.metrics import Metrics
 from tests.bench.fleet import MAKES, node_name
 from tests.builders import gpus, knowledge, node_document, pod
@@ -143,6 +147,32 @@ def test_what_changes_during_the_comparison_is_no_drift() -> None:
         assert await scene.reflector.compare() == 0
 
     play(test, thing("a"), thing("b"))
+
+
+def test_what_cannot_be_read_is_no_drift() -> None:
+    """An object that is odd for good must not lead to a list every ten minutes."""
+
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        await until("the list is in", lambda: scene.index == {"a": {}})
+        scene.api.say("ADDED", {"metadata": {"name": "odd", "uid": "o", "labels": 5}})
+        scene.api.objects["odd"] = {"metadata": {"name": "odd", "uid": "o", "labels": 5}}
+        await until("it is known to be odd", lambda: scene.reflector.odd == {"odd", "listed"})
+
+        assert await scene.reflector.compare() == 0
+
+    play(test, thing("a"), {"metadata": {"name": "listed", "uid": "l", "labels": 5}})
+
+
+@pytest.mark.parametrize("garbage", [b"", b"[]", b"null", b'{"items":', b"\xff", b'{"metadata":{},"items":[5]}'])
+def test_comparison_answered_with_garbage_is_an_error_of_the_expected_kind(garbage: bytes) -> None:
+    async def test(scene: Scene) -> None:
+        await scene.following()
+        scene.api.faults.append(lambda _request: web.Response(body=garbage))
+        with contextlib.suppress(ApiError, Unreadable):
+            await scene.reflector.compare()
+
+    play(test, thing("a"))
 
 
 def test_expired_token_is_read_again(tmp_path: Path) -> None:
