@@ -93,8 +93,9 @@ def _profile(plan: Plan) -> list[str]:
         ]
     else:
         why = [
-            "  # 0 is the scheduler's own sampling (of 1,000 nodes it looks at 420, of 5,000 at 500). No pod is lost:",
-            "  # hard needs are node affinity as well, which is looked at before the sample is taken.",
+            "  # 0 is the scheduler's own sampling (of 1,000 nodes it looks at 420, of 5,000 at 500). Products are",
+            "  # node affinity as well, looked at before the sample is taken; another need (driver, memory) that very",
+            "  # few nodes meet may miss the sample, and the pod is tried again later. Where that hurts, write 100.",
         ]
     name = OWN_NAME if plan.target == "second" else "default-scheduler"
     return ["profiles:", f"- schedulerName: {name}", *why, f"  percentageOfNodesToScore: {share}"]

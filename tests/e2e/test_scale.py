@@ -11,7 +11,7 @@ from tests.bench.load import spread
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import wait_until
-from tests.e2e.mixed import ASKS, Ask, fleet, serves
+from tests.e2e.mixed import ASKS, Ask, ask, fleet, serves
 from tests.e2e.stage import Service, install_webhooks, namespace, refusal, serving, start_scheduler
 
 NODES = 1000
@@ -19,6 +19,13 @@ PODS = 2000
 PLACED_SECONDS = 240
 """Bound; some 40 s here."""
 WHERE = "crowd"
+DEMANDS = (
+    *ASKS,
+    ask("half a node", amount=4),
+    ask("a whole node", {"products": "A100, H100", "sharing": "Exclusive"}, amount=8),
+    ask("three slices", resource="nvidia.com/mig-1g.10gb", amount=3),
+)
+"""One to eight GPUs, and slices: room for the large ones is there only while the small ones are packed."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,7 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 def wishes() -> dict[str, Ask]:
     """Draw what every pod asks for, by the pod's name."""
     drawn = random.Random(2026)
-    return {f"p-{index}": drawn.choice(ASKS) for index in range(PODS)}
+    return {f"p-{index}": drawn.choice(DEMANDS) for index in range(PODS)}
 
 
 def test_two_thousand_pods_all_find_a_right_place(plane: ControlPlane, service: Service) -> None:
