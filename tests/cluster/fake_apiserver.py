@@ -13,7 +13,7 @@ from kubernetes.client import Configuration
 
 from app.cluster.apiserver import ApiServer
 
-SOON_SECONDS = 20
+SOON_SECONDS = 60
 Object = dict[str, Any]
 Answer = Callable[[web.Request], web.Response | None]
 CLOSE = b"close"

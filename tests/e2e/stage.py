@@ -23,7 +23,7 @@ from tests.controlplane.processes import Process, free_port, wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 READY_SECONDS = 60
-SOON_SECONDS = 20
+SOON_SECONDS = 60
 """Bound on what kube-scheduler or a watch does by itself; most take a fraction of a second."""
 OURS = "gpu-usher-scheduler"
 
@@ -69,13 +69,13 @@ class Service:
     def ready(self) -> bool:
         """Tell what /readyz says."""
         try:
-            return httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=5).status_code == 200
+            return httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=20).status_code == 200
         except httpx.HTTPError as error:
             raise ConnectionError(str(error)) from error
 
     def health(self) -> Object:
         """Give the body of /readyz."""
-        found: Object = httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=5).json()
+        found: Object = httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=20).json()
         return found
 
     def explain(self, pod: Object) -> Object:
@@ -85,7 +85,7 @@ class Service:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum a metric's samples that carry these labels; 0 where there is none."""
-        text = httpx.get(f"{self._ops}/metrics", trust_env=False, timeout=5).text
+        text = httpx.get(f"{self._ops}/metrics", trust_env=False, timeout=20).text
         samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
         return sum(
             sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items()
