@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, get_args
@@ -10,6 +11,7 @@ from typing import Annotated, get_args
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from app.cluster.access import find_cluster
@@ -20,7 +22,10 @@ from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.errors import BadInput
 from app.schedulerconfig.verify import Finding, verify
-from app.schedulerconfig.write import URLS, Plan, Target, managed_resources, write
+from app.schedulerconfig.write import URLS, Plan, Target, managed_resources, read_ca, read_url, write
+
+PIPE_COLUMNS = 240
+"""Where no terminal says its width: a finding stays on one line, so that grep and CI find file:line whole. A guess."""
 
 
 def scheduler_config(
@@ -47,7 +52,7 @@ def scheduler_config(
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
-    plan = Plan(known, url or URLS[known], _read_ca(ca), resources, len(state.nodes), filter_answer == "best")
+    plan = Plan(known, read_url(url or URLS[known]), _read_ca(ca), resources, len(state.nodes), filter_answer == "best")
     text = write(plan)
     print(text if output == "text" else json.dumps(yaml.safe_load(text), indent=2))
 
@@ -69,12 +74,9 @@ def _read_ca(path: Path) -> bytes:
     Raises BadInput.
     """
     try:
-        found = path.read_bytes()
+        return read_ca(str(path), path.read_bytes())
     except OSError as error:
         raise BadInput(f"--ca {path}: {error.strerror}: wants the CA of our certificate, in PEM") from error
-    if b"-----BEGIN CERTIFICATE-----" not in found:
-        raise BadInput(f"--ca {path}: got no certificate, wants the CA of our certificate, in PEM")
-    return found
 
 
 def _check(path: Path, state: State, output: str) -> None:
@@ -83,23 +85,25 @@ def _check(path: Path, state: State, output: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--verify {path}: {error}: wants a KubeSchedulerConfiguration") from error
     offered = sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered})
-    findings = verify(str(path), text, tuple(offered))
+    findings = verify(str(path), text, tuple(offered), len(state.nodes))
     if output == "json":
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        _show(path, findings)
+        _show(path, findings, bool(offered))
     raise typer.Exit(1 if findings else 0)
 
 
-def _show(path: Path, findings: list[Finding]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _show(path: Path, findings: list[Finding], compared: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    if not compared:
+        console.print("managedResources not compared with a fleet: give --kubeconfig, --snapshot or --demo")
     if not findings:
-        console.print(f"{path}: nothing dangerous found")
+        console.print(f"{path}: nothing dangerous found", markup=False)
         return
     table = Table(box=None, header_style="bold")
     for head in ("severity", "where", "found", "write instead"):
-        table.add_column(head, overflow="fold")
+        table.add_column(head, overflow="fold", no_wrap=head == "where")
     for each in findings:
         colour = "red" if each.severity == "danger" else "yellow"
-        table.add_row(f"[{colour}]{each.severity}[/]", each.where, each.message, each.remedy)
+        table.add_row(f"[{colour}]{each.severity}[/]", *map(escape, (each.where, each.message, each.remedy)))
     console.print(table)

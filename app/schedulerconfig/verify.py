@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check an existing KubeSchedulerConfiguration: what in it is dangerous, where, and what to write instead.
 
-What each mistake does was seen on a real kube-scheduler (CONTROL_PLANE §5, OPERATIONS §2.1).
+What each mistake does was seen on a real kube-scheduler (CONTROL_PLANE §5, OPERATIONS §2.1); "refuses to start" is
+the word of kube-scheduler 1.36 itself, run with such a file.
 """
 
 import re
@@ -9,12 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.errors import PolicyError
 from app.policy.document import Document, Path, read_documents
-from app.schedulerconfig.write import OWN_NAME, TIMEOUT_SECONDS, WEIGHT
+from app.schedulerconfig.write import NAMESPACE, OWN_NAME, TIMEOUT_SECONDS, WEIGHT
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
+CLUSTERS_NAME = "default-scheduler"
+CLUSTERS_LEASE = ("kube-system", "kube-scheduler")
 VERBS = ("filterVerb", "prioritizeVerb", "preemptVerb")
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+_DURATION = re.compile(f"(?:{_PART})+", re.ASCII)
+"""Go's time.ParseDuration, without a sign."""
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LOOPBACK = re.compile(r"https?://(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d+)?(?:/|$)", re.ASCII)
+_SHAPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}
+SMALLEST_SHARE_PERCENT = 5
+"""What kube-scheduler samples by itself: max(5, 50 - nodes / 125) % (OPERATIONS §2.2)."""
+NO_START = "the scheduler refuses to start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +41,51 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A configuration, and our entry in its extenders. `offered`: GPU resources of the fleet, empty if not known."""
+    """A configuration, and our entry in its extenders.
+
+    `offered`: GPU resources of the fleet, empty if not known. `nodes`: how many it has, 0 if not known.
+    """
 
     document: Document
     value: Mapping[str, Any]
     index: int
     extender: Mapping[str, Any]
     offered: tuple[str, ...]
+    nodes: int = 0
 
     def danger(self, field: str, message: str, remedy: str) -> Finding:
         """Report what loses or misplaces pods."""
-        return Finding("danger", self._where(field), f"{field}: {message}", remedy)
+        return self.danger_at(self.place(field), f"{field}: {message}", remedy)
 
     def warning(self, field: str, message: str, remedy: str) -> Finding:
         """Report what costs speed or quality."""
-        return Finding("warning", self._where(field), f"{field}: {message}", remedy)
+        return Finding("warning", self.document.locate(self.place(field)), f"{field}: {message}", remedy)
 
-    def _where(self, field: str) -> str:
-        return self.document.locate(("extenders", self.index, *field.split(".")))
+    def danger_at(self, path: Path, message: str, remedy: str) -> Finding:
+        """Report what loses or misplaces pods, anywhere in the file."""
+        return _misfit(self.document, path, message, remedy)
+
+    def place(self, *path: str | int) -> Path:
+        """Give the path of a field of our entry."""
+        return ("extenders", self.index, *path)
 
 
-def verify(file: str, text: str, offered: tuple[str, ...] = ()) -> list[Finding]:
+def verify(file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0) -> list[Finding]:
     """List what is dangerous in a configuration.
 
-    Raises PolicyError where it is no YAML.
+    Raises PolicyError where it is no YAML, or not one document.
     """
-    document = read_documents(file, text)[0]
+    documents = read_documents(file, text)
+    if len(documents) != 1:
+        raise PolicyError((f"{file}:1:1: got {len(documents)} YAML documents, wants one KubeSchedulerConfiguration",))
+    document = documents[0]
     value = document.value if isinstance(document.value, dict) else {}
     if value.get("kind") != "KubeSchedulerConfiguration" or value.get("apiVersion") != API_VERSION:
         return [_misfit(document, (), "no KubeSchedulerConfiguration of v1", f"apiVersion: {API_VERSION}")]
-    extenders = value.get("extenders")
-    ours = [(index, each) for index, each in enumerate(extenders or ()) if isinstance(each, dict) and _is_ours(each)]
+    misshapen = list(_misshapen(document, value))
+    if misshapen:
+        return misshapen
+    ours = [(index, each) for index, each in enumerate(value.get("extenders") or ()) if _is_ours(each)]
     if not ours:
         remedy = "take the extenders entry that gpu-usher scheduler-config writes"
         return [_misfit(document, ("extenders",), "no extender whose urlPrefix ends in /scheduler", remedy)]
@@ -67,8 +93,9 @@ def verify(file: str, text: str, offered: tuple[str, ...] = ()) -> list[Finding]
         finding
         for index, extender in ours
         for check in CHECKS
-        for finding in check(Checked(document, value, index, extender, offered))
+        for finding in check(Checked(document, value, index, extender, offered, nodes))
     ]
+    found += [finding for check in FILE_CHECKS for finding in check(Checked(document, value, *ours[0], offered, nodes))]
     if len(ours) > 1:
         found.append(_misfit(document, ("extenders", ours[1][0]), "gpu-usher is listed twice", "keep one entry"))
     return found
@@ -76,6 +103,22 @@ def verify(file: str, text: str, offered: tuple[str, ...] = ()) -> list[Finding]
 
 def _misfit(document: Document, path: Path, message: str, remedy: str) -> Finding:
     return Finding("danger", document.locate(path), message, remedy)
+
+
+def _misshapen(document: Document, value: Mapping[str, Any], path: Path = ()) -> Iterator[Finding]:
+    """Find what the checks below could not read, nor could the scheduler: it refuses to start."""
+    for field, found in value.items():
+        shape = _SHAPES.get(field)
+        if shape is None or found is None:
+            continue
+        where = (*path, field)
+        rows = found if isinstance(found, list) else [found]
+        if not isinstance(found, shape) or not all(isinstance(row, dict) for row in rows):
+            wants = "a list of mappings" if shape is list else "a mapping"
+            yield _misfit(document, where, f"{field}: got another shape, {NO_START}", wants)
+        elif shape is list:
+            for index, row in enumerate(rows):
+                yield from _misshapen(document, row, (*where, index))
 
 
 def _is_ours(extender: Mapping[str, Any]) -> bool:
@@ -86,10 +129,11 @@ def _is_ours(extender: Mapping[str, Any]) -> bool:
 def transport(one: Checked) -> Iterator[Finding]:
     """Names and victims go over this line: it must be encrypted, and the other end must be us."""
     url, tls = str(one.extender.get("urlPrefix", "")), one.extender.get("tlsConfig") or {}
-    local = re.match(r"https?://(?:127\.|localhost|\[::1\])", url)
-    if not url.startswith("https://") or not one.extender.get("enableHTTPS"):
-        if not local:
-            yield one.danger("urlPrefix", f"{url} is not encrypted", "https:// and enableHTTPS: true")
+    encrypted = url.startswith("https://")
+    if not _LOOPBACK.match(url) and not (encrypted and one.extender.get("enableHTTPS")):
+        yield one.danger("urlPrefix", f"{url} is not encrypted", "https:// and enableHTTPS: true")
+    elif not encrypted:
+        return
     elif tls.get("insecure") or not (tls.get("caData") or tls.get("caFile")):
         yield one.danger("tlsConfig", "no CA, so nothing is verified", "caData, and no insecure: true")
 
@@ -144,11 +188,10 @@ def timeout(one: Checked) -> Iterator[Finding]:
 
 
 def _seconds(text: Any) -> float | None:
-    match = _DURATION.fullmatch(text) if isinstance(text, str) and text else None
-    if match is None:
+    """Read a duration as Go writes it; None where it is none."""
+    if not isinstance(text, str) or not _DURATION.fullmatch(text):
         return None
-    hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+    return sum(float(amount) * _UNITS[unit] for amount, unit in re.findall(_PART, text))
 
 
 def weight(one: Checked) -> Iterator[Finding]:
@@ -156,8 +199,8 @@ def weight(one: Checked) -> Iterator[Finding]:
     found = one.extender.get("weight")
     if one.extender.get("prioritizeVerb") is None:
         return
-    if not isinstance(found, int) or found <= 0:
-        yield one.danger("weight", "absent: the scheduler refuses to start", f"weight: {WEIGHT}")
+    if type(found) is not int or found <= 0:
+        yield one.danger("weight", f"no positive number: {NO_START}", f"weight: {WEIGHT}")
     elif found < WEIGHT:
         yield one.warning("weight", f"got {found}: in-tree scores decide instead", f"weight: {WEIGHT}")
 
@@ -168,31 +211,68 @@ def managed(one: Checked) -> Iterator[Finding]:
     if not isinstance(rows, list) or not rows:
         yield one.danger("managedResources", "absent, so every pod calls us", "list the GPU resources")
         return
-    named = {row.get("name") for row in rows if isinstance(row, dict)}
+    named = {row.get("name") for row in rows}
     missing = [name for name in one.offered if name not in named]
     if missing:
         yield one.danger("managedResources", f"{', '.join(missing)} not listed, never asked about", "add them")
     for index, row in enumerate(rows):
-        if isinstance(row, dict) and row.get("ignoredByScheduler"):
+        if row.get("ignoredByScheduler"):
             field = f"managedResources.{index}"
             message = f"{row.get('name')} is no longer counted: 16 GPUs fit on a node of 4"
-            yield Finding("danger", one.document.locate(("extenders", one.index, "managedResources", index)),
-                          f"{field}: {message}", "ignoredByScheduler: false")  # fmt: skip
+            yield one.danger_at(
+                one.place("managedResources", index), f"{field}: {message}", "ignoredByScheduler: false"
+            )
+
+
+def managed_once(one: Checked) -> Iterator[Finding]:
+    """A name may stand once in all extenders together."""
+    seen: set[str] = set()
+    for index, extender in enumerate(one.value["extenders"]):
+        for row_index, row in enumerate(extender.get("managedResources") or ()):
+            name = str(row.get("name"))
+            if name in seen:
+                message = f"managedResources: {name} is listed twice, {NO_START}"
+                yield one.danger_at(("extenders", index, "managedResources", row_index), message, "keep one row")
+            seen.add(name)
+
+
+def one_binder(one: Checked) -> Iterator[Finding]:
+    """Only one extender may bind."""
+    binders = [index for index, each in enumerate(one.value["extenders"]) if each.get("bindVerb")]
+    if len(binders) > 1:
+        message = f"bindVerb: set in {len(binders)} extenders, {NO_START}"
+        yield one.danger_at(("extenders", binders[1], "bindVerb"), message, "keep bindVerb in one of them")
+
+
+def sample(one: Checked) -> Iterator[Finding]:
+    """The scheduler samples before it asks us: a small share hides the few nodes that a pod may use."""
+    own = max(SMALLEST_SHARE_PERCENT, 50 - one.nodes // 125) if one.nodes else SMALLEST_SHARE_PERCENT
+    field = "percentageOfNodesToScore"
+    profiles = enumerate(one.value.get("profiles") or ())
+    holders: list[tuple[Path, Any]] = [((), one.value), *((("profiles", index), each) for index, each in profiles)]
+    for path, holder in holders:
+        found, remedy = holder.get(field) or 0, f"{field}: 0, the scheduler's own sample, or 100"
+        if type(found) is not int or not 0 <= found <= 100:
+            yield one.danger_at((*path, field), f"{field}: got {found}, {NO_START}", remedy)
+        elif 0 < found < own:
+            message = f"{field}: got {found}, below its own {own}: nodes that fit are never tried"
+            yield Finding("warning", one.document.locate((*path, field)), message, remedy)
 
 
 def lease(one: Checked) -> Iterator[Finding]:
-    """Two schedulers with one lease take turns, and one of them stands idle."""
-    profiles = one.value.get("profiles") or ()
-    names = {profile.get("schedulerName", "default-scheduler") for profile in profiles if isinstance(profile, dict)}
-    election = one.value.get("leaderElection") or {}
-    place = (election.get("resourceNamespace", "kube-system"), election.get("resourceName", "kube-scheduler"))
-    if names and "default-scheduler" not in names and place == ("kube-system", "kube-scheduler"):
-        yield Finding(
-            "danger",
-            one.document.locate(("leaderElection",)),
-            "leaderElection: the lease of the cluster's own scheduler",
-            f"resourceNamespace: gpu-usher, resourceName: {OWN_NAME}",
-        )
+    """Two schedulers with one lease take turns; two with one name place the same pods."""
+    election, profiles = one.value.get("leaderElection") or {}, one.value.get("profiles") or [{}]
+    names = {profile.get("schedulerName") or CLUSTERS_NAME for profile in profiles}
+    place = (
+        election.get("resourceNamespace") or CLUSTERS_LEASE[0],
+        election.get("resourceName") or CLUSTERS_LEASE[1],
+    )
+    if place == CLUSTERS_LEASE and CLUSTERS_NAME not in names and election.get("leaderElect") is not False:
+        remedy = f"resourceNamespace: {NAMESPACE}, resourceName: {OWN_NAME}"
+        yield one.danger_at(("leaderElection",), "leaderElection: the lease of the cluster's own scheduler", remedy)
+    if place != CLUSTERS_LEASE and CLUSTERS_NAME in names:
+        message = f"profiles: {CLUSTERS_NAME} under a lease of its own: two schedulers place the same pods"
+        yield one.danger_at(("profiles",), message, f"schedulerName: {OWN_NAME}")
 
 
 Check = Callable[[Checked], Iterator[Finding]]
@@ -208,6 +288,13 @@ CHECKS: tuple[Check, ...] = (
     timeout,
     weight,
     managed,
+)
+"""What is looked at in our entry. To add a check: one function, one line here, one test."""
+
+FILE_CHECKS: tuple[Check, ...] = (
+    managed_once,
+    one_binder,
+    sample,
     lease,
 )
-"""What is looked at, in the order of the file. To add a check: one function, one line here, one test."""
+"""What is looked at once a file, beyond our entry."""

@@ -2,10 +2,12 @@
 """Write the KubeSchedulerConfiguration that calls us: every field with the reason why it is there."""
 
 import base64
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from app.errors import BadInput
 from app.knowledge.mig import RESOURCE_PREFIX
 from app.knowledge.tables import Knowledge
 from app.nodes import Node
@@ -19,6 +21,7 @@ URLS: dict[Target, str] = {
     "second": "https://127.0.0.1:8443/scheduler",
     "default": f"https://{SERVER_NAME}:443/scheduler",
 }
+_URL = re.compile(r"https://(?:[\w.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[\w.~-]+)*/scheduler", re.ASCII)
 WEIGHT = 10
 """One point of ours is then 100; an ordinary GPU pod gets some 400 in-tree (CONTROL_PLANE §5.5, INTERFACES §5)."""
 TIMEOUT_SECONDS = 2
@@ -51,6 +54,29 @@ def managed_resources(nodes: Iterable[Node], knowledge: Knowledge) -> tuple[str,
     return tuple(sorted(fixed | offered | cut))
 
 
+def read_url(text: str) -> str:
+    """Check where the scheduler is to call us.
+
+    Raises BadInput.
+    """
+    url = text.rstrip("/")
+    if not _URL.fullmatch(url):
+        raise BadInput(f"--url: got {text[:80]!r}, wants https://HOST:PORT/scheduler, such as {URLS['second']}")
+    return url
+
+
+def read_ca(name: str, pem: bytes) -> bytes:
+    """Check what goes into the file for everyone to read: certificates, and no key.
+
+    Raises BadInput.
+    """
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
+        raise BadInput(f"--ca {name}: got no certificate, wants the CA of our certificate, in PEM")
+    if b"PRIVATE KEY-----" in pem:
+        raise BadInput(f"--ca {name}: got a private key beside the certificate, wants the certificate alone")
+    return pem
+
+
 def percentage(plan: Plan) -> int:
     """Choose percentageOfNodesToScore; 0 leaves the scheduler's own sampling."""
     return 100 if plan.target == "second" and 0 < plan.nodes <= SCORE_ALL_UP_TO_NODES else 0
@@ -72,7 +98,7 @@ def _head(plan: Plan) -> list[str]:
         "kind: KubeSchedulerConfiguration",
         *([] if second else ["clientConnection:", "  kubeconfig: /etc/kubernetes/scheduler.conf # kubeadm's own"]),
         "leaderElection:",
-        "  leaderElect: true",
+        "  leaderElect: true # with two replicas one schedules and one stands by",
         "  resourceLock: leases",
         *(
             ["  # Our own lease: with the default one it would take turns with the cluster's scheduler."]
@@ -97,7 +123,8 @@ def _profile(plan: Plan) -> list[str]:
             "  # node affinity as well, looked at before the sample is taken; another need (driver, memory) that very",
             "  # few nodes meet may miss the sample, and the pod is tried again later. Where that hurts, write 100.",
         ]
-    name = OWN_NAME if plan.target == "second" else "default-scheduler"
+    own = plan.target == "second"
+    name = f"{OWN_NAME} # pods name it; our webhook does so by policy" if own else "default-scheduler"
     return ["profiles:", f"- schedulerName: {name}", *why, f"  percentageOfNodesToScore: {share}"]
 
 
@@ -117,15 +144,15 @@ def _extender(plan: Plan) -> list[str]:
             if plan.target == "default"
             else []
         ),
-        "  filterVerb: filter",
+        "  filterVerb: filter # names go out, those that fit come back, each of the others with a reason",
         *(alone if plan.best else scoring),
         "  # Without it pods are evicted for nothing: preemption never asks filter whether the place would do.",
         "  preemptVerb: preempt",
-        "  enableHTTPS: true",
+        "  enableHTTPS: true # pods go over this line; we serve nothing else",
         "  tlsConfig:",
         "    # Without a CA the scheduler verifies nothing. It reads it once: after a new CA, restart the scheduler.",
         f"    caData: {ca}",
-        f"    serverName: {SERVER_NAME}",
+        f"    serverName: {SERVER_NAME} # what the certificate must say, whatever address the URL has",
         f"  httpTimeout: {TIMEOUT_SECONDS}s # scheduling is one loop: while we are waited for, every pod waits",
         "  nodeCacheCapable: true # names, not whole nodes: with false 140 ms a pod, and in-tree scores go wrong",
         "  ignorable: false # fail closed: a GPU pod waits for us rather than be placed by count alone",

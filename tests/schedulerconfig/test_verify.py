@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from app.errors import PolicyError
 from app.schedulerconfig.verify import Finding, verify
 from app.schedulerconfig.write import write
 from tests.schedulerconfig.test_write import plan
@@ -19,8 +20,13 @@ def changed(**fields: Any) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def found(text: str, *offered: str) -> list[Finding]:
-    return verify("s.yaml", text, offered)
+def changed_file(**fields: Any) -> str:
+    """Change fields of the whole file."""
+    return yaml.dump({**yaml.safe_load(changed()), **fields}, Dumper=NoAliases, sort_keys=False)
+
+
+def found(text: str, *offered: str, nodes: int = 0) -> list[Finding]:
+    return verify("s.yaml", text, offered, nodes)
 
 
 MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -28,6 +34,8 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("no https flag", {"urlPrefix": "https://gpu-usher.svc/scheduler", "enableHTTPS": False}, "is not encrypted"),
     ("no CA", {"tlsConfig": {"serverName": "x"}}, "nothing is verified"),
     ("no TLS settings", {"tlsConfig": None}, "nothing is verified"),
+    ("plain http to a name that looks local", {"urlPrefix": "http://127.evil.com/scheduler"}, "is not encrypted"),
+    ("insecure sidecar", {"enableHTTPS": False, "tlsConfig": {"insecure": True}}, "nothing is verified"),
     ("insecure", {"tlsConfig": {"insecure": True, "caData": "eA=="}}, "nothing is verified"),
     ("wrong path", {"urlPrefix": "https://gpu-usher.gpu-usher.svc/"}, "does not end in /scheduler"),
     ("wrong verb", {"filterVerb": "predicates"}, "a route that is not there"),
@@ -41,6 +49,7 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("long timeout", {"httpTimeout": "30s"}, "got 30s"),
     ("odd timeout", {"httpTimeout": "soon"}, "got soon"),
     ("no weight", {"weight": None}, "refuses to start"),
+    ("weight that is no number", {"weight": True}, "refuses to start"),
     ("low weight", {"weight": 1}, "in-tree scores decide"),
     ("no resources", {"managedResources": None}, "every pod calls us"),
     (
@@ -70,6 +79,12 @@ def test_finding_points_at_the_line() -> None:
     assert finding.where.startswith(f"s.yaml:{line}:")
 
 
+@pytest.mark.parametrize("text", ["2s", "1s500ms", "900us", "1.5s", "0.01m"])
+def test_duration_is_read_as_go_writes_it(text: str) -> None:
+    """F88."""
+    assert found(changed(httpTimeout=text)) == []
+
+
 def test_shorter_timeout_and_plain_http_to_a_sidecar_are_fine() -> None:
     assert found(changed(httpTimeout="1500ms", urlPrefix="http://127.0.0.1:8443/scheduler", enableHTTPS=False)) == []
 
@@ -88,6 +103,92 @@ def test_lease_of_the_clusters_scheduler_is_dangerous_for_a_second_one() -> None
     [finding] = found(yaml.safe_dump(document))
 
     assert "the lease of the cluster's own scheduler" in finding.message
+
+
+def test_lease_is_nobodys_business_where_none_is_taken() -> None:
+    """F88."""
+    assert found(changed_file(leaderElection={"leaderElect": False})) == []
+
+
+@pytest.mark.parametrize("profiles", [None, [{}], [{"schedulerName": "default-scheduler"}]])
+def test_second_scheduler_that_serves_the_default_name_is_dangerous(profiles: Any) -> None:
+    """F88: two schedulers would place the same pods."""
+    [finding] = found(changed_file(profiles=profiles))
+
+    assert "two schedulers place the same pods" in finding.message
+    assert finding.remedy == "schedulerName: gpu-usher-scheduler"
+
+
+OTHER = {"urlPrefix": "https://other/x"}
+BINDS = {**OTHER, "bindVerb": "bind"}
+MANAGES = {**OTHER, "managedResources": [{"name": "nvidia.com/gpu"}]}
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [([BINDS], None), ([BINDS, BINDS], "bindVerb: set in 2"), ([MANAGES], "nvidia.com/gpu is listed twice")],
+    ids=["one binds", "two bind", "one resource in two extenders"],
+)
+def test_extenders_that_the_scheduler_would_not_start_with_are_found(others: list[Any], words: str | None) -> None:
+    """F88: the words are those of kube-scheduler 1.36's own validation."""
+    ours = yaml.safe_load(changed())["extenders"]
+
+    messages = [each.message for each in found(changed_file(extenders=ours + others))]
+
+    assert len(messages) == (words is not None)
+    assert all((words or "") in each and "refuses to start" in each for each in messages)
+
+
+@pytest.mark.parametrize(
+    ("share", "nodes", "severity"),
+    [
+        (0, 5000, None),
+        (100, 5000, None),
+        (5, 0, None),
+        (4, 0, "warning"),
+        (42, 1000, None),
+        (41, 1000, "warning"),
+        (101, 0, "danger"),
+        (-1, 0, "danger"),
+        ("all", 0, "danger"),
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "profile"])
+def test_share_below_the_schedulers_own_sample_is_found(
+    share: Any, nodes: int, severity: str | None, place: str
+) -> None:
+    """F88, CONTROL_PLANE §5, first trap."""
+    field = {"percentageOfNodesToScore": share}
+    profile = {"schedulerName": "gpu-usher-scheduler"}
+    text = changed_file(**field) if place == "file" else changed_file(profiles=[{**profile, **field}])
+
+    assert [each.severity for each in found(text, nodes=nodes)] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("extenders", 5),
+        ("extenders", {"urlPrefix": "x"}),
+        ("extenders", ["x"]),
+        ("extenders", [{"tlsConfig": "x"}]),
+        ("extenders", [{"managedResources": ["nvidia.com/gpu"]}]),
+        ("profiles", "x"),
+        ("leaderElection", []),
+    ],
+)
+def test_field_of_another_shape_is_a_finding_not_a_fault(field: str, value: Any) -> None:
+    """F88."""
+    [finding] = found(changed_file(**{field: value}))
+
+    assert "got another shape" in finding.message
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "a: 1\n---\nb: 2\n"], ids=["empty", "comment", "two"])
+def test_anything_but_one_document_is_bad_input(text: str) -> None:
+    """F88."""
+    with pytest.raises(PolicyError, match="wants one KubeSchedulerConfiguration"):
+        found(text)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from app.errors import BadInput
 from app.schedulerconfig.verify import verify
-from app.schedulerconfig.write import Plan, Target, managed_resources, write
+from app.schedulerconfig.write import Plan, Target, managed_resources, read_ca, read_url, write
 from tests.builders import knowledge, node
 
 CA = b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
@@ -92,3 +93,82 @@ def test_second_scheduler_has_a_lease_and_a_name_of_its_own(target: Target, leas
 )
 def test_all_nodes_are_scored_where_that_is_cheap(target: Target, nodes: int, expected: int) -> None:
     assert expected == written(plan(target, nodes=nodes))["profiles"][0]["percentageOfNodesToScore"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://127.0.0.1:8443/scheduler",
+        "https://10.96.0.12/scheduler/",
+        "https://[::1]:8443/scheduler",
+        "https://gpu-usher.gpu-usher.svc:443/a/scheduler",
+    ],
+)
+def test_url_stands_in_the_file_as_given(url: str) -> None:
+    """F88."""
+    made = Plan("second", read_url(url), CA, ("nvidia.com/gpu",))
+
+    assert url.rstrip("/") == written(made)["extenders"][0]["urlPrefix"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8443/scheduler",
+        "https://x/filter",
+        "https:///scheduler",
+        "https://x/scheduler # y",
+        "https://x\ninsecure: true/scheduler",
+        "https://user@x/scheduler",
+        "",
+    ],
+)
+def test_url_that_a_scheduler_cannot_call_safely_is_refused(url: str) -> None:
+    """F88: nor may it write further fields into the file."""
+    with pytest.raises(BadInput, match="wants https://HOST:PORT/scheduler"):
+        read_url(url)
+
+
+@pytest.mark.parametrize(
+    ("pem", "words"),
+    [
+        (b"", "got no certificate"),
+        (CA + b"-----BEGIN EC PRIVATE KEY-----\nx\n-----END EC PRIVATE KEY-----\n", "got a private key"),
+    ],
+    ids=["empty", "with its key"],
+)
+def test_only_certificates_go_into_the_file(pem: bytes, words: str) -> None:
+    """F88: anyone may read the configuration."""
+    with pytest.raises(BadInput, match=words):
+        read_ca("ca.pem", pem)
+
+
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_default_scheduler_reads_kubeadms_kubeconfig_and_a_second_its_own_account(target: Target) -> None:
+    """F88."""
+    found = written(plan(target)).get("clientConnection")
+
+    assert found == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"} if target == "default" else None)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "urlPrefix",
+        "filterVerb",
+        "weight",
+        "preemptVerb",
+        "caData",
+        "httpTimeout",
+        "nodeCacheCapable",
+        "ignorable",
+        "managedResources",
+        "percentageOfNodesToScore",
+    ],
+)
+def test_field_that_matters_says_why_it_is_there(field: str) -> None:
+    """F88: beside it, or in the line above."""
+    lines = write(plan()).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.lstrip(" -").startswith(f"{field}:"))
+
+    assert "# " in lines[at] or lines[at - 1].lstrip().startswith("# ")

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher scheduler-config` as a person meets it: what it prints, what it refuses, its exit codes."""
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner, Result
+
+from app.certificates import issue_if_needed
+from app.cli.scheduler_config import scheduler_config
+from app.demo.fleet import demo_fleet
+from app.errors import BadInput
+
+APP = typer.Typer()
+APP.command()(scheduler_config)
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Path:
+    issue_if_needed(tmp_path, dt.datetime.now(dt.UTC))
+    return tmp_path / "ca.crt"
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(APP, [str(word) for word in words])
+
+
+@pytest.mark.parametrize("answer", ["all", "best"])
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_every_form_that_is_printed_verifies_clean(ca: Path, target: str, answer: str) -> None:
+    """F88."""
+    file = ca.parent / "scheduler.yaml"
+    file.write_text(run("--demo", "--for", target, "--filter-answer", answer, "--ca", ca).output, "utf-8")
+
+    found = run("--demo", "--verify", file)
+
+    assert (found.exit_code, found.output) == (0, f"{file}: nothing dangerous found\n")
+
+
+def test_json_is_the_same_configuration_as_the_yaml(ca: Path) -> None:
+    """F88."""
+    text, plain = run("--demo", "--ca", ca).output, run("--demo", "--ca", ca, "-o", "json").output
+
+    assert json.loads(plain) == yaml.safe_load(text)
+
+
+def test_snapshot_gives_the_resources_and_the_size_of_the_fleet(ca: Path) -> None:
+    """F86, F88."""
+    file = ca.parent / "fleet.json"
+    file.write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
+
+    assert run("--snapshot", file, "--ca", ca).output == run("--demo", "--ca", ca).output
+
+
+def test_findings_stand_on_one_line_each_with_file_and_line(ca: Path) -> None:
+    """F88: grep and CI find the place whole, however long the path."""
+    file = ca.parent / "scheduler.yaml"
+    file.write_text(run("--demo", "--ca", ca).output.replace("ignorable: false", "ignorable: true"), "utf-8")
+    line = next(n for n, each in enumerate(file.read_text("utf-8").splitlines(), 1) if "ignorable" in each)
+
+    found = run("--demo", "--verify", file)
+
+    _, finding = found.output.splitlines()
+    assert found.exit_code == 1
+    assert finding.split()[:3] == ["danger", f"{file}:{line}:3", "ignorable:"]
+
+
+def test_words_of_the_file_are_shown_as_they_are(ca: Path) -> None:
+    """F88: they are no markup of ours."""
+    file = ca.parent / "scheduler.yaml"
+    text = run("--demo", "--ca", ca).output.replace("filterVerb: filter", 'filterVerb: "[/filter]"')
+    file.write_text(text, "utf-8")
+
+    found = run("--demo", "--verify", file)
+
+    assert "filterVerb: got [/filter], a route that is not there" in found.output
+
+
+def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
+    """F88."""
+    file = ca.parent / "scheduler.yaml"
+    file.write_text(run("--ca", ca).output, "utf-8")
+
+    found = run("--verify", file)
+
+    assert found.exit_code == 0
+    assert "managedResources not compared with a fleet" in found.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--for", "third"), "wants second or default"),
+        (("--filter-answer", "some"), "all or best"),
+        (("-o", "xml"), "text or json"),
+        (("--ca", "absent"), "wants the CA of our certificate, in PEM"),
+        (("--url", "http://10.0.0.1/scheduler"), "wants https://HOST:PORT/scheduler"),
+        (("--verify", "absent"), "wants a KubeSchedulerConfiguration"),
+    ],
+)
+def test_bad_input_says_what_is_wanted(words: tuple[str, ...], message: str) -> None:
+    """F88."""
+    found = run(*words)
+
+    assert isinstance(found.exception, BadInput)
+    assert message in str(found.exception)
+
+
+def test_empty_file_is_bad_input(tmp_path: Path) -> None:
+    """F88."""
+    (tmp_path / "empty.yaml").touch()
+
+    found = run("--verify", tmp_path / "empty.yaml")
+
+    assert isinstance(found.exception, BadInput)
+    assert "got 0 YAML documents, wants one KubeSchedulerConfiguration" in str(found.exception)
