@@ -52,6 +52,20 @@ class Metrics:
             registry=self.registry,
         )
         self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
+        self._of_the_cache()
+        self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
+        self.policy_loads = Counter(
+            "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
+        )
+        self.policy_error = Gauge(
+            "gpu_usher_policy_error", "1 while an edit of the policies is not taken", registry=self.registry
+        )
+        self.expired_exceptions = Gauge(
+            "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
+        )
+
+    def _of_the_cache(self) -> None:
+        """Make what is measured of following a cluster."""
         self.cache_age = self._by_kind(Gauge, "gpu_usher_cache_age_seconds", "Since the last event or bookmark")
         self.cache_objects = self._by_kind(Gauge, "gpu_usher_cache_objects", "Objects known")
         self.cache_drift = self._by_kind(Gauge, "gpu_usher_cache_drift_objects", "Differing from the last check's list")
@@ -64,16 +78,6 @@ class Metrics:
             "gpu_usher_view_behind_total",
             "Nodes that the scheduler counts as free and our view does not yet",
             registry=self.registry,
-        )
-        self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
-        self.policy_loads = Counter(
-            "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
-        )
-        self.policy_error = Gauge(
-            "gpu_usher_policy_error", "1 while an edit of the policies is not taken", registry=self.registry
-        )
-        self.expired_exceptions = Gauge(
-            "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
         )
 
     def _by_kind(self, metric: type[M], name: str, words: str) -> M:
