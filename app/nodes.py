@@ -164,14 +164,14 @@ def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], 
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = _single_profile(label)
-    memory = _number(labels, MEMORY)
+    memory = _number(labels, MEMORY) or _memory_of(row, label, profile, knowledge)
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
     return NodeClass(
         product=normal_form(label) if label else None,
         driver=driver,
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
         compute_capability=_version(labels, COMPUTE) or (row.compute_capability if row else None),
-        memory_mib=memory or _memory_of(row, label, profile, knowledge),
+        memory_mib=memory or _whole(knowledge.clouds.memory(labels)),
         renamed=Sharing.MPS if strategy == "mps" else Sharing.TimeSlicing,
         sharing=_sharing(strategy, label, profile, offered),
         replicas=max(1, _number(labels, REPLICAS) or 1),
@@ -232,8 +232,11 @@ def _version(labels: Mapping[str, str], key: tuple[str, tuple[str, ...]]) -> Ver
 
 
 def _number(labels: Mapping[str, str], key: str) -> int | None:
-    text = labels.get(key, "")
-    return int(text) if text.isdecimal() and len(text) <= 12 else None
+    return _whole(labels.get(key))
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) <= 12 else None
 
 
 def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], knowledge: Knowledge) -> Node:

@@ -29,9 +29,9 @@ FILES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What is known of GPUs, drivers, images and resources."""
+    """What is known of GPUs, drivers, images and resources. Compared by identity: answers that rest on it are kept."""
 
     products: Products
     mig: MIGProfiles
