@@ -6,6 +6,7 @@ same regular expression (CONTROL_PLANE.md §2.2).
 """
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
@@ -59,3 +60,27 @@ def parse_mib(text: str) -> int:
 def whole(value: Fraction) -> bool:
     """Tell whether an amount is an integer; `1000m` and `1.0` are."""
     return value.denominator == 1
+
+
+def check_amount(text: str) -> None:
+    """Check that a text is a positive quantity.
+
+    Raises QuantityError.
+    """
+    if parse_quantity(text) <= 0:
+        raise QuantityError(f"quantity: got {text[:40]!r}, wants a positive amount such as 4, 500m or 16Gi")
+
+
+def times(text: str, factor: int) -> str:
+    """Multiply a quantity, keeping its suffix: 2 x `1.5Gi` is `3Gi`.
+
+    Raises QuantityError.
+    """
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"quantity: got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi")
+    digits = match[2]
+    product = f"{Decimal(digits) * factor:f}"
+    if "." in product:
+        product = product.rstrip("0").rstrip(".")
+    return match[1] + product + text[len(match[1]) + len(digits) :]

@@ -15,10 +15,12 @@ from app.policy.annotations import Needs
 from app.policy.cuda import ImageRow, container_needs, minimum_need
 from app.policy.demand import Demand
 from app.policy.schema import STRICTNESS, Action, Rule, SharingWish, Spec
+from app.policy.schema_admission import Defaults
 from app.quantity import parse_mib
 from app.versions import parse_minimum
 
 _LENIENCE = ("Deny", "UseLimits", "CopyToLimits", "Leave")
+_GUARDING = ("Deny", "Void", "Strip", "Leave")
 """Strictest first (INTERFACES §4)."""
 
 ANNOTATION = "annotation"
@@ -43,7 +45,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What admission does to a pod; None is "nothing"."""
+    """What admission does to a pod; None is "nothing". `override`: the fields that also replace what the pod says."""
 
     runtime_class_name: str | None = None
     scheduler_name: str | None = None
@@ -54,7 +56,16 @@ class AdmissionRules:
     mismatch: str = "Leave"
     fractional: str = "Leave"
     affinity_mode: str = "Off"
+    affinity_keys: tuple[str, ...] | None = None
     max_gpus_per_pod: int | None = None
+    priority_class_name: str | None = None
+    defaults: Defaults = Defaults()
+    right_sizing: bool = False
+    mig_fallback: str | None = None
+    visible_devices: str = "Leave"
+    privileged: str = "Leave"
+    bypass: str = "Leave"
+    override: frozenset[str] = frozenset()
 
 
 def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
@@ -128,10 +139,15 @@ def merge_admission(applied: list[Applied], level: Action) -> AdmissionRules:
     resources = parts(Rule.ExtendedResources, "extended_resources")
     tolerations = parts(Rule.Tolerations, "tolerations")
     from_taints = [each.from_node_taints for each in tolerations if each.from_node_taints is not None]
-    modes = [each.mode for each in parts(Rule.Affinity, "affinity") if each.mode is not None]
+    affinities = parts(Rule.Affinity, "affinity")
+    modes = [each.mode for each in affinities if each.mode is not None]
+    keys = [each.keys for each in affinities if each.keys is not None]
 
     def strictest(field: str) -> str:
         return min((getattr(each, field) or "Leave" for each in resources), key=_LENIENCE.index, default="Leave")
+
+    def guard(rule: Rule, name: str) -> str:
+        return min(parts(rule, name), key=_GUARDING.index, default="Leave")
 
     return AdmissionRules(
         runtime_class_name=single(Rule.RuntimeClassName, "runtime_class_name"),
@@ -143,8 +159,40 @@ def merge_admission(applied: list[Applied], level: Action) -> AdmissionRules:
         mismatch=strictest("mismatch"),
         fractional=strictest("fractional"),
         affinity_mode=next(iter(modes), "Off"),
+        affinity_keys=next(iter(keys), None),
         max_gpus_per_pod=min(parts(Rule.MaxGPUsPerPod, "max_gpus_per_pod"), default=None),
+        priority_class_name=single(Rule.PriorityClassName, "priority_class_name"),
+        defaults=_defaults(parts(Rule.Defaults, "defaults")),
+        right_sizing=bool(single(Rule.RightSizing, "right_sizing")),
+        mig_fallback=single(Rule.MIGFallback, "mig_fallback"),
+        visible_devices=guard(Rule.VisibleDevices, "visible_devices"),
+        privileged=guard(Rule.Privileged, "privileged"),
+        bypass=guard(Rule.Bypass, "bypass"),
+        override=frozenset(_overriding(applied, level)),
     )
+
+
+def _defaults(found: list[Defaults]) -> Defaults:
+    """Take each default from the highest priority that sets it."""
+    stated = [each.model_dump(exclude_none=True, by_alias=False) for each in reversed(found)]
+    return Defaults.model_validate({name: value for each in stated for name, value in each.items()}, by_name=True)
+
+
+_OVERRIDABLE = (
+    (Rule.RuntimeClassName, "runtime_class_name"),
+    (Rule.SchedulerName, "scheduler_name"),
+    (Rule.PriorityClassName, "priority_class_name"),
+    (Rule.Defaults, "defaults"),
+)
+
+
+def _overriding(applied: list[Applied], level: Action) -> Iterator[str]:
+    """List the fields whose value comes from a policy that says `override`."""
+    for rule, name in _OVERRIDABLE:
+        setters = (each for each in applied if each.at(rule, level) and getattr(each.spec.admission, name) is not None)
+        winner = next(setters, None)
+        if winner is not None and winner.spec.admission.override:
+            yield name
 
 
 def first(applied: Iterable[Applied], rule: Rule, level: Action, read: Callable[[Spec], Any]) -> Any:

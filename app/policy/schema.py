@@ -4,17 +4,14 @@
 The published JSON Schema is made from these models; the field descriptions are its documentation.
 """
 
-import re
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
-from app.errors import BadInput
 from app.knowledge.cuda import Accept
-from app.quantity import parse_mib
-from app.versions import parse_minimum
+from app.policy.fields import Day, MemoryText, Part, VersionText
+from app.policy.schema_admission import Admission
 
 
 class Action(Enum):
@@ -36,8 +33,15 @@ class Rule(Enum):
     Tolerations = "tolerations"
     RuntimeClassName = "runtimeClassName"
     SchedulerName = "schedulerName"
+    PriorityClassName = "priorityClassName"
     Affinity = "affinity"
     MaxGPUsPerPod = "maxGPUsPerPod"
+    Defaults = "defaults"
+    RightSizing = "rightSizing"
+    MIGFallback = "migFallback"
+    VisibleDevices = "visibleDevices"
+    Privileged = "privileged"
+    Bypass = "bypass"
     Products = "products"
     CUDA = "cuda"
     GPUMemory = "gpuMemory"
@@ -75,37 +79,7 @@ class WorkloadClass(Enum):
     Notebook = "notebook"
 
 
-def _checked(parse: Any) -> AfterValidator:
-    """Keep the text, but refuse one that does not parse."""
-
-    def check(text: str) -> str:
-        try:
-            parse(text)
-        except BadInput as error:
-            raise ValueError(str(error)) from error
-        return text
-
-    return AfterValidator(check)
-
-
-def _check_day(text: str) -> None:
-    """Check YYYY-MM-DD; days compare as text, so the core needs no calendar."""
-    match = re.fullmatch(r"\d{4}-(\d{2})-(\d{2})", text)
-    if not match or not 1 <= int(match[1]) <= 12 or not 1 <= int(match[2]) <= 31:
-        raise BadInput(f"got {text[:20]!r}, wants a day such as 2027-01-31")
-
-
-Day = Annotated[str, _checked(_check_day)]
-"""A day of the UTC calendar, as YYYY-MM-DD."""
-VersionText = Annotated[str, _checked(parse_minimum)]
-MemoryText = Annotated[str, _checked(parse_mib)]
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, strict=True, use_enum_values=False)
-
-
-class LabelExpression(_Document):
+class LabelExpression(Part):
     """One line of a label selector."""
 
     key: str
@@ -113,14 +87,14 @@ class LabelExpression(_Document):
     values: tuple[str, ...] = Field(default=(), strict=False)
 
 
-class LabelSelector(_Document):
+class LabelSelector(Part):
     """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
 
-    match_labels: dict[str, str] = {}
+    match_labels: dict[str, str] = Field(default={})
     match_expressions: tuple[LabelExpression, ...] = Field(default=(), strict=False)
 
 
-class Match(_Document):
+class Match(Part):
     """Which pods a policy is for; all given parts must hold, none given is every GPU pod."""
 
     namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
@@ -132,45 +106,7 @@ class Match(_Document):
     )
 
 
-class ExtendedResources(_Document):
-    """What becomes of GPU amounts that the API server would refuse."""
-
-    requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = Field(
-        default=None, description="requests without limits"
-    )
-    mismatch: Literal["UseLimits", "Deny", "Leave"] | None = Field(
-        default=None, description="requests different from limits"
-    )
-    fractional: Literal["Deny", "Leave"] | None = Field(default=None, description="0.5, 500m")
-
-
-class Tolerations(_Document):
-    """Which taints a GPU pod tolerates."""
-
-    from_node_taints: bool | None = Field(
-        default=None, description="those of the GPU nodes that could serve it, allow-listed keys only"
-    )
-    keys: tuple[str, ...] = Field(default=(), strict=False, description="more allow-listed taint keys")
-
-
-class Affinity(_Document):
-    """How needs that labels can express become node affinity."""
-
-    mode: Literal["Required", "Preferred", "Off"] | None = None
-
-
-class Admission(_Document):
-    """What is done to a GPU pod at the door."""
-
-    runtime_class_name: str | None = Field(default=None, description="set if the pod names none and the class exists")
-    scheduler_name: str | None = Field(default=None, description="set if the pod names none")
-    tolerations: Tolerations | None = None
-    extended_resources: ExtendedResources | None = None
-    affinity: Affinity | None = None
-    max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = Field(default=None, alias="maxGPUsPerPod")
-
-
-class ProductsWish(_Document):
+class ProductsWish(Part):
     """Which GPU products; names, families (`H100`) or patterns (`NVIDIA-A100-SXM4-*`)."""
 
     allow: tuple[str, ...] | None = Field(default=None, strict=False, description="any of these; absent is all")
@@ -178,14 +114,14 @@ class ProductsWish(_Document):
     prefer: tuple[str, ...] | None = Field(default=None, strict=False, description="best first")
 
 
-class ImageTableRow(_Document):
+class ImageTableRow(Part):
     """Images, and the CUDA that is in them."""
 
     image: Annotated[str, Field(min_length=1)] = Field(description="a reference; * stands for anything")
     cuda: VersionText = Field(description='as "12.4"')
 
 
-class CUDAWish(_Document):
+class CUDAWish(Part):
     """Which CUDA must run, and how much compatibility is enough."""
 
     minimum: VersionText | None = Field(default=None, description='at least this CUDA, as "12.4"')
@@ -201,14 +137,14 @@ class CUDAWish(_Document):
         return Accept[self.accept] if self.accept else None
 
 
-class Score(_Document):
+class Score(Part):
     """One scorer and its weight."""
 
     name: Annotated[ScorerName, Field(strict=False)]
     weight: Annotated[int, Field(ge=1, le=100)] = 1
 
 
-class Placement(_Document):
+class Placement(Part):
     """Where a GPU pod may run, and where best."""
 
     products: ProductsWish | None = None
@@ -224,14 +160,14 @@ class Placement(_Document):
     score_spread: Literal["Ranked", "Proportional"] | None = None
 
 
-class ExceptionMatch(_Document):
+class ExceptionMatch(Part):
     """Which pods an exception is for; an empty one would be for all and is refused."""
 
     namespace_selector: LabelSelector | None = None
     pod_selector: LabelSelector | None = None
 
 
-class PolicyException(_Document):
+class PolicyException(Part):
     """Rules that are off for some pods, for a reason, by somebody, until a day."""
 
     match: ExceptionMatch
@@ -243,7 +179,7 @@ class PolicyException(_Document):
     expires: Day
 
 
-class Spec(_Document):
+class Spec(Part):
     """A policy's content."""
 
     description: str = ""
@@ -261,14 +197,14 @@ class Spec(_Document):
     placement: Placement = Placement()
 
 
-class Metadata(_Document):
+class Metadata(Part):
     """Kubernetes metadata; other keys of it are ignored, since kubectl adds some."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 
 
-class GPUPolicy(_Document):
+class GPUPolicy(Part):
     """One policy document."""
 
     api_version: Literal["gpu-usher.io/v1alpha1"]
