@@ -98,7 +98,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What decides about a Pod. `containers`: init containers first, in the order of the spec, as they start."""
+    """What decides about a Pod. `containers`: init containers first, in the order of the spec, as they start.
+
+    `ephemeral`: containers that people add to a running pod; they can ask for nothing.
+    """
 
     name: str
     namespace: str
@@ -110,6 +113,7 @@ class Pod:
     runtime_class_name: str | None
     node_name: str | None
     claims: bool
+    ephemeral: tuple[Container, ...] = ()
 
     def resources(self) -> tuple[str, ...]:
         """List every resource name that some container names, sorted."""
@@ -145,18 +149,20 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
         uid=member(metadata, "uid", str, "metadata.") or "",
         labels=strings(metadata, "labels", "metadata."),
         annotations=strings(metadata, "annotations", "metadata."),
-        containers=tuple(_containers(spec)),
+        containers=tuple(_containers(spec, "initContainers", "containers")),
         scheduler_name=member(spec, "schedulerName", str, "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
         node_name=member(spec, "nodeName", str, "spec."),
         claims=bool(member(spec, "resourceClaims", list, "spec.")),
+        ephemeral=tuple(_containers(spec, "ephemeralContainers")),
     )
 
 
 def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
     """Check the shape of what is only ever added to, so that no patch meets a surprise."""
-    for _ in objects(spec, "tolerations", "spec."):
-        pass
+    for list_name in ("tolerations", "volumes"):
+        for _ in objects(spec, list_name, "spec."):
+            pass
     affinity = member(spec, "affinity", dict, "spec.") or {}
     node_affinity = member(affinity, "nodeAffinity", dict, "spec.affinity.") or {}
     where = "spec.affinity.nodeAffinity."
@@ -169,8 +175,8 @@ def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
             pass
 
 
-def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
-    for list_name in ("initContainers", "containers"):
+def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container]:
+    for list_name in list_names:
         for index, item in objects(spec, list_name, "spec."):
             yield _container(item, list_name, index)
 

@@ -71,6 +71,19 @@ class NamedShape(TypedDict):
     metadata: Metadata
 
 
+class SchedulingShape(TypedDict, total=False):
+    """What a RuntimeClass adds to its pods."""
+
+    nodeSelector: dict[str, str] | None
+
+
+class RuntimeClassShape(TypedDict):
+    """A RuntimeClass."""
+
+    metadata: Metadata
+    scheduling: NotRequired[SchedulingShape | None]
+
+
 class ConfigMapShape(TypedDict):
     """A ConfigMap of texts."""
 

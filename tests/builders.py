@@ -2,12 +2,12 @@
 """Builders of what the tests talk about: pods, nodes, reviews, a service in memory."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.admission.case import Fleet
+from app.admission.fleet import Fleet, fleet_of
 from app.admission.review import Setting
 from app.certificates import Certificates, issue_if_needed
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
@@ -89,6 +89,7 @@ def node_document(
     found = {
         "nvidia.com/gpu.product": product,
         "nvidia.com/cuda.driver-version.full": driver,
+        "nvidia.com/cuda.driver-version.major": driver.partition(".")[0] if driver else None,
         "nvidia.com/gpu.count": "8" if product else None,
     }
     offered = {"nvidia.com/gpu": 8} if offers is None else offers
@@ -115,6 +116,11 @@ def ruling(
 def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> Demand:
     """Compile a Pod's demand."""
     return ruling(document, policy_set).demand
+
+
+def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> Fleet:
+    """Sum up built nodes; `classes`: names of RuntimeClasses, None where they could not be listed."""
+    return fleet_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
 
 
 def setting(policy_set: PolicySet | None = None, fleet: Fleet | None = None) -> Setting:

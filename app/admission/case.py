@@ -1,46 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pod at the door: the object, the facts read from it, the ruling on it, and what is known of the fleet."""
+"""One object at the door: its pod, the facts read from it, the ruling on it, and what is known of the fleet."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
+from app.admission.fleet import Fleet
 from app.admission.patch import Operation, apply
 from app.knowledge.tables import Knowledge
-from app.nodes import NodeClass
-from app.pods import Pod, gpu_amounts, read_pod
+from app.pods import Container, Pod, gpu_amounts, read_pod
 from app.policy.match import Ruling
 from app.policy.merge import AdmissionRules
 
 WARNING_LIMIT = 120
 """Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""
 
-Taint = tuple[str, str, str]
-"""(key, value, effect)."""
 
+class Form(Enum):
+    """What is reviewed: a pod, the template that a workload makes pods of, or a running pod's new ephemeral ones."""
 
-@dataclass(frozen=True, slots=True)
-class Kin:
-    """Nodes that admission need not tell apart: one class, one product label, the same taints."""
-
-    node_class: NodeClass
-    product_label: str | None
-    taints: tuple[Taint, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What admission knows of the cluster. `runtime_classes`: None where they could not be listed."""
-
-    kin: tuple[Kin, ...] = ()
-    runtime_classes: frozenset[str] | None = None
+    Pod = "Pod"
+    Template = "PodTemplate"
+    Ephemeral = "EphemeralContainers"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """Everything a mutator or validator may look at. `document` is the Pod as it stands after earlier mutators.
 
-    `rules`: what admission does, at the level (enforced, warned, audited) that is looked at.
+    `rules`: what admission does, at the level (enforced, warned, audited) that is looked at. `form`: Template where
+    `document` is a pod template. `asks`: it asks for a GPU; one that does not is only guarded. `served`: its scheduler
+    is one that asks us, or the default one. `settled`: names of ephemeral containers that are there already.
     """
 
     document: Mapping[str, Any]
@@ -49,6 +40,11 @@ class Case:
     rules: AdmissionRules
     fleet: Fleet
     knowledge: Knowledge
+    form: Form = Form.Pod
+    asks: bool = True
+    served: bool = True
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    settled: frozenset[str] = frozenset()
 
     def gpu_resources(self) -> tuple[str, ...]:
         """List the GPU resources of which some container names an amount that is not zero."""
@@ -71,6 +67,19 @@ class Case:
     def amounts(self) -> tuple[tuple[str, int], ...]:
         """List what the pod asks as it stands now: (GPU resource, units)."""
         return gpu_amounts(self.pod, self.knowledge.families.of)
+
+    def raw(self, container: Container) -> Mapping[str, Any]:
+        """Give a container as it stands in the object."""
+        found: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
+        return found
+
+    def units(self, container: Container) -> int:
+        """Count the GPUs (slices, shares) that a container asks for."""
+        return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources())
+
+    def gpu_containers(self) -> Iterator[Container]:
+        """Iterate over the containers that ask for a GPU in their resources."""
+        return (each for each in self.pod.containers if self.units(each) > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutators: what is repaired in, or added to, a GPU pod. The tuple at the foot is the product."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from app.admission.affinity import expressions, prefer, require, serving_nodes_unlabelled
-from app.admission.case import Case, Change
+from app.admission.affinity import MOST_TERMS, prefer, require
+from app.admission.case import Case, Change, Form
+from app.admission.cpu_guard import keep_off_gpu_nodes
+from app.admission.devices import guard_devices, hide_devices
 from app.admission.patch import Operation, append, apply, put
+from app.admission.provisions import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
+from app.admission.sizing import fall_back, right_size
+from app.admission.terms import NEED_WEIGHT, Term, terms_of
 from app.admission.tolerations import wanted_tolerations
-from app.pods import Container
+from app.pods import Container, member
+from app.reasons import Code, reason
 
 Mutator = Callable[[Case], Iterator[Change]]
 
@@ -45,15 +51,33 @@ def _copy(case: Case, container: Container, resource: str, source: str, target: 
 
 def set_runtime_class(case: Case) -> Iterator[Change]:
     """Set runtimeClassName where the pod names none and the class exists; a missing one rejects the pod (F5, F6)."""
-    name = case.rules.runtime_class_name
-    if name is None or case.pod.runtime_class_name is not None or not _suits_family(case, name):
+    name, said = case.rules.runtime_class_name, case.pod.runtime_class_name
+    if said and case.form is Form.Template and said not in (case.fleet.runtime_classes or (said,)):
+        missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {said[:24]} does not exist").message
+        yield Change((), missing, f"{missing}: no pod of this template would be created")
+    if name is None or name == said or not _suits_family(case, name):
         return
+    if said is not None and (
+        "runtime_class_name" not in case.rules.override or (case.document["spec"].get("overhead"))
+    ):
+        return  # what the class said before brought its overhead along, and a second one is refused
+    obstacle = _obstacle(case, name)
+    if obstacle:
+        yield Change((), obstacle, obstacle)
+    else:
+        yield Change((put(case.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
+
+
+def _obstacle(case: Case, name: str) -> str | None:
+    """Say why the API server would refuse the pod with this RuntimeClass: it is not there, or selects other nodes."""
     if case.fleet.runtime_classes is None or name not in case.fleet.runtime_classes:
         unknown = "is not known to exist" if case.fleet.runtime_classes is None else "does not exist"
-        missing = f"RuntimeClass {name} {unknown}, runtimeClassName not set"
-        yield Change((), missing, missing)
-        return
-    yield Change((put(case.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
+        return f"RuntimeClass {name} {unknown}, runtimeClassName not set"
+    chosen = member(case.document["spec"], "nodeSelector", dict, "spec.") or {}
+    for key, value in case.fleet.runtime_classes[name].items():
+        if chosen.get(key, value) != value:
+            return f"RuntimeClass {name} selects nodes with {key}={value}, the pod others: runtimeClassName not set"
+    return None
 
 
 def _suits_family(case: Case, name: str) -> bool:
@@ -66,9 +90,25 @@ def _suits_family(case: Case, name: str) -> bool:
 
 def set_scheduler(case: Case) -> Iterator[Change]:
     """Send the pod to the scheduler that the policy names, unless it chose one itself (F13, S14)."""
-    name = case.rules.scheduler_name
-    if name is not None and case.pod.scheduler_name == "default-scheduler" != name:
+    name, said = case.rules.scheduler_name, case.pod.scheduler_name
+    free = said == "default-scheduler" or "scheduler_name" in case.rules.override
+    if name is not None and said != name and free:
         yield Change((put(case.document, ("spec", "schedulerName"), name),), f"schedulerName set to {name}")
+
+
+def set_priority_class(case: Case) -> Iterator[Change]:
+    """Set priorityClassName unless the pod names one.
+
+    What the API server's own plugin has worked out from no class must go, or it is refused (CONTROL_PLANE §2.4).
+    """
+    name = case.rules.priority_class_name
+    said = member(case.document["spec"], "priorityClassName", str, "spec.")
+    if name is None or said == name or (said and "priority_class_name" not in case.rules.override):
+        return
+    computed = [key for key in ("priority", "preemptionPolicy") if key in case.document["spec"]]
+    removed = [Operation("remove", ("spec", key)) for key in computed]
+    operations = (*removed, put(case.document, ("spec", "priorityClassName"), name))
+    yield Change(operations, f"priorityClassName set to {name}")
 
 
 def add_tolerations(case: Case) -> Iterator[Change]:
@@ -83,28 +123,70 @@ def add_tolerations(case: Case) -> Iterator[Change]:
 
 
 def add_affinity(case: Case) -> Iterator[Change]:
-    """Write needs that labels can express as node affinity (F10)."""
-    mode = case.rules.affinity_mode
-    wanted = expressions(case) if mode != "Off" else ()
-    if not wanted:
+    """Write needs and preferences that labels can express as node affinity (F10, F136)."""
+    mode, demand = case.rules.affinity_mode, case.ruling.demand
+    if mode == "Off" or not demand.judged:
         return
-    warning = None
-    if mode == "Required" and serving_nodes_unlabelled(case):
-        mode = "Preferred"
-        warning = (
-            "GPU products are only preferred by affinity: some nodes that fit carry no nvidia.com/gpu.product label"
-        )
-    operations = require(case.document, wanted) if mode == "Required" else prefer(case.document, wanted)
+    terms = terms_of(demand, case.fleet, case.rules.affinity_keys, case.knowledge)
+    preferred = list(terms.preferred)
+    if mode == "Required" and terms.required:
+        operations = require(case.document, terms.required)
+        if operations is None:
+            yield Change((), TOO_MANY_TERMS, TOO_MANY_TERMS)
+        elif operations:
+            yield Change(operations, f"required node affinity added on {_keys(terms.required)}")
+            case = case.after(operations)
+    elif mode == "Preferred":
+        preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
+    operations = prefer(case.document, preferred)
     if operations:
-        keys = ", ".join(dict.fromkeys(expression["key"] for expression in wanted))
-        yield Change(operations, f"{mode.lower()} node affinity added on {keys}", warning)
+        warning = ONLY_PREFERRED if terms.soft and mode == "Required" else None
+        yield Change(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
 
+
+def _keys(terms: Iterable[Term]) -> str:
+    return ", ".join(dict.fromkeys(expression["key"] for term in terms for expression in term))
+
+
+TOO_MANY_TERMS = f"node affinity left out: more than {MOST_TERMS} terms with the pod's own; the extender still judges"
+ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
 
 MUTATORS: tuple[Mutator, ...] = (
     repair_resources,
+    fall_back,
+    right_size,
+    guard_devices,
+    hide_devices,
     set_runtime_class,
     set_scheduler,
+    set_priority_class,
+    provide_cpu_and_memory,
+    provide_shared_memory,
+    provide_driver_capabilities,
     add_tolerations,
     add_affinity,
+    keep_off_gpu_nodes,
 )
 """In this order, each on the object as the earlier left it."""
+
+REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
+"""What the API server would refuse: done in templates too, and for other schedulers' pods (F18, S14)."""
+
+GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices})
+"""What is done to whatever reaches us, whether it asks for a GPU or not."""
+
+FOR_OTHERS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
+"""What is done to pods that ask for no GPU."""
+
+
+def mutators_of(case: Case) -> tuple[Mutator, ...]:
+    """List the mutators that an object is for."""
+    if case.form is Form.Ephemeral:
+        chosen = GUARDS
+    elif not case.asks:
+        chosen = GUARDS | FOR_OTHERS
+    elif not case.served:
+        chosen = GUARDS | REPAIRS
+    else:
+        chosen = frozenset(MUTATORS) - FOR_OTHERS
+    return tuple(each for each in MUTATORS if each in chosen)

@@ -83,8 +83,10 @@ def _apply_to_list(document: list[Any], operation: Operation, path: tuple[str, .
         changed[index] = _apply(document[index], operation, tuple(rest))
     elif operation.op == "replace":
         changed[index] = operation.value
+    elif operation.op == "remove":
+        del changed[index]
     else:
-        raise PatchError(f"{operation.op} {operation.path}: lists are only appended to or changed in place")
+        raise PatchError(f"{operation.op} {operation.path}: lists are only appended to, never inserted into")
     return changed
 
 

@@ -4,8 +4,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from app.admission.case import Case, Taint
-from app.placement.engine import judge_class
+from app.admission.case import Case
+from app.admission.fleet import Taint, serving
 
 Toleration = dict[str, str]
 
@@ -41,8 +41,7 @@ def _seen_taints(case: Case) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or with other pods gone."""
     if not case.rules.from_node_taints:
         return set()
-    demand = case.ruling.demand
-    return {taint for kin in case.fleet.kin if judge_class(demand, kin.node_class) is None for taint in kin.taints}
+    return {taint for kin in serving(case.ruling.demand, case.fleet) for taint in kin.taints}
 
 
 def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:

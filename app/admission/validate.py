@@ -3,8 +3,9 @@
 
 from collections.abc import Callable, Iterator
 
-from app.admission.case import Case
-from app.pods import Container
+from app.admission.case import Case, Form
+from app.admission.devices import given, takings
+from app.pods import Container, member
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
 
@@ -69,6 +70,37 @@ def policies_agree(case: Case) -> Iterator[Reason]:
     yield from case.ruling.conflicts
 
 
+def devices_asked_for(case: Case) -> Iterator[Reason]:
+    """Refuse GPUs that are taken through the environment or a mount instead of being asked for (F12)."""
+    if case.rules.visible_devices != "Deny":
+        return
+    for taking in takings(case):
+        beside = "beside a GPU" if given(case, taking.container) else "without a GPU"
+        yield _about(taking.container, Code.VisibleDevicesForbidden, f"{taking.word} {beside}", "no such setting")
+
+
+def unprivileged(case: Case) -> Iterator[Reason]:
+    """Refuse privileged containers in GPU pods: they see every GPU of the node (F14)."""
+    if case.rules.privileged != "Deny":
+        return
+    for container in case.pod.containers:
+        where = f"spec.{container.list_name}[{container.index}]."
+        context = member(case.raw(container), "securityContext", dict, where) or {}
+        if context.get("privileged") is True:
+            yield _about(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
+
+
+def scheduled_by_us(case: Case) -> Iterator[Reason]:
+    """Refuse pods that go around the scheduler: to a node of their choice, or to one that the policy does not name."""
+    if case.rules.bypass != "Deny":
+        return
+    if case.pod.node_name:
+        yield reason(Code.BypassesScheduling, "spec.nodeName is set", "none, so that the scheduler chooses")
+    wanted = case.rules.scheduler_name
+    if wanted is not None and case.pod.scheduler_name != wanted:
+        yield reason(Code.BypassesScheduling, "another scheduler than the policy's", f"schedulerName {wanted}")
+
+
 def _about(container: Container, code: Code, wrong: str, wants: str) -> Reason:
     return reason(code, f"container {container.name[:24]}: {wrong}", wants)
 
@@ -80,5 +112,18 @@ VALIDATORS: tuple[Validator, ...] = (
     not_too_many,
     annotations_parse,
     policies_agree,
+    devices_asked_for,
+    unprivileged,
+    scheduled_by_us,
 )
 """All of them run, so that one answer names everything."""
+
+GUARDS: frozenset[Validator] = frozenset({devices_asked_for})
+"""Those for whatever reaches us, whether it asks for a GPU or not."""
+
+
+def validators_of(case: Case) -> tuple[Validator, ...]:
+    """List the validators that an object is for."""
+    if case.asks and case.form is not Form.Ephemeral:
+        return VALIDATORS
+    return tuple(each for each in VALIDATORS if each in GUARDS)

@@ -9,7 +9,8 @@ from app.cluster.policies import PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_holding
 from app.nodes import Node, read_node
-from app.shapes import ConfigMapShape, NamedShape, NamespaceShape, NodeShape, PodShape, SpecShape
+from app.pods import member, strings
+from app.shapes import ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
 from app.slices import ResourceSlice, read_device_class, read_slice
 
 Fact = TypeVar("Fact")
@@ -43,8 +44,8 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[Kind[Any
         _pods(state),
         Kind("namespaces", "/api/v1/namespaces", NamespaceShape, _labels, _by_key(state.put_namespace),
              lambda key, _uid: state.drop_namespace(key)),
-        Kind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", NamedShape, _nothing,
-             lambda key, _uid, _fact: state.put_runtime_class(key), lambda key, _uid: state.drop_runtime_class(key),
+        Kind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", RuntimeClassShape, runtime_selector,
+             _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
         Kind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
              _by_key(book.put_source), lambda key, _uid: book.drop_source(key), needed=False, selector=POLICY_LABEL),
@@ -120,5 +121,6 @@ def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
     return document.get("data") or {}
 
 
-def _nothing(_document: Mapping[str, Any]) -> None:
-    return None
+def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Read the node selector that a RuntimeClass adds to its pods (node.k8s.io/v1 Scheduling)."""
+    return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")

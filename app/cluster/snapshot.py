@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from app.cluster.kinds import runtime_selector
 from app.cluster.state import State
 from app.errors import SnapshotError
 from app.pods import member, strings
@@ -71,7 +72,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
     for namespace in by_kind["Namespace"]:
         state.put_namespace(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
     for runtime_class in by_kind["RuntimeClass"]:
-        state.put_runtime_class(_name(runtime_class))
+        state.put_runtime_class(_name(runtime_class), runtime_selector(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.admission.case import Fleet, Kin
+from app.admission.fleet import Fleet, Kin, kin_of
 from app.holdings import Holding, read_holding
 from app.knowledge.tables import Knowledge
-from app.nodes import PRODUCT, Free, Node, NodeClass, read_node, with_devices
+from app.nodes import Free, Node, NodeClass, read_node, with_devices
 from app.pods import member
 from app.slices import ResourceSlice, read_device_class, read_slice
 
@@ -35,7 +35,9 @@ class State:
         self._slices_of: dict[str, dict[str, ResourceSlice]] = {}
         self._device_classes: dict[str, str] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        self.runtime_classes: frozenset[str] | None = None
+        self.runtime_classes: dict[str, Mapping[str, str]] | None = None
+        self.free: dict[str, int] = {}
+        self._provisioned: dict[str, int] = {}
         self.generation = 0
         self._changes: list[str] = []
         self._first_change = 0
@@ -64,6 +66,7 @@ class State:
         known = self.nodes.pop(name, None)
         if known is not None:
             self._recount_kin(known, None)
+            self._add_free(known, -1)
             self._note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
@@ -144,20 +147,20 @@ class State:
         """Forget a namespace."""
         self.namespaces.pop(name, None)
 
-    def put_runtime_class(self, name: str) -> None:
-        """Take in that a RuntimeClass exists."""
-        self._set_runtime_classes((self.runtime_classes or frozenset()) | {name})
+    def put_runtime_class(self, name: str, selector: Mapping[str, str] | None = None) -> None:
+        """Take in that a RuntimeClass exists, and the node selector that it adds to pods."""
+        self.runtime_classes = {**(self.runtime_classes or {}), name: selector or {}}
+        self._fleet = None
 
     def drop_runtime_class(self, name: str) -> None:
         """Forget a RuntimeClass."""
-        self._set_runtime_classes((self.runtime_classes or frozenset()) - {name})
+        self.runtime_classes = {key: each for key, each in (self.runtime_classes or {}).items() if key != name}
+        self._fleet = None
 
     def runtime_classes_listed(self) -> None:
         """Note that all RuntimeClasses are known, be it none."""
-        self._set_runtime_classes(self.runtime_classes or frozenset())
-
-    def _set_runtime_classes(self, found: frozenset[str]) -> None:
-        self.runtime_classes, self._fleet = found, None
+        self.runtime_classes = self.runtime_classes or {}
+        self._fleet = None
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Give a namespace's labels; an unknown one has the label that every namespace has."""
@@ -184,23 +187,31 @@ class State:
     def fleet(self) -> Fleet:
         """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
         if self._fleet is None:
-            self._fleet = Fleet(tuple(self._kin), self.runtime_classes)
+            self._fleet = Fleet(tuple(self._kin), self.runtime_classes, tuple(sorted(self._provisioned)), self.free)
         return self._fleet
 
     def _recount_kin(self, before: Node | None, after: Node | None) -> None:
         """Count a node under the kind it is now; the sum is made anew only where a kind comes or goes."""
-        left, joined = _kin_of(before), _kin_of(after)
-        if left == joined:
-            return
-        if left is not None:
-            self._kin[left] -= 1
-            if not self._kin[left]:
-                del self._kin[left]
+        left, joined = self._kin_of(before), self._kin_of(after)
+        if left != joined:
+            self._count(self._kin, [left] if left else [], [joined] if joined else [])
+        spoken = self.knowledge.clouds.spoken
+        self._count(self._provisioned, spoken(before.labels) if before else (), spoken(after.labels) if after else ())
+
+    def _kin_of(self, node: Node | None) -> Kin | None:
+        return kin_of(node, self.knowledge) if node is not None else None
+
+    def _count(self, counts: dict[Any, int], left: Iterable[Any], joined: Iterable[Any]) -> None:
+        """Move one node from what it was to what it is, and note where the first comes or the last goes."""
+        for each in joined:
+            if each not in counts:
                 self._fleet = None
-        if joined is not None:
-            if joined not in self._kin:
+            counts[each] = counts.get(each, 0) + 1
+        for each in left:
+            counts[each] -= 1
+            if not counts[each]:
+                del counts[each]
                 self._fleet = None
-            self._kin[joined] = self._kin.get(joined, 0) + 1
 
     def _free(self, node: Node) -> Free:
         used: dict[str, int] = {}
@@ -230,8 +241,15 @@ class State:
         known = self.nodes.get(node.name)
         if known is None or _seen_by_admission(known) != _seen_by_admission(node):
             self._recount_kin(known, node)
+        if known is not None:
+            self._add_free(known, -1)
+        self._add_free(node, 1)
         self.nodes[node.name] = node
         self._note(node.name)
+
+    def _add_free(self, node: Node, sign: int) -> None:
+        for resource, units in node.free.units.items():
+            self.free[resource] = self.free.get(resource, 0) + sign * units
 
     def _note(self, name: str) -> None:
         self.generation += 1
@@ -252,10 +270,3 @@ def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
 def _seen_by_admission(node: Node) -> tuple[Any, ...]:
     """Give what a kin rests on; comparing costs three looks at identity where only what pods hold has changed."""
     return (node.node_class, node.labels, node.taints)
-
-
-def _kin_of(node: Node | None) -> Kin | None:
-    """Say which kind of GPU node it is; None for one without GPUs."""
-    if node is None or not node.has_gpus:
-        return None
-    return Kin(node.node_class, node.labels.get(PRODUCT), node.taints)

@@ -112,6 +112,7 @@ def demo_fleet() -> list[dict[str, Any]]:
 
 def _node(pool: Pool, name: str) -> dict[str, Any]:
     major, minor = pool.capability.split(".")
+    driver = zip(("full", "major", "minor", "revision"), (pool.driver, *pool.driver.split(".")), strict=True)
     offered = pool.offered or {"nvidia.com/gpu": pool.gpus}
     labels = {
         "kubernetes.io/hostname": name,
@@ -121,7 +122,7 @@ def _node(pool: Pool, name: str) -> dict[str, Any]:
         "nvidia.com/gpu.memory": str(pool.memory_mib),
         "nvidia.com/gpu.compute.major": major,
         "nvidia.com/gpu.compute.minor": minor,
-        "nvidia.com/cuda.driver-version.full": pool.driver,
+        **{f"nvidia.com/cuda.driver-version.{part}": value for part, value in driver},
         **pool.labels,
     }
     taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]

@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from app.admission.case import Fleet, Kin
+from app.admission.fleet import fleet_of
 from app.admission.patch import apply
 from app.admission.review import Setting, mutate
 from app.errors import PolicyError
 from app.knowledge.tables import Knowledge
-from app.nodes import PRODUCT, Node, read_node
+from app.nodes import Node, read_node
 from app.placement.engine import first_in_order, judge, total
 from app.pods import read_pod
 from app.policy.document import read_documents
@@ -97,9 +97,9 @@ def read_case(file: str, text: str) -> Case:
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
     """Play a case through the core; gives each difference as `what: got …, wants …`."""
     nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
-    kin = tuple({Kin(node.node_class, node.labels.get(PRODUCT), node.taints) for node in nodes})
-    classes = frozenset(case.runtime_classes) if case.runtime_classes is not None else None
-    setting = Setting(policies, Fleet(kin, classes), knowledge)
+    names = case.runtime_classes
+    classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
+    setting = Setting(policies, fleet_of(nodes, classes, knowledge), knowledge)
     namespace = (case.pod.get("metadata") or {}).get("namespace", "default")
     verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
     codes = [each.code.name for each in verdict.reasons]

@@ -34,7 +34,7 @@ class Dialect:
         """Tell whether a node carries this dialect's labels."""
         return self.key in labels or any(marker in labels for marker in self.markers)
 
-    def keys(self) -> Iterator[str]:
+    def telling(self) -> Iterator[str]:
         """List the label keys that tell of GPUs."""
         yield from filter(None, (self.key, self.memory_key, self.sharing_key, self.slice_key))
 

@@ -43,6 +43,9 @@ class Applied:
         return STRICTNESS[self.actions[rule]] >= STRICTNESS[level]
 
 
+NO_DEFAULTS = Defaults()
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
     """What admission does to a pod; None is "nothing". `override`: the fields that also replace what the pod says."""
@@ -59,7 +62,7 @@ class AdmissionRules:
     affinity_keys: tuple[str, ...] | None = None
     max_gpus_per_pod: int | None = None
     priority_class_name: str | None = None
-    defaults: Defaults = Defaults()
+    defaults: Defaults = NO_DEFAULTS
     right_sizing: bool = False
     mig_fallback: str | None = None
     visible_devices: str = "Leave"

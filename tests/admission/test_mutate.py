@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.case import Fleet, Kin
+from app.admission.fleet import Fleet
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate
 from app.nodes import PRODUCT
@@ -13,6 +13,7 @@ from app.placement.engine import judge_class
 from app.policy.load import PolicySet
 from app.requirements import requirement
 from tests.builders import container, demand, gpus, node, pod, policies, policy, setting
+from tests.builders import fleet as fleet_of
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
@@ -24,9 +25,7 @@ PIN = "admission: {affinity: {mode: Required}}"
 
 def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> Fleet:
     """Make a fleet of built nodes, each given by the builder's arguments."""
-    built = [node(**each) for each in nodes]
-    kin = tuple(Kin(each.node_class, each.labels.get(PRODUCT), each.taints) for each in built)
-    return Fleet(kin, None if classes is None else frozenset(classes))
+    return fleet_of(*(node(**each) for each in nodes), classes=classes)
 
 
 def admit(document: dict[str, Any], known: Fleet | None = None, policy_set: PolicySet | None = None) -> Verdict:

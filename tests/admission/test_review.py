@@ -10,14 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.admission.case import Fleet, Kin
+from app.admission.fleet import Fleet, Kin
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate, validate
 from app.errors import BadInput
-from app.nodes import PRODUCT
 from app.pods import DECISION
 from app.policy.load import PolicySet
-from tests.builders import container, gpus, node, pod, policies, policy, setting, shipped
+from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 TAINTS = [
@@ -34,8 +33,7 @@ NODES = [
     node(product="NVIDIA-A100-SXM4-80GB-SHARED", taints=TAINTS[2]),
     node(product="NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}),
 ]
-KIN = tuple(Kin(each.node_class, each.labels.get(PRODUCT), each.taints) for each in NODES)
-FLEET = Fleet(KIN, frozenset(["nvidia"]))
+FLEET = fleet(*NODES, classes=["nvidia"])
 
 
 def admit(document: dict[str, Any], policy_set: PolicySet | None = None, namespace: str = "team-a") -> Verdict:
@@ -148,7 +146,7 @@ def test_pod_never_exempts_itself(kind: str) -> None:
     assert not verdict.allowed
 
 
-@pytest.mark.parametrize("document", [pod(container({"cpu": "1"})), pod(gpus(0), annotations={"decision": "{"}), {}])
+@pytest.mark.parametrize("document", [pod(container({"cpu": "1"})), pod(gpus(0), annotations={"cuda": "x"}), {}])
 def test_cpu_pod_is_left_untouched(document: dict[str, Any]) -> None:
     verdict = admit(document)
 
@@ -301,13 +299,13 @@ PREFERRED = policies(policy("p", "admission: {affinity: {mode: Preferred}, sched
 WARNING = policies(policy("w", f"action: Warn, {REPAIR}"), policy("d", "admission: {affinity: {mode: Required}}"))
 
 
-@given(PODS, st.sampled_from([shipped(), PREFERRED, WARNING]), st.lists(st.sampled_from(KIN), unique=True))
+@given(PODS, st.sampled_from([shipped(), PREFERRED, WARNING]), st.lists(st.sampled_from(FLEET.kin), unique=True))
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_second_review_changes_nothing_and_the_library_agrees(
     document: dict[str, Any], policy_set: PolicySet, kin: list[Kin]
 ) -> None:
     before = copy.deepcopy(document)
-    where = setting(policy_set, Fleet(tuple(kin), frozenset(["nvidia"])))
+    where = setting(policy_set, Fleet(tuple(kin), {"nvidia": {}}))
 
     verdict = mutate(document, "team-a", {}, where)
     after = apply(document, verdict.operations)

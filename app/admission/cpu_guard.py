@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU pods kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47)."""
+
+from collections.abc import Iterator
+
+from app.admission.affinity import prefer, require
+from app.admission.case import Case, Change
+from app.pods import PREFIX
+
+CPU_GUARD = PREFIX + "cpu-guard"
+"""Namespace label; "preferred" or "required" says how."""
+PRESENT = "nvidia.com/gpu.present"
+"""GPU Feature Discovery's label of a node with GPUs."""
+WEIGHT = 100
+NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
+
+
+def keep_off_gpu_nodes(case: Case) -> Iterator[Change]:
+    """Ask for nodes without GPUs; a DaemonSet's pod is for its node, and one with a node has its place."""
+    how = case.namespace_labels.get(CPU_GUARD)
+    if how not in ("preferred", "required") or case.pod.node_name or _of_daemon_set(case):
+        return
+    operations = require(case.document, [NO_GPU]) if how == "required" else prefer(case.document, [(WEIGHT, NO_GPU)])
+    if operations:
+        yield Change(operations, f"{how} node affinity added: no GPU node")
+
+
+def _of_daemon_set(case: Case) -> bool:
+    owners = (case.document.get("metadata") or {}).get("ownerReferences") or ()
+    return any(isinstance(each, dict) and each.get("kind") == "DaemonSet" for each in owners)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment hole: GPUs taken by a variable or a mount instead of being asked for (F12).
+
+A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
+scheduler thinks, and the pod's own value counts before the device plugin's (facts: image_cuda env). NVIDIA's operands
+need that; they run in exempt namespaces.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.admission.case import Case, Change, Form
+from app.admission.patch import Operation, append
+from app.pods import Container, member, objects
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+CONTROLLING = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
+"""Variables that let a container reconfigure or watch MIG devices that it was not given."""
+HARMLESS = ("", "void", "none")
+"""Values that give no GPU; `none` still gives the driver's libraries."""
+DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+"""Mount paths below it are a device list (device-list-strategy volume-mounts)."""
+HIDDEN = {"name": VISIBLE, "value": "void"}
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """How a container takes devices. `list_name`, `index`: the item of the container that does it; `word`: its name."""
+
+    container: Container
+    list_name: str
+    index: int
+    word: str
+
+
+def takings(case: Case) -> Iterator[Taking]:
+    """List every way in which a container of the case takes devices that it was not given."""
+    for container in guarded(case):
+        raw = case.raw(container)
+        where = f"spec.{container.list_name}[{container.index}]."
+        for index, variable in objects(raw, "env", where):
+            name = str(variable.get("name", ""))
+            if name in CONTROLLING or (name == VISIBLE and not _harmless(variable)):
+                yield Taking(container, "env", index, name)
+        for index, mount in objects(raw, "volumeMounts", where):
+            path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
+            if path.startswith(DEVICE_MOUNTS):
+                yield Taking(container, "volumeMounts", index, DEVICE_MOUNTS)
+
+
+def guarded(case: Case) -> Iterator[Container]:
+    """Iterate over the containers that the guard looks at; ephemeral ones that are there already cannot be changed."""
+    if case.form is not Form.Ephemeral:
+        yield from case.pod.containers
+    yield from (each for each in case.pod.ephemeral if each.name not in case.settled)
+
+
+def given(case: Case, container: Container) -> bool:
+    """Tell whether a container asks for a GPU itself, by its resources or by a claim."""
+    resources = case.raw(container).get("resources") or {}
+    return case.units(container) > 0 or bool(resources.get("claims"))
+
+
+def _harmless(variable: Mapping[str, Any]) -> bool:
+    """Tell whether a literal value gives no GPU; what comes from elsewhere cannot be seen."""
+    return not variable.get("valueFrom") and (variable.get("value") or "") in HARMLESS
+
+
+def guard_devices(case: Case) -> Iterator[Change]:
+    """Take away what would take GPUs (Strip); besides, show containers that ask for none that they have none (Void)."""
+    mode = case.rules.visible_devices
+    if mode not in ("Strip", "Void"):
+        return
+    for taking in reversed(list(takings(case))):  # from the end, so that positions before it stay true
+        path = _path(taking.container, taking.list_name, str(taking.index))
+        if mode == "Void" and taking.word == VISIBLE and not given(case, taking.container):
+            yield _change(taking, Operation("replace", path, HIDDEN), "set to void")
+        else:
+            yield _change(taking, Operation("remove", path), "removed")
+
+
+def hide_devices(case: Case) -> Iterator[Change]:
+    """Set the variable to void where a container asks for no GPU, since its image may say otherwise (Void)."""
+    if case.rules.visible_devices != "Void":
+        return
+    for container in guarded(case):
+        if container.variable(VISIBLE) is None and not given(case, container) and not _named(container):
+            operation = append(case.document, _path(container, "env"), HIDDEN)
+            yield Change((operation,), f"{container.name}: {VISIBLE} set to void")
+
+
+def _named(container: Container) -> bool:
+    return any(name == VISIBLE for name, _ in container.env)
+
+
+def _path(container: Container, *rest: str) -> tuple[str, ...]:
+    return ("spec", container.list_name, str(container.index), *rest)
+
+
+def _change(taking: Taking, operation: Operation, done: str) -> Change:
+    record = f"{taking.container.name}: {taking.word} {done}"
+    return Change((operation,), record, f"{record}: ask for the GPU in limits")

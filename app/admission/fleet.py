@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What admission knows of the cluster: kinds of GPU nodes, what is free, runtime classes, whose labels nodes carry."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from app.knowledge.tables import Knowledge
+from app.nodes import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING, Node, NodeClass
+from app.placement.engine import judge_class
+from app.policy.demand import Demand
+from app.reasons import Reason
+
+Taint = tuple[str, str, str]
+"""(key, value, effect)."""
+
+GFD_KEYS = (PRODUCT, MEMORY, SHARING, f"{COMPUTE[0]}.major", f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major")
+"""Labels of GPU Feature Discovery in which needs are written as affinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """Nodes that admission need not tell apart: one class, the same taints, the same labels as far as they tell."""
+
+    node_class: NodeClass
+    taints: tuple[Taint, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def label(self, key: str) -> str | None:
+        """Read a label that tells of GPUs."""
+        return next((value for name, value in self.labels if name == key), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """What admission knows of the cluster; compared by identity, so that what follows from it can be kept.
+
+    `runtime_classes`: the node selector of each; None where they could not be listed. `provisioners`: dialects that
+    some node speaks, with or without GPUs. `free`: units of each GPU resource, a live view.
+    """
+
+    kin: tuple[Kin, ...] = ()
+    runtime_classes: Mapping[str, Mapping[str, str]] | None = None
+    provisioners: tuple[str, ...] = ()
+    free: Mapping[str, int] = field(default_factory=dict)
+
+
+def kin_of(node: Node, knowledge: Knowledge) -> Kin | None:
+    """Say which kind of GPU node it is; None for one without GPUs."""
+    if not node.has_gpus:
+        return None
+    told = tuple((key, node.labels[key]) for key in telling_keys(knowledge) if key in node.labels)
+    return Kin(node.node_class, node.taints, told)
+
+
+def fleet_of(
+    nodes: Iterable[Node], runtime_classes: Mapping[str, Mapping[str, str]] | None, knowledge: Knowledge
+) -> Fleet:
+    """Sum up nodes at once, as the state does one by one."""
+    known = list(nodes)
+    free: dict[str, int] = {}
+    for node in known:
+        for resource, units in node.free.units.items():
+            free[resource] = free.get(resource, 0) + units
+    kin = dict.fromkeys(each for node in known if (each := kin_of(node, knowledge)) is not None)
+    provisioners = {name for node in known for name in knowledge.clouds.spoken(node.labels)}
+    return Fleet(tuple(kin), runtime_classes, tuple(sorted(provisioners)), free)
+
+
+@lru_cache(maxsize=4)
+def telling_keys(knowledge: Knowledge) -> tuple[str, ...]:
+    """List every label key that affinity may use."""
+    clouds = (key for dialect in knowledge.clouds.dialects for key in dialect.telling())
+    return tuple(dict.fromkeys((*GFD_KEYS, *clouds)))
+
+
+@lru_cache(maxsize=256)
+def serving(demand: Demand, fleet: Fleet) -> tuple[Kin, ...]:
+    """List the kinds of nodes that could serve a demand, now or with other pods gone."""
+    verdicts: dict[int, Reason | None] = {}
+    for kin in fleet.kin:
+        key = id(kin.node_class)
+        if key not in verdicts:
+            verdicts[key] = judge_class(demand, kin.node_class)
+    return tuple(kin for kin in fleet.kin if verdicts[id(kin.node_class)] is None)

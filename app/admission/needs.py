@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Needs in the words of node labels: one function each, an expression list by dialect. The tuple is the product.
+
+Every list is a necessary condition: a node that speaks the dialect and that the filters accept fulfils it. What no
+label can say is left to the extender.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import floor
+from typing import Any
+
+from app.admission.fleet import Fleet, Kin
+from app.admission.labels import (
+    carried,
+    closed,
+    labels_accepted,
+    labels_refused,
+    values_accepted,
+    values_refused,
+)
+from app.knowledge.clouds import Dialect
+from app.knowledge.cuda import Accept, CUDANeed, judge_driver
+from app.knowledge.mig import profile_of
+from app.knowledge.require import Host
+from app.knowledge.tables import Knowledge
+from app.nodes import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
+from app.placement.filters import MEMORY_TOLERANCE
+from app.policy.demand import Demand
+from app.policy.schema import SharingWish
+from app.versions import Version
+
+GFD, OLD_GFD = "GFD", "GFD, old names"
+"""Dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 calls deprecated, and writes."""
+DRIVER_MAJOR, OLD_DRIVER_MAJOR = f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major"
+CAPABILITY_MAJOR = f"{COMPUTE[0]}.major"
+NEWEST = 999
+"""A minor or patch number above any that a driver branch will have."""
+
+Expression = dict[str, Any]
+Words = Mapping[str, tuple[Expression, ...]]
+"""Expressions by dialect; a dialect that has no word for the need is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a need is written from: the demand, the fleet, and the kinds of nodes in it that fit."""
+
+    demand: Demand
+    fleet: Fleet
+    serving: tuple[Kin, ...]
+    knowledge: Knowledge
+
+
+def product(asked: Asked) -> Words:
+    """Say which products will do, by the table and by what suffixes tell: a closed list, or all but those refused."""
+    demand, facts = asked.demand, asked.knowledge
+    words: dict[str, tuple[Expression, ...]] = {}
+    by_gfd = (
+        labels_accepted(demand, asked.serving, facts)
+        if closed(demand)
+        else labels_refused(demand, asked.fleet.kin, asked.serving, facts)
+    )
+    words[GFD] = words[OLD_GFD] = _listed(demand, PRODUCT, by_gfd)
+    for dialect in facts.clouds.dialects:
+        values = (values_accepted if closed(demand) else values_refused)(demand, dialect, asked.serving, facts)
+        words[dialect.name] = _listed(demand, dialect.key, values)
+    return words
+
+
+def _listed(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...]:
+    """Name the values: In for a closed demand; else NotIn, and where a product is wished for, one must be known."""
+    if closed(demand):
+        return ({"key": key, "operator": "In", "values": values},) if values else ()
+    known = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
+    return (*known, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
+
+
+def memory(asked: Asked) -> Words:
+    """Say how much memory a GPU must have; a slice asked by name says it itself (INTERFACES §10, Memory)."""
+    wish = asked.demand.memory_mib
+    if not wish or any(profile_of(resource) for resource, _ in asked.demand.resources):
+        return {}
+    over = str(floor(MEMORY_TOLERANCE * wish) - 1)
+    by_cloud = {
+        each.name: (_more(each.memory_key, over),) for each in asked.knowledge.clouds.dialects if each.memory_key
+    }
+    return {GFD: (_more(MEMORY, over),), OLD_GFD: (_more(MEMORY, over),), **by_cloud}
+
+
+def compute_capability(asked: Asked) -> Words:
+    """Say the major number at least; what the minor one decides is said by the products."""
+    floors = [asked.demand.compute_capability, *(need.capability_floor for need in asked.demand.cuda)]
+    least = max((each for each in floors if each is not None), default=None)
+    if least is None:
+        return {}
+    wanted = (_more(CAPABILITY_MAJOR, str(least[0] - 1)),)
+    return {GFD: wanted, OLD_GFD: wanted}
+
+
+def driver(asked: Asked) -> Words:
+    """Say the driver branch at least, and which branches of the fleet an image refuses whatever their minor number."""
+    demand = asked.demand
+    least = max((found for need in demand.cuda if (found := _lowest_branch(need, demand.accept))), default=None)
+    if least is None:
+        return {}
+    majors = {text for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for text in carried(asked.fleet.kin, key)}
+    above = sorted(int(text) for text in majors if text.isdecimal() and least <= int(text) <= NEWEST)
+    refused = [str(branch) for branch in above if any(_refuses(need, branch, demand.accept) for need in demand.cuda)]
+
+    def words(key: str) -> tuple[Expression, ...]:
+        not_those = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
+        return (_more(key, str(least - 1)), *not_those)
+
+    return {GFD: words(DRIVER_MAJOR), OLD_GFD: words(OLD_DRIVER_MAJOR)}
+
+
+def _lowest_branch(need: CUDANeed, accept: Accept) -> int | None:
+    """Give the oldest driver branch on which a need could ever start; None where that cannot be said."""
+    branches = [need.floor(accept)[0]]
+    if accept is Accept.ForwardCompatible:
+        if need.requirement:
+            return None  # whoever writes the requirement vouches for the driver
+        branches += [branch for branch, _ in need.forward]
+    return min(branches)
+
+
+def _refuses(need: CUDANeed, branch: int, accept: Accept) -> bool:
+    """Tell whether even the last driver of a branch is refused; an environment's own requirement is not asked."""
+    newest: Version = (branch, NEWEST, NEWEST)
+    return not need.requirement and judge_driver(need, Host(newest, None, None, True)) < accept
+
+
+def sharing(asked: Asked) -> Words:
+    """Say whether a GPU is shared, where one unit of the resource asked may be either."""
+    wish = asked.demand.sharing
+    if wish is SharingWish.Any or not any(_whole(name, asked.knowledge) for name, _ in asked.demand.resources):
+        return {}
+    if wish is SharingWish.Shared:
+        shared = ({"key": SHARING, "operator": "In", "values": ["mps", "time-slicing"]},)
+        by_cloud = {each.name: _shared(each, "Exists") for each in asked.knowledge.clouds.dialects}
+    else:
+        shared = ({"key": SHARING, "operator": "NotIn", "values": ["mps", "time-slicing"]},)
+        by_cloud = {each.name: _shared(each, "DoesNotExist") for each in asked.knowledge.clouds.dialects}
+    return {GFD: shared, OLD_GFD: shared, **{name: words for name, words in by_cloud.items() if words}}
+
+
+def _whole(resource: str, knowledge: Knowledge) -> bool:
+    family = knowledge.families.of(resource)
+    return family is not None and resource == family.whole
+
+
+def _shared(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
+    """Ask for the label of shared GPUs, or for neither that nor that of slices."""
+    keys: Iterable[str | None] = (dialect.sharing_key,)
+    if operator == "DoesNotExist":
+        keys = (dialect.sharing_key, dialect.slice_key)
+    return tuple({"key": key, "operator": operator} for key in keys if key)
+
+
+def _more(key: str | None, than: str) -> Expression:
+    return {"key": key, "operator": "Gt", "values": [than]}
+
+
+NEEDS: tuple[Callable[[Asked], Words], ...] = (product, memory, compute_capability, driver, sharing)
+"""In this order a person reads them."""

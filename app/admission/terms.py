@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Node affinity terms: one OR-term a dialect, each need in it that the dialect has words for, and no node lost by it.
+
+A term never mixes dialects, since a provisioner refuses terms with keys that it does not know and tries the first one
+first (INTERFACES §10, Affinity). A need by which the terms would exclude a node that fits is only preferred.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from app.admission.fleet import Fleet, Kin, serving
+from app.admission.needs import DRIVER_MAJOR, GFD, NEEDS, OLD_DRIVER_MAJOR, OLD_GFD, Asked, Expression, Words
+from app.knowledge.products import ProductPattern
+from app.knowledge.tables import Knowledge
+from app.nodes import PRODUCT
+from app.policy.demand import Demand
+from app.requirements import requirement
+
+NEED_WEIGHT = 100
+"""Of a need that is only preferred: the highest that Kubernetes allows."""
+FIRST_PRODUCT_WEIGHT, LAST_PRODUCT_WEIGHT = 50, 10
+"""Of the first and the last product preferred: less than any need (a guess)."""
+DRIVER_WEIGHT = 5
+"""Of a driver that runs the image natively: less than any product (a guess)."""
+MOST_PREFERENCES = 8
+
+Term = tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What to write: OR-terms that are required, (weight, term) that are preferred; `soft`: needs left out of them."""
+
+    required: tuple[Term, ...]
+    preferred: tuple[tuple[int, Term], ...]
+    soft: bool
+
+
+@lru_cache(maxsize=256)
+def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
+    """Write a demand as affinity. `keys`: the dialects to use; None: GFD, and those that the fleet's nodes speak."""
+    known = replace(demand, refuse_unknown=False)  # what a label does not tell is the node's to tell
+    asked = Asked(known, fleet, serving(demand, fleet), knowledge)
+    needs = [words for need in NEEDS if any((words := need(asked)).values())]
+    dialects = _dialects(asked, needs, keys)
+    hard = _harmless(asked, needs, dialects)
+    soft = [words for words in needs if words not in hard]
+    preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[:1])]
+    preferred += _preferences(asked, dialects)
+    return Terms(tuple(_terms(asked, hard, dialects)), tuple(preferred), bool(soft))
+
+
+def _dialects(asked: Asked, needs: Sequence[Words], keys: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Order the dialects: the provisioner's first. Old driver names come last, where nodes have no others."""
+    spoken = [name for name in asked.fleet.provisioners if keys is None or name in keys]
+    others = [name for name in (keys or (GFD,)) if name not in spoken]
+    old = any(kin.label(OLD_DRIVER_MAJOR) and not kin.label(DRIVER_MAJOR) for kin in asked.serving)
+    of_drivers = any(words.get(GFD) != words.get(OLD_GFD) for words in needs)
+    return (*spoken, *others, *((OLD_GFD,) if GFD in others and old and of_drivers else ()))
+
+
+def _harmless(asked: Asked, needs: list[Words], dialects: tuple[str, ...]) -> list[Words]:
+    """Take needs out until every node that fits fulfils some term."""
+    kept = list(needs)
+    for kin in asked.serving:
+        if not _admits(asked, kept, dialects, kin):
+            fewer = [[words for words in kept if _fulfils(kin, words.get(dialect, ()))] for dialect in dialects]
+            suited = [each for each in fewer if len(each) < len(kept) and _admits(asked, each, dialects, kin)]
+            kept = max(suited, key=len, default=[])
+    return kept
+
+
+def _admits(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...], kin: Kin) -> bool:
+    terms = list(_terms(asked, needs, dialects))
+    return not terms or any(_fulfils(kin, term) for term in terms)
+
+
+def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...]) -> Iterator[Term]:
+    """Write one term a dialect. Beside others, each begins with a label that only its own nodes have."""
+    needs = list(needs)
+    if not any(words.get(dialect) for words in needs for dialect in dialects):
+        return
+    for dialect in dialects:
+        term = tuple(expression for words in needs for expression in words.get(dialect, ()))
+        anchored = any(each["operator"] not in ("NotIn", "DoesNotExist") for each in term)
+        if not anchored and (len(dialects) > 1 or not term):
+            term = ({"key": _anchor(asked.knowledge, dialect), "operator": "Exists"}, *term)
+        yield term
+
+
+def _anchor(knowledge: Knowledge, dialect: str) -> str:
+    return next((each.key for each in knowledge.clouds.dialects if each.name == dialect), PRODUCT)
+
+
+def _fulfils(kin: Kin, term: Iterable[Expression]) -> bool:
+    return all(
+        requirement(each["key"], each["operator"], each.get("values", ())).allows(kin.label(each["key"]))
+        for each in term
+    )
+
+
+def _preferences(asked: Asked, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
+    """Write what is preferred, best first, in GFD's words and those of the provisioner (F136)."""
+    patterns = asked.demand.preferred_products[:MOST_PREFERENCES]
+    step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
+    for place, pattern in enumerate(patterns):
+        for dialect in dialects:
+            key, values = _preferred_values(asked, dialect, pattern)
+            if values:
+                expression = {"key": key, "operator": "In", "values": values}
+                yield FIRST_PRODUCT_WEIGHT - place * step, (expression,)
+    natives = [need.native[0] for need in (*asked.demand.cuda, *asked.demand.cuda_wishes)]
+    if natives and GFD in dialects:
+        yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)
+
+
+def _preferred_values(asked: Asked, dialect: str, pattern: ProductPattern) -> tuple[str, list[str]]:
+    """List a pattern's products in a dialect: plain names, and in GFD's also those that the fleet's nodes carry."""
+    products = asked.knowledge.products.by_form
+    meant = {product.label for form, product in products.items() if pattern.matches(form)}
+    if dialect == GFD:
+        seen = {
+            label
+            for kin in asked.fleet.kin
+            if (label := kin.label(PRODUCT)) and kin.node_class.product and pattern.matches(kin.node_class.product)
+        }
+        return PRODUCT, sorted(meant | seen)
+    spoken = next((each for each in asked.knowledge.clouds.dialects if each.name == dialect), None)
+    if spoken is None:
+        return PRODUCT, []
+    return spoken.key, sorted(value for value, may in spoken.values.items() if meant & set(may))
