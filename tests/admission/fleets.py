@@ -2,13 +2,14 @@
 """Random fleets: nodes labelled by GPU Feature Discovery, by clouds and provisioners, by both, or by nobody."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.placement.twin_cuda import facts
 
 Labels = dict[str, str]
 Offers = dict[str, int]
+Make = Callable[[random.Random], tuple[Labels, Offers]]
 
 CUDA_OF = {
     "450.80.02": "11.0",
@@ -55,6 +56,8 @@ AZURE = {
     "V100": "Tesla-V100-PCIE-16GB",
     "A10": "NVIDIA-A10",
 }
+POPULAR = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10")
+"""Drawn more often, so that a wish for a product finds some."""
 PROFILES = ("1g.5gb", "1g.10gb", "1g.10gb.me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.24gb", "INVALID")
 STATES = ("success", "success", "pending", "failed")
 UPGRADES = ("upgrade-done", "upgrade-required", "drain-required", "upgrade-failed", "tomorrow")
@@ -69,13 +72,14 @@ TAINTS = (
 
 
 def fleet(draw: random.Random, nodes: int) -> list[dict[str, Any]]:
-    """Draw the Nodes of a fleet."""
-    return [node(draw, f"n{index}") for index in range(nodes)]
+    """Draw the Nodes of a fleet: of one make, of some, or of all."""
+    makes = draw.sample(MAKES, draw.choice([1, 1, 2, 3, len(MAKES)]))
+    return [node(draw, f"n{index}", makes) for index in range(nodes)]
 
 
-def node(draw: random.Random, name: str) -> dict[str, Any]:
+def node(draw: random.Random, name: str, makes: Sequence[Make]) -> dict[str, Any]:
     """Draw one Node."""
-    labels, offers = draw.choice(MAKES)(draw)
+    labels, offers = draw.choice(makes)(draw)
     labels |= {"kubernetes.io/hostname": name, "zone": draw.choice("abc"), "rank": str(draw.randint(0, 9))}
     return {
         "kind": "Node",
@@ -88,7 +92,8 @@ def node(draw: random.Random, name: str) -> dict[str, Any]:
 def gfd(draw: random.Random, product: str | None = None) -> tuple[Labels, Offers]:
     """Draw what GPU Feature Discovery writes, with gaps and oddities, and what the device plugin offers."""
     rows = facts("gpu_products.yaml")["products"]
-    row = next((each for each in rows if each["product"] == product), None) or draw.choice(rows)
+    wanted = product or draw.choice([*POPULAR, None, None])
+    row = next((each for each in rows if each["product"] == wanted), None) or draw.choice(rows)
     label = product or draw.choice([row["product"]] * 9 + ["NVIDIA-XYZ-9000"])
     labels = {"nvidia.com/gpu.product": label, "nvidia.com/gpu.present": "true"}
     labels |= _versions(draw, draw.choice(list(CUDA_OF)))
@@ -99,7 +104,7 @@ def gfd(draw: random.Random, product: str | None = None) -> tuple[Labels, Offers
         labels["nvidia.com/gpu.memory"] = str(draw.choice([row["memory_mib"]] * 6 + ["81559", "23028", "0", "odd"]))
     if draw.random() < 0.3:
         labels["nvidia.com/gpu.count"] = draw.choice(["1", "8"])
-    if draw.random() < 0.1:
+    if draw.random() < 0.05:
         labels["nvidia.com/gpu-driver-upgrade-state"] = draw.choice(UPGRADES)
     return _divided(draw, labels)
 
@@ -221,7 +226,7 @@ def without_gpus(draw: random.Random) -> tuple[Labels, Offers]:
     return {}, draw.choice([{}, {"amd.com/gpu": 8}])
 
 
-MAKES: tuple[Callable[[random.Random], tuple[Labels, Offers]], ...] = (
+MAKES: tuple[Make, ...] = (
     *([gfd] * 6),
     deprecated_only,
     *([gke] * 2),

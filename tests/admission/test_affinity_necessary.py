@@ -23,7 +23,7 @@ from tests.builders import demand, knowledge
 from tests.oracles.node_affinity import REQUIRED, eligible
 
 SEED = 20261121
-FLEETS = 1_000
+FLEETS = 2_000
 WISHES = 2
 """Pods per fleet."""
 MOST_TERMS = 16
@@ -135,7 +135,7 @@ def test_affinity_excludes_no_node_that_the_filter_accepts(seed: int, nodes: int
     assert found[:3] == [], pod
 
 
-def test_affinity_is_necessary_on_two_thousand_fleets_and_wishes() -> None:
+def test_affinity_is_necessary_on_four_thousand_pods_and_fleets() -> None:
     """F10."""
     draw = random.Random(SEED)
 

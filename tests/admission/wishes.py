@@ -30,15 +30,15 @@ SHAPES = {
     "mig-profile": ("1g.10gb", ">=1g.5gb", ">=1g.10gb", ">=3g.40gb", "7g.80gb"),
 }
 SHARES = {
-    "products": 0.5,
-    "cuda": 0.2,
-    "gpu-memory": 0.3,
-    "compute-capability": 0.25,
-    "sharing": 0.3,
-    "interconnect": 0.1,
-    "mig-profile": 0.1,
+    "products": 6,
+    "cuda": 2,
+    "gpu-memory": 3,
+    "compute-capability": 2,
+    "sharing": 3,
+    "interconnect": 1,
+    "mig-profile": 1,
 }
-"""How often a pod has the annotation."""
+"""How often a pod has the annotation, relative to the others."""
 MODES = ("Required", "Required", "Required", "Preferred", "Off")
 EXTRAS = (
     "products: {allow: [H100, A100, L4]}",
@@ -51,24 +51,34 @@ EXTRAS = (
 
 
 def wish(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draw a Pod; its own affinity speaks of labels that nodes of the fleet carry."""
-    annotations = {}
-    for key, choices in SHAPES.items():
-        if draw.random() < SHARES[key]:
-            annotations[key] = draw.choice(choices)
-    if "products" in annotations and draw.random() < 0.5:
-        annotations["products"] += ", " + draw.choice(["", "!"]) + draw.choice(SHAPES["products"])
-    containers = [_container(draw, f"c{index}") for index in range(draw.choice([1, 1, 1, 2]))]
+    """Draw a Pod, mostly one that some node of the fleet could serve; its own affinity speaks of the fleet's labels."""
+    target = draw.choice(fleet)
+    keys = draw.choices(list(SHARES), list(SHARES.values()), k=draw.choice([0, 1, 1, 1, 2, 2, 3]))
+    annotations = {key: draw.choice(SHAPES[key]) for key in keys}
+    if "products" in annotations:
+        annotations["products"] = _products(draw, target)
+    containers = [_container(draw, f"c{index}", target) for index in range(draw.choice([1, 1, 1, 2]))]
     return pod(*containers, annotations=annotations, **user_affinity(draw, fleet))
 
 
-def _container(draw: random.Random, name: str) -> dict[str, Any]:
+def _products(draw: random.Random, target: dict[str, Any]) -> str:
+    """Draw products, among them often the one that the target's labels speak of, if any do."""
+    label = target["metadata"]["labels"].get("nvidia.com/gpu.product", "")
+    named = label.split("-MIG-")[0].removesuffix("-SHARED") or draw.choice(SHAPES["products"])
+    words = [draw.choice([named, named, named.split("-")[1] if "-" in named else named, *SHAPES["products"][:2]])]
+    for _ in range(draw.choice([0, 0, 1, 2])):
+        words.append(draw.choice(["", "!"]) + draw.choice(SHAPES["products"]))
+    return ", ".join(words)
+
+
+def _container(draw: random.Random, name: str, target: dict[str, Any]) -> dict[str, Any]:
     """Draw a container; some ask requests only, or limits only."""
+    offered = [key for key, amount in target["status"]["allocatable"].items() if "/" in key and amount != "0"]
     mig = f"nvidia.com/mig-{draw.choice(PROFILES[:-1])}"
-    resource = draw.choice(["nvidia.com/gpu"] * 6 + [mig, mig, "nvidia.com/gpu.shared"])
-    amounts = {resource: str(draw.choice([1, 1, 1, 1, 2, 8]))}
+    resource = draw.choice([*offered * 6, "nvidia.com/gpu", mig, "nvidia.com/gpu.shared"])
+    amounts = {resource: str(draw.choice([1, 1, 1, 1, 1, 1, 2, 8]))}
     sides = draw.choice([(amounts, amounts), (amounts, amounts), (None, amounts), (amounts, None)])
-    more: dict[str, Any] = {"name": name, "image": draw.choice([*IMAGES, *["train:1"] * len(IMAGES)])}
+    more: dict[str, Any] = {"name": name, "image": draw.choice([*IMAGES, *["train:1"] * 3 * len(IMAGES)])}
     if draw.random() < 0.15:
         more["env"] = [{"name": "NVIDIA_REQUIRE_CUDA", "value": draw.choice(REQUIREMENTS)}]
     if draw.random() < 0.03:
@@ -81,7 +91,7 @@ def user_affinity(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str,
     found: dict[str, Any] = {}
     if draw.random() < 0.15:
         found["nodeSelector"] = dict([_label(draw, fleet)])
-    terms = draw.choice([0, 0, 0, 1, 1, 2, 3, 4])
+    terms = draw.choice([0, 0, 0, 0, 0, 1, 1, 2, 3, 4])
     if terms:
         required = {"nodeSelectorTerms": [_term(draw, fleet) for _ in range(terms)]}
         found["affinity"] = {"nodeAffinity": {REQUIRED: required}}
@@ -108,13 +118,17 @@ def _expression(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, A
     if operator in ("Exists", "DoesNotExist"):
         return {"key": key, "operator": operator}
     if operator in ("Gt", "Lt"):
-        return {"key": draw.choice(["rank", "nvidia.com/gpu.memory"]), "operator": operator, "values": ["5"]}
+        return {
+            "key": draw.choice(["rank", "nvidia.com/gpu.memory"]),
+            "operator": operator,
+            "values": [draw.choice(["3", "5", "20000"])],
+        }
     return {"key": key, "operator": operator, "values": sorted({value, _label(draw, fleet)[1]})}
 
 
 def _label(draw: random.Random, fleet: list[dict[str, Any]]) -> tuple[str, str]:
     labels: dict[str, str] = draw.choice(fleet)["metadata"]["labels"]
-    key = draw.choice(["zone", "zone", *sorted(labels)])
+    key = draw.choice(["zone"] * len(labels) + sorted(labels))
     return key, labels[key]
 
 
