@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The affinity that admission writes is a necessary condition: it excludes no node that the filter accepts (F10).
+
+Node affinity is judged by the oracle, the filter by the product: the one must follow from the other.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonpatch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.admission.review import Setting, mutate
+from app.cluster.state import State
+from app.placement.engine import judge_class
+from app.policy.load import PolicySet
+from app.reasons import Code
+from tests.admission.fleets import fleet
+from tests.admission.wishes import rules, wish
+from tests.builders import demand, knowledge
+from tests.oracles.node_affinity import REQUIRED, eligible
+
+SEED = 20261121
+FLEETS = 2_000
+WISHES = 2
+"""Pods per fleet."""
+MOST_TERMS = 16
+"""INTERFACES §10, Affinity; a user's own terms may be more."""
+SHARPNESS: float | None = None
+"""Share of the nodes refused for what GFD's labels tell that the affinity must exclude; None: not asserted yet."""
+TOLD_BY_LABELS = {
+    Code.ProductNotAllowed,
+    Code.GPUMemoryTooSmall,
+    Code.DriverTooOld,
+    Code.ComputeCapabilityTooLow,
+    Code.SharingNotAllowed,
+}
+
+Pod = dict[str, Any]
+
+
+def state_of(nodes: list[Pod]) -> State:
+    state = State(knowledge())
+    for document in nodes:
+        state.put_node(document)
+    return state
+
+
+def admit(pod: Pod, policy_set: PolicySet, state: State) -> Pod | None:
+    """Give the Pod as admitted; None if it is refused."""
+    verdict = mutate(pod, "team-a", {}, Setting(policy_set, state.fleet(), knowledge()))
+    if not verdict.allowed:
+        return None
+    patched: Pod = jsonpatch.apply_patch(pod, [operation.as_json() for operation in verdict.operations])
+    return patched
+
+
+def violations(pod: Pod, policy_set: PolicySet, state: State) -> Iterator[str]:
+    """Say of every node where the affinity written is wrong, and why; nothing if all is well."""
+    admitted = admit(pod, policy_set, state)
+    if admitted is None:
+        return
+    if again := mutate(admitted, "team-a", {}, Setting(policy_set, state.fleet(), knowledge())).operations:
+        yield f"a second pass changes {[operation.as_json() for operation in again]}"
+    wanted = demand(admitted, policy_set)
+    for name, node in state.nodes.items():
+        before, after = eligible(pod, node.labels, name), eligible(admitted, node.labels, name)
+        if after and not before:
+            yield f"{name}: the user's affinity excludes it, ours lets it in: {dict(node.labels)}"
+        if before and not after and judge_class(wanted, node.node_class) is None:
+            yield f"{name}: the filter accepts it, the affinity excludes it: {dict(node.labels)} {node.node_class}"
+    yield from _terms_wider_than_the_users(_terms(pod), _terms(admitted))
+
+
+def _terms(pod: Pod) -> list[Mapping[str, Any]]:
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    return (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
+
+
+def _terms_wider_than_the_users(users: list[Mapping[str, Any]], ours: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Find terms that are not some term of the user with more requirements, and too many terms."""
+    for term in ours if users else ():
+        if _parts(term) and not any(_parts(each) and _within(_parts(each), _parts(term)) for each in users):
+            yield f"term {term} is none of the user's"
+    if len(ours) > max(MOST_TERMS, len(users)):
+        yield f"{len(ours)} terms"
+
+
+def _parts(term: Mapping[str, Any]) -> list[Any]:
+    return [*(term.get("matchExpressions") or []), *(term.get("matchFields") or [])]
+
+
+def _within(few: list[Any], many: list[Any]) -> bool:
+    return all(each in many for each in few)
+
+
+def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
+    """Count, over Required policies: (nodes that the affinity excludes, those refused for what GFD's labels tell)."""
+    draw = random.Random(seed)
+    excluded, refused = 0, 0
+    for _ in range(fleets):
+        nodes = fleet(draw, 40)
+        state = state_of(nodes)
+        pod, policy_set = wish(draw, nodes), rules(draw)
+        required = any(each.spec.admission.affinity.mode == "Required" for each in _with_affinity(policy_set))
+        admitted = admit(pod, policy_set, state) if required else None
+        if admitted is None:
+            continue
+        wanted = demand(admitted, policy_set)
+        for name, node in state.nodes.items():
+            refusal = judge_class(wanted, node.node_class)
+            labelled = "nvidia.com/gpu.product" in node.labels and eligible(pod, node.labels, name)
+            if labelled and refusal is not None and refusal.code in TOLD_BY_LABELS:
+                refused += 1
+                excluded += not eligible(admitted, node.labels, name)
+    print(f"the affinity excludes {excluded} of {refused} nodes that the filter refuses: {excluded / refused:.0%}")
+    return excluded, refused
+
+
+def _with_affinity(policy_set: PolicySet) -> list[Any]:
+    return [each for each in policy_set.policies if each.spec.admission.affinity]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), nodes=st.integers(1, 60), draw=st.randoms(use_true_random=False))
+def test_affinity_excludes_no_node_that_the_filter_accepts(seed: int, nodes: int, draw: random.Random) -> None:
+    """F10; shrinks the pod and the number of nodes."""
+    drawn = fleet(random.Random(seed), nodes)
+    pod = wish(draw, drawn)
+
+    found = list(violations(pod, rules(draw), state_of(drawn)))
+
+    assert found[:3] == [], pod
+
+
+def test_affinity_is_necessary_on_four_thousand_pods_and_fleets() -> None:
+    """F10."""
+    draw = random.Random(SEED)
+
+    for _ in range(FLEETS):
+        nodes = fleet(draw, draw.randint(20, 60))
+        state = state_of(nodes)
+        for _ in range(WISHES):
+            pod, policy_set = wish(draw, nodes), rules(draw)
+            assert list(violations(pod, policy_set, state))[:3] == [], pod
+
+
+def test_affinity_excludes_much_of_what_the_filter_refuses() -> None:
+    excluded, refused = sharpness()
+
+    assert refused > 500
+    assert SHARPNESS is None or excluded > SHARPNESS * refused
