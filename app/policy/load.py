@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy files into a PolicySet: parse, validate, compile, and check the set as a whole.
 
-Texts come in by file name; the order of files never matters, and either all of them are good or none is used.
+Texts come in by file name, objects that came parsed by a name of their own; their order never matters, and either
+all of them are good or none is used.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -55,8 +57,13 @@ class PolicySet:
     fallback: Policy | None = None
 
 
-def load_policies(texts: Mapping[str, str], knowledge: Knowledge, fallback: Policy | None = None) -> PolicySet:
-    """Read every text, by file name. `fallback`: the policy for pods that none of them is for.
+def load_policies(
+    texts: Mapping[str, str],
+    knowledge: Knowledge,
+    fallback: Policy | None = None,
+    objects: Mapping[str, Mapping[str, Any]] | None = None,
+) -> PolicySet:
+    """Read every text, by file name, then every object. `fallback`: the policy for pods that none of them is for.
 
     A name that two of them give is an error on the later one.
 
@@ -64,9 +71,11 @@ def load_policies(texts: Mapping[str, str], knowledge: Knowledge, fallback: Poli
     """
     problems: list[str] = []
     policies: list[Policy] = []
-    for file, text in texts.items():
+    readings = [partial(_policies, file, text, knowledge) for file, text in texts.items()]
+    readings += [partial(_object, name, value, knowledge) for name, value in (objects or {}).items()]
+    for read in readings:
         try:
-            policies.extend(_policies(file, text, knowledge))
+            policies.extend(read())
         except PolicyError as error:
             problems.extend(error.problems)
     problems.extend(_set_problems(policies))
@@ -87,6 +96,10 @@ def _policies(file: str, text: str, knowledge: Knowledge) -> list[Policy]:
     if problems:
         raise PolicyError(tuple(problems))
     return policies
+
+
+def _object(name: str, value: Mapping[str, Any], knowledge: Knowledge) -> list[Policy]:
+    return [_policy(Document(name, value, {}, {}), knowledge)]
 
 
 def _policy(document: Document, knowledge: Knowledge) -> Policy:
