@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files read at the edge: fact tables, policies, snapshots."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from app.errors import KnowledgeError, PolicyError, SnapshotError
@@ -33,15 +32,15 @@ def shipped_policies() -> Path:
     return packaged if packaged.is_dir() else HERE.parent / "policies"
 
 
-def read_policies(directory: Path, knowledge: Knowledge, more: Mapping[str, str] | None = None) -> PolicySet:
-    """Load every *.yaml of a directory; its sub-folders (cases, schema) are not policies. `more`: texts from elsewhere.
+def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
+    """Load every *.yaml of a directory; its sub-folders (cases, schema) are not policies.
 
     Raises PolicyError.
     """
-    return load_policies({**policy_texts(directory), **(more or {})}, knowledge, _shipped_default(knowledge))
+    return load_policies(policy_texts(directory), knowledge, shipped_default(knowledge))
 
 
-def _shipped_default(knowledge: Knowledge) -> Policy:
+def shipped_default(knowledge: Knowledge) -> Policy:
     """Load the shipped default policy, which rules on pods that no other policy is for (INTERFACES §4)."""
     text = (shipped_policies() / DEFAULT).read_text("utf-8")
     return load_policies({DEFAULT: text}, knowledge).policies[0]

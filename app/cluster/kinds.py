@@ -5,17 +5,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from app.cluster.policies import PolicyBook
+from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_holding
 from app.nodes import Node, read_node
 from app.pods import member, strings
+from app.policy.crd import GROUP, PLURAL, VERSION
 from app.shapes import ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
 from app.slices import ResourceSlice, read_device_class, read_slice
 
 Fact = TypeVar("Fact")
 POLICY_LABEL = "gpu-usher.io/policy=true"
 DRA_GROUP = "/apis/resource.k8s.io"
+POLICY_GROUP = f"/apis/{GROUP}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[Kind[Any
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
         Kind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
-             _by_key(book.put_source), lambda key, _uid: book.drop_source(key), needed=False, selector=POLICY_LABEL),
+             lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
+             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=POLICY_LABEL),
     )  # fmt: skip
 
 
@@ -67,6 +70,15 @@ def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
              lambda key, _uid: state.drop_device_class(key), needed=False),
         Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, take_slice,
              lambda key, _uid: state.drop_slice(key), needed=False),
+    )  # fmt: skip
+
+
+def policy_kinds(book: PolicyBook) -> tuple[Kind[Any], ...]:
+    """List the kinds of our own group: policies as objects (F131)."""
+    return (
+        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, _policy,
+             lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
+             lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
 
 
@@ -124,3 +136,10 @@ def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
 def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
     """Read the node selector that a RuntimeClass adds to its pods (node.k8s.io/v1 Scheduling)."""
     return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
+
+
+def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write the object as a file would have it: what the API server adds to its metadata changes no policy."""
+    metadata = {"name": document["metadata"].get("name", "")}
+    whole = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}
+    return {**whole, "spec": document["spec"]} if "spec" in document else whole

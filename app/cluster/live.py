@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from app.cluster.apiserver import ApiServer
-from app.cluster.kinds import DRA_GROUP, core_kinds, dra_kinds
+from app.cluster.kinds import DRA_GROUP, POLICY_GROUP, core_kinds, dra_kinds, policy_kinds
 from app.cluster.listing import Unreadable
 from app.cluster.policies import PolicyBook
 from app.cluster.pulse import BackOff
@@ -17,10 +17,13 @@ from app.cluster.state import State
 from app.errors import ApiError
 from app.logs import event
 from app.metrics import Metrics
+from app.policy.crd import VERSION
 
 COMPARE_SECONDS = 600.0
 """CACHE-10; what a watch loses for good is found within ten minutes, and listed again."""
 SETTLE_SECONDS = 0.05
+ASK_AGAIN_SECONDS = 30.0
+"""Between two questions whether GPUPolicy is installed by now; one answer is some 200 bytes."""
 DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 """Versions of resource.k8s.io that the reader of slices knows; v1 since Kubernetes 1.34."""
 NOT_SYNCED = "gpu-usher: not synced yet"
@@ -46,7 +49,8 @@ class LiveCluster:
         self._metrics = metrics
         self._clock = clock or Clock()
         self._on_synced = on_synced
-        self._dra_known = False
+        self._book = book
+        self._awaited: tuple[Reflector, ...] | None = None
         self.reflectors = [self._reflector(kind) for kind in core_kinds(state, book, namespace)]
 
     def _reflector(self, kind: Any) -> Reflector:
@@ -60,32 +64,48 @@ class LiveCluster:
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._settle())
                 tasks.create_task(self._compare())
-                for reflector in await self._dynamic():
-                    self.reflectors.append(reflector)
-                    tasks.create_task(reflector.run())
-                self._dra_known = True
+                await self._discover(tasks)
         finally:
             await self._server.close()
 
-    async def _dynamic(self) -> list[Reflector]:
-        """Find out whether the cluster serves dynamic resource allocation, and in which version."""
+    async def _discover(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow what a cluster may or may not serve; GPUPolicy may be installed at any time (F131).
+
+        Only what is there at the start is waited for: what comes later must not make a ready service unready.
+        """
+        dra, ours = await asyncio.gather(self._served(DRA_GROUP, DRA_VERSIONS), self._served(POLICY_GROUP, (VERSION,)))
+        self._follow(tasks, dra_kinds(self._state, dra) if dra else ())
+        self._follow(tasks, policy_kinds(self._book) if ours else ())
+        self._awaited = tuple(self.reflectors)
+        while not ours:
+            await self._clock.sleep(ASK_AGAIN_SECONDS)
+            ours = await self._served(POLICY_GROUP, (VERSION,))
+            self._follow(tasks, policy_kinds(self._book) if ours else ())
+
+    def _follow(self, tasks: asyncio.TaskGroup, kinds: Iterable[Any]) -> None:
+        for reflector in map(self._reflector, kinds):
+            self.reflectors.append(reflector)
+            tasks.create_task(reflector.run())
+
+    async def _served(self, group: str, versions: Iterable[str]) -> str | None:
+        """Find out in which of these versions, best first, the cluster serves a group of kinds; None if in none."""
         back_off = BackOff()
         while True:
             try:
-                group = msgspec.json.decode(await self._server.get(DRA_GROUP, {}))
-                served = {each.get("version") for each in group.get("versions", [])}
-                version = next((each for each in DRA_VERSIONS if each in served), None)
-                return [self._reflector(kind) for kind in dra_kinds(self._state, version)] if version else []
+                answer = msgspec.json.decode(await self._server.get(group, {}))
+                served = {each.get("version") for each in answer.get("versions", [])}
+                return next((each for each in versions if each in served), None)
             except (ApiError, msgspec.DecodeError) as error:
                 if isinstance(error, ApiError) and error.status in (403, 404):
-                    return []
+                    return None
             await self._clock.sleep(back_off.delay(0.0, self._clock.chance()))
 
     @property
     def synced(self) -> bool:
         """Whether all that decides was listed once; a kind that the API server refuses us is not waited for."""
-        found = (each.synced or (each.refusal is not None and not each.kind.needed) for each in self.reflectors)
-        return self._dra_known and all(found)
+        if self._awaited is None:
+            return False
+        return all(each.synced or (each.refusal is not None and not each.kind.needed) for each in self._awaited)
 
     async def _settle(self) -> None:
         while not self.synced:

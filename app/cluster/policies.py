@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies as people edit them: the set in force, the last error, and the watch that takes edits in.
 
-A bad edit never replaces a good set; it stays visible until it is mended. The directory is watched, never a
-file (an inotify watch on a mounted file misses ConfigMap updates: 1 of 8 seen, OPERATIONS §4.6), and polled
-besides, because a poll costs a few microseconds and a missed edit costs trust.
+They come from a directory, and from sources in the cluster: `configmap <namespace>/<name>` with texts by key,
+`gpupolicy <name>` with an object that came parsed. A bad edit never replaces a good set; it stays visible until it is
+mended. The directory is watched, never a file (an inotify watch on a mounted file misses ConfigMap updates: 1 of 8
+seen, OPERATIONS §4.6), and polled besides, because a poll costs a few microseconds and a missed edit costs trust.
 """
 
 import asyncio
@@ -12,15 +13,19 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from watchfiles import awatch
 
-from app.cluster.files import read_policies
+from app.cluster.files import policy_texts, shipped_default
 from app.errors import PolicyError
 from app.knowledge.tables import Knowledge
 from app.policy.calendar import expired, in_force
-from app.policy.load import PolicySet
+from app.policy.load import PolicySet, load_policies
 
+CONFIGMAP = "configmap"
+GPUPOLICY = "gpupolicy"
+"""Kinds of sources: the first word of a source's name. They are loaded in this order, after the directory."""
 POLL_SECONDS = 1.0
 """An edit is live within two seconds of the swap even where inotify says nothing."""
 
@@ -41,18 +46,21 @@ class PolicyBook:
         self._directory = directory
         self._knowledge = knowledge
         self._today = today
-        self._sources: dict[str, Mapping[str, str]] = {}
+        self._fallback = shipped_default(knowledge)
+        self._texts = policy_texts(directory)
+        self._sources: dict[str, Mapping[str, Any]] = {}
         self._sources_changed = False
         self._told = asyncio.Event()
         self.error: str | None = None
-        self.loaded = read_policies(directory, knowledge)
+        self.loaded = self._read(self._sources)
         self._day = today()
         self.current = in_force(self.loaded, self._day)
 
     def load(self) -> Taken:
         """Read the directory again; a set with any error leaves the last good one in force."""
         try:
-            loaded = read_policies(self._directory, self._knowledge, self._more())
+            self._texts = policy_texts(self._directory)
+            loaded = self._read(self._sources)
         except PolicyError as error:
             self.error = str(error)
         else:
@@ -60,25 +68,51 @@ class PolicyBook:
             self._take(loaded)
         return Taken(len(self.loaded.policies), self.current.hash, self.error)
 
-    def put_source(self, name: str, texts: Mapping[str, str]) -> None:
-        """Take in a ConfigMap of policies, new or changed: texts by key; `follow` loads it."""
-        if self._sources.get(name) != texts:
-            self._sources[name] = texts
+    def _read(self, sources: Mapping[str, Mapping[str, Any]]) -> PolicySet:
+        """Load the directory as last read, then ConfigMaps and GPUPolicies, each by name.
+
+        Raises PolicyError.
+        """
+        texts, objects = dict(self._texts), {}
+        for source, content in sorted(sources.items()):
+            if source.split(" ")[0] == GPUPOLICY:
+                objects[source] = content
+            else:
+                texts |= {f"{source}: {key}": text for key, text in sorted(content.items())}
+        return load_policies(texts, self._knowledge, self._fallback, objects)
+
+    def check(self, source: str, content: Mapping[str, Any]) -> str | None:
+        """Say what would be wrong if a source were added or replaced: a ConfigMap's texts or a GPUPolicy object.
+
+        None if nothing would be; what is wrong without it is not held against it.
+        """
+        others = {name: each for name, each in self._sources.items() if name != source}
+        found = self._problems({**others, source: content})
+        known = self._problems(others) if found else ()
+        brought = tuple(each for each in found if each not in known)
+        return str(PolicyError(brought)) if brought else None
+
+    def _problems(self, sources: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+        try:
+            self._read(sources)
+        except PolicyError as error:
+            return error.problems
+        return ()
+
+    def put_source(self, source: str, content: Mapping[str, Any]) -> None:
+        """Take in a source of policies, new or changed; `follow` loads it."""
+        if self._sources.get(source) != content:
+            self._sources[source] = content
             self._tell()
 
-    def drop_source(self, name: str) -> None:
-        """Forget a ConfigMap of policies."""
-        if self._sources.pop(name, None) is not None:
+    def drop_source(self, source: str) -> None:
+        """Forget a source of policies."""
+        if self._sources.pop(source, None) is not None:
             self._tell()
 
     def _tell(self) -> None:
         self._sources_changed = True
         self._told.set()
-
-    def _more(self) -> dict[str, str]:
-        """Give the policies of the ConfigMaps, by a name that says where each is kept."""
-        sources = sorted(self._sources.items())
-        return {f"configmap {name}: {key}": text for name, texts in sources for key, text in sorted(texts.items())}
 
     def turn_page(self) -> bool:
         """Apply what a new day brings (enforceFrom, expired exceptions); tells whether the day changed."""
@@ -96,7 +130,7 @@ class PolicyBook:
         self.loaded, self.current = loaded, in_force(loaded, self._day)
 
     async def follow(self, on_load: Callable[[Taken], None]) -> None:
-        """Load again whenever the directory or a ConfigMap changes, for ever; `on_load` hears of every attempt."""
+        """Load again whenever the directory or a source changes, for ever; `on_load` hears of every attempt."""
         seen = fingerprint(self._directory)
         async for _ in _wakes(self._directory, self._told):
             now = fingerprint(self._directory)

@@ -32,9 +32,10 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document: plain values, and where each of them stands (1-based line and column).
+    """One document: plain values, and where in the YAML each of them stands (1-based line and column).
 
-    `literals`: the text of unquoted scalars that are no strings, so that a message can quote them as written.
+    `positions`: empty where it came parsed. `literals`: the text of unquoted scalars that are no strings, so that a
+    message can quote them as written.
     """
 
     file: str
@@ -43,7 +44,9 @@ class Document:
     literals: dict[Path, str]
 
     def locate(self, path: Path) -> str:
-        """Write `file:line:column` of a value, or of the nearest one around it."""
+        """Write `file:line:column` of a value, or of the nearest one around it; the file alone where none is known."""
+        if not self.positions:
+            return self.file
         while path and path not in self.positions:
             path = path[:-1]
         line, column = self.positions.get(path, (1, 1))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy files into a PolicySet: parse, validate, compile, and check the set as a whole.
 
-Texts come in by file name; the order of files never matters, and either all of them are good or none is used.
+Texts come in by file name, objects that came parsed by a name of their own; their order never matters, and either
+all of them are good or none is used.
 """
 
 import hashlib
@@ -9,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
+from itertools import combinations, groupby
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -55,8 +58,13 @@ class PolicySet:
     fallback: Policy | None = None
 
 
-def load_policies(texts: Mapping[str, str], knowledge: Knowledge, fallback: Policy | None = None) -> PolicySet:
-    """Read every text, by file name. `fallback`: the policy for pods that none of them is for.
+def load_policies(
+    texts: Mapping[str, str],
+    knowledge: Knowledge,
+    fallback: Policy | None = None,
+    objects: Mapping[str, Mapping[str, Any]] | None = None,
+) -> PolicySet:
+    """Read every text, by file name, then every object. `fallback`: the policy for pods that none of them is for.
 
     A name that two of them give is an error on the later one.
 
@@ -64,9 +72,11 @@ def load_policies(texts: Mapping[str, str], knowledge: Knowledge, fallback: Poli
     """
     problems: list[str] = []
     policies: list[Policy] = []
-    for file, text in texts.items():
+    readings = [partial(_policies, file, text, knowledge) for file, text in texts.items()]
+    readings += [partial(_object, name, value, knowledge) for name, value in (objects or {}).items()]
+    for read in readings:
         try:
-            policies.extend(_policies(file, text, knowledge))
+            policies.extend(read())
         except PolicyError as error:
             problems.extend(error.problems)
     problems.extend(_set_problems(policies))
@@ -87,6 +97,10 @@ def _policies(file: str, text: str, knowledge: Knowledge) -> list[Policy]:
     if problems:
         raise PolicyError(tuple(problems))
     return policies
+
+
+def _object(name: str, value: Mapping[str, Any], knowledge: Knowledge) -> list[Policy]:
+    return [_policy(Document(name, value, {}, {}), knowledge)]
 
 
 def _policy(document: Document, knowledge: Knowledge) -> Policy:
@@ -212,22 +226,20 @@ def _set_problems(policies: list[Policy]) -> Iterable[str]:
             yield f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}"
         seen[policy.name] = policy
     ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
-    for index, one in enumerate(ranked):
-        for other in ranked[index + 1 :]:
-            if other.spec.priority == one.spec.priority:
-                yield from _ties(one, other)
+    for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
+        for (one, says), (other, contradicts) in combinations([(each, _single_values(each)) for each in group], 2):
+            yield from _ties(one, says, other, contradicts)
 
 
-def _ties(one: Policy, other: Policy) -> Iterable[str]:
-    if _never_together(one, other):
+def _ties(one: Policy, says: Mapping[str, Any], other: Policy, contradicts: Mapping[str, Any]) -> Iterable[str]:
+    differing = [field for field, value in says.items() if contradicts.get(field, value) != value]
+    if not differing or _never_together(one, other):
         return
-    for field in SINGLE_VALUED:
-        left, right = _get(one.spec, field), _get(other.spec, field)
-        if left is not None and right is not None and left != right:
-            yield (
-                f"{other.origin}: spec.{field}: {other.name} and {one.name} both have priority "
-                f"{one.spec.priority} and set it differently, give one a higher priority"
-            )
+    for field in differing:
+        yield (
+            f"{other.origin}: spec.{field}: {other.name} and {one.name} both have priority "
+            f"{one.spec.priority} and set it differently, give one a higher priority"
+        )
 
 
 def _never_together(one: Policy, other: Policy) -> bool:
@@ -259,11 +271,17 @@ SINGLE_VALUED = (
 """Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
 
 
-def _get(spec: Spec, field: str) -> Any:
-    value: Any = spec.model_dump(by_alias=True)
-    for part in field.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+def _single_values(policy: Policy) -> dict[str, Any]:
+    """Give what a policy sets of SINGLE_VALUED, by field."""
+    values: Any = policy.spec.model_dump(by_alias=True)
+    found = {}
+    for field in SINGLE_VALUED:
+        value = values
+        for part in field.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            found[field] = value
+    return found
 
 
 def hash_of(policies: Iterable[Policy]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from app.certificates import issue_if_needed
@@ -115,6 +116,13 @@ def test_schema_is_what_editors_get() -> None:
     found = RUN.invoke(app, ["schema"])
 
     assert json.loads(found.output)["title"] == "GPUPolicy"
+
+
+def test_schema_is_also_what_clusters_get() -> None:
+    """F131."""
+    found = RUN.invoke(app, ["schema", "--crd"])
+
+    assert yaml.safe_load(found.output)["metadata"]["name"] == "gpupolicies.gpu-usher.io"
 
 
 @pytest.mark.parametrize(

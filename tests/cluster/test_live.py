@@ -242,18 +242,18 @@ def test_policies_of_a_config_map_join_those_of_the_directory(tmp_path: Path) ->
     (tmp_path / "default.yaml").write_text(policy_text("default"), "utf-8")
     book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21")
 
-    book.put_source("gpu-usher/more", {"team.yaml": policy_text("team")})
+    book.put_source("configmap gpu-usher/more", {"team.yaml": policy_text("team")})
     taken = book.load()
     assert (taken.error, {each.name for each in book.current.policies}) == (None, {"default", "team"})
 
-    book.put_source("gpu-usher/again", {"x.yaml": policy_text("default")})
+    book.put_source("configmap gpu-usher/again", {"x.yaml": policy_text("default")})
     taken = book.load()
     assert taken.error is not None
     assert taken.error.startswith("configmap gpu-usher/again: x.yaml:")
     assert {each.name for each in book.current.policies} == {"default", "team"}
 
-    book.drop_source("gpu-usher/again")
-    book.drop_source("gpu-usher/more")
+    book.drop_source("configmap gpu-usher/again")
+    book.drop_source("configmap gpu-usher/more")
     assert book.load().error is None
     assert {each.name for each in book.current.policies} == {"default"}
 

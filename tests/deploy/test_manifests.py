@@ -51,7 +51,11 @@ def test_mutation_fails_open_and_validation_fails_closed() -> None:
         assert each["timeoutSeconds"] <= 3
 
 
-@pytest.mark.parametrize("parts", [("base", "rbac.yaml"), ("components", "dra", "rbac.yaml")], ids=["base", "dra"])
+@pytest.mark.parametrize(
+    "parts",
+    [("base", "rbac.yaml"), ("components", "dra", "rbac.yaml"), ("components", "crd", "rbac.yaml")],
+    ids=["base", "dra", "crd"],
+)
 def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) -> None:
     """F104: no write, no secrets."""
     rules = [rule for document in documents(*parts) for rule in document.get("rules", [])]

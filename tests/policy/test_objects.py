@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies that come parsed, as GPUPolicy objects: what a file says, without lines to name (F75, F131)."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from app.cluster.files import policy_texts, shipped_policies
+from app.errors import PolicyError
+from app.policy.load import load_policies
+from tests.builders import knowledge, policies, policy, shipped
+
+
+def parsed(name: str, **spec: Any) -> dict[str, Any]:
+    """Make a GPUPolicy as the API server hands it out: parsed, with metadata that nobody wrote."""
+    metadata = {"name": name, "uid": "u", "resourceVersion": "7", "generation": 1, "managedFields": [{}]}
+    return {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": metadata, "spec": spec}
+
+
+def object_problems(*objects: dict[str, Any], texts: dict[str, str] | None = None) -> tuple[str, ...]:
+    """Load objects that must be refused, by their names."""
+    with pytest.raises(PolicyError) as caught:
+        load_policies(
+            texts or {}, knowledge(), None, {f"gpupolicy {each['metadata']['name']}": each for each in objects}
+        )
+    return caught.value.problems
+
+
+def test_object_says_what_its_text_says() -> None:
+    """F131."""
+    text = policy("a", "priority: 3, actions: {products: Warn}, placement: {gpuMemory: 40Gi}")
+    expected = policies(text)
+
+    made = parsed("a", priority=3, actions={"products": "Warn"}, placement={"gpuMemory": "40Gi"})
+    found = load_policies({}, knowledge(), None, {"gpupolicy a": made})
+
+    assert expected.hash == found.hash
+    assert found.policies[0].origin == "gpupolicy a"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"placement": {"product": {}}}, "spec.placement.product: unknown field, did you mean products?",
+                     id="unknown field"),
+        pytest.param({"placement": {"products": {"allow": ["H10O"]}}},
+                     "spec.placement.products.allow[0]: unknown product 'H10O', did you mean H100?", id="product"),
+        pytest.param({"priority": 1000, "match": {"workloadClass": ["training"]}},
+                     "spec.priority: got 1000, wants less than 1000 with match.workloadClass", id="two fields"),
+    ],
+)  # fmt: skip
+def test_mistake_in_an_object_is_named_by_its_path(spec: dict[str, Any], expected: str) -> None:
+    """F75, F131: there is no line to name."""
+    found = object_problems(parsed("training", **spec))
+
+    assert (f"gpupolicy training: {expected}",) == found
+
+
+def test_object_without_a_spec_is_a_policy_that_says_nothing() -> None:
+    bare = {key: value for key, value in parsed("a").items() if key != "spec"}
+
+    assert load_policies({}, knowledge(), None, {"gpupolicy a": bare}).policies[0].name == "a"
+
+
+def test_name_that_a_file_has_is_taken_for_an_object() -> None:
+    expected = "gpupolicy a: metadata.name: a is taken by a.yaml:3:12"
+
+    found = object_problems(parsed("a"), texts={"a.yaml": policy("a", "")})
+
+    assert (expected,) == found
+
+
+def test_shipped_policies_are_accepted_as_objects() -> None:
+    """F131: what is a file today may be an object tomorrow."""
+    texts = policy_texts(shipped_policies())
+    documents = [each for text in texts.values() for each in yaml.safe_load_all(text)]
+
+    found = load_policies({}, knowledge(), None, {f"gpupolicy {each['metadata']['name']}": each for each in documents})
+
+    assert shipped().hash == found.hash
