@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from app.claims import Claim, read_claim, read_claim_template
+from app.cluster.claimindex import ClaimIndex
 from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_holding
@@ -56,7 +58,10 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[Kind[Any
 
 
 def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
-    """List the kinds of dynamic resource allocation, in the version that the API server prefers (F135)."""
+    """List the kinds of dynamic resource allocation, in the version that the API server prefers (F135, S13).
+
+    Claims and templates of all namespaces: a pod at the door only names what it claims.
+    """
     group = f"{DRA_GROUP}/{version}"
 
     def take_slice(_key: str, _uid: str, fact: ResourceSlice) -> None:
@@ -70,6 +75,10 @@ def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
              lambda key, _uid: state.drop_device_class(key), needed=False),
         Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, take_slice,
              lambda key, _uid: state.drop_slice(key), needed=False),
+        Kind("resourceclaims", f"{group}/resourceclaims", SpecShape, read_claim, _to(state.claims),
+             lambda key, _uid: state.claims.drop(key), needed=False),
+        Kind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", SpecShape, read_claim_template,
+             _to(state.claim_templates), lambda key, _uid: state.claim_templates.drop(key), needed=False),
     )  # fmt: skip
 
 
@@ -123,6 +132,10 @@ def _pods(state: State) -> Kind[Holding | None]:
 
 def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:
     return lambda key, _uid, fact: put(key, fact)
+
+
+def _to(index: ClaimIndex) -> Callable[[str, str, Claim], None]:
+    return lambda _key, _uid, fact: index.put(fact)
 
 
 def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:

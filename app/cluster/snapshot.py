@@ -12,7 +12,16 @@ from app.cluster.state import State
 from app.errors import SnapshotError
 from app.pods import member, strings
 
-KINDS = ("Node", "Pod", "Namespace", "RuntimeClass", "DeviceClass", "ResourceSlice")
+KINDS = (
+    "Node",
+    "Pod",
+    "Namespace",
+    "RuntimeClass",
+    "DeviceClass",
+    "ResourceSlice",
+    "ResourceClaim",
+    "ResourceClaimTemplate",
+)
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (INTERFACES §10, Snapshots)."""
 
@@ -67,6 +76,10 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         state.put_device_class(device_class)
     for resource_slice in by_kind["ResourceSlice"]:
         state.put_slice(resource_slice)
+    for claim in by_kind["ResourceClaim"]:
+        state.put_claim(claim)
+    for template in by_kind["ResourceClaimTemplate"]:
+        state.put_claim_template(template)
     for pod in by_kind["Pod"]:
         state.put_pod(pod)
     for namespace in by_kind["Namespace"]:

@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet import Fleet, Kin, kin_of
+from app.claims import Claimed, claimed_classes, read_claim, read_claim_template
+from app.cluster.claimindex import ClaimIndex
 from app.holdings import Holding, read_holding
+from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.nodes import Free, Node, NodeClass, read_node, with_devices
 from app.pods import member
@@ -34,6 +37,8 @@ class State:
         self._slices: dict[str, ResourceSlice] = {}
         self._slices_of: dict[str, dict[str, ResourceSlice]] = {}
         self._device_classes: dict[str, str] = {}
+        self.claims = ClaimIndex()
+        self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
         self.free: dict[str, int] = {}
@@ -138,6 +143,32 @@ class State:
     def drop_device_class(self, name: str) -> None:
         """Forget a DeviceClass."""
         self.take_device_class(name, None)
+
+    def put_claim(self, document: Mapping[str, Any]) -> None:
+        """Take a ResourceClaim in, new or changed.
+
+        Raises MalformedPod.
+        """
+        self.claims.put(read_claim(document))
+
+    def put_claim_template(self, document: Mapping[str, Any]) -> None:
+        """Take a ResourceClaimTemplate in, new or changed.
+
+        Raises MalformedPod.
+        """
+        self.claim_templates.put(read_claim_template(document))
+
+    def claimed(self, spec: Mapping[str, Any], namespace: str) -> Claimed:
+        """Say which GPUs a pod claims through DRA (S13).
+
+        Raises MalformedPod.
+        """
+        return claimed_classes(spec, namespace, self.claims.get, self.claim_templates.get, self.family_of_device_class)
+
+    def family_of_device_class(self, name: str) -> Family | None:
+        """Find the family of a DeviceClass: by its name, or by the extended resource that it serves."""
+        families = self.knowledge.families
+        return families.of_device_class(name) or families.of(self._device_classes.get(name, ""))
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a namespace's labels in."""

@@ -8,13 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One vendor's resources. `whole` is the resource that means a whole GPU where nothing shares it."""
+    """One vendor's resources. `whole` is the resource that means a whole GPU where nothing shares it.
+
+    `device_classes`: the DeviceClasses of the vendor's DRA driver that give GPUs; that of whole GPUs first.
+    """
 
     name: str
     resources: frozenset[str]
     prefixes: tuple[str, ...]
     whole: str
     taint_keys: tuple[str, ...]
+    device_classes: tuple[str, ...] = ()
 
     def has(self, resource: str) -> bool:
         """Tell whether a resource name belongs to the family."""
@@ -34,6 +38,10 @@ class Families:
             return None
         return next((family for family in self.all if family.has(resource)), None)
 
+    def of_device_class(self, name: str) -> Family | None:
+        """Find the family of a DeviceClass; None if it gives no GPU, or is one of the cluster's own making."""
+        return next((family for family in self.all if name in family.device_classes), None)
+
     def infrastructure(self, namespace: str) -> bool:
         """Tell whether a namespace is exempt by its name; a trailing `*` in the list is a prefix."""
         return any(
@@ -51,6 +59,7 @@ def load_families(rows: Iterable[Mapping[str, Any]], infrastructure_namespaces: 
             prefixes=tuple(row["prefixes"]),
             whole=row["whole"],
             taint_keys=tuple(row["taint_keys"]),
+            device_classes=tuple(row.get("device_classes", ())),
         )
         for row in rows
     )

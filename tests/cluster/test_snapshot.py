@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.snapshot import LARGEST_YAML_BYTES, fill, read_snapshot
+from app.cluster.snapshot import KINDS, LARGEST_YAML_BYTES, fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.errors import BadInput, SnapshotError
@@ -52,7 +52,7 @@ def test_kinds_are_counted_so_that_absent_ones_can_be_named() -> None:
 
     present = {kind: count for kind, count in counts.items() if count}
     assert present == {"Node": 2, "Pod": 1}
-    assert set(counts) == {"Node", "Pod", "Namespace", "RuntimeClass", "DeviceClass", "ResourceSlice"}
+    assert set(counts) == set(KINDS)
 
 
 def test_order_of_objects_in_the_file_does_not_matter() -> None:
@@ -135,6 +135,11 @@ ODD = {
     "a Pod's spec is a list": {"kind": "Pod", "spec": []},
     "a Pod asks for a word": pod(gpus("many"), nodeName="a"),
     "a Namespace's metadata is a string": {"kind": "Namespace", "metadata": "x"},
+    "a ResourceClaim's spec is a list": {"kind": "ResourceClaim", "spec": []},
+    "a ResourceClaimTemplate's devices are a string": {
+        "kind": "ResourceClaimTemplate",
+        "spec": {"spec": {"devices": "x"}},
+    },
     "a RuntimeClass's metadata is a string": {"kind": "RuntimeClass", "metadata": "x"},
 }
 

@@ -109,3 +109,33 @@ def test_family_without_prefixes_has_its_resources_alone() -> None:
     families = load_families([row], [])
 
     assert families.of("x.io/gpu2") is None
+
+
+@pytest.mark.parametrize(
+    ("device_class", "expected"),
+    [
+        ("gpu.nvidia.com", "nvidia"),
+        ("mig.nvidia.com", "nvidia"),
+        ("gpu.amd.com", "amd"),
+        ("gpu.intel.com", "intel"),
+        ("vfio.gpu.nvidia.com", None),
+        ("compute-domain-default-channel.nvidia.com", None),
+        ("nvidia.com/gpu", None),
+        ("gpu.example.com", None),
+        ("", None),
+    ],
+)
+def test_device_class_is_of_its_family_or_of_none(device_class: str, expected: str | None) -> None:
+    """S13: a channel of a compute domain is no GPU, and a device passed through to a VM is no container's."""
+    family = FAMILIES.of_device_class(device_class)
+
+    assert expected == (family.name if family else None)
+
+
+def test_family_without_device_classes_has_none() -> None:
+    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": [], "whole": "x.io/gpu", "taint_keys": []}
+
+    families = load_families([row], [])
+
+    assert families.all[0].device_classes == ()
+    assert families.of_device_class("") is None

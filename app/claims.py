@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims as DRA has them: which DeviceClasses a ResourceClaim or a template asks for, and which a pod so claims (S13).
+
+A pod names its claims and templates only; what they ask stands in objects of their own. resource.k8s.io/v1 and
+v1beta2 write a request under `exactly`, v1beta1 directly, all of them write alternatives under `firstAvailable`
+(k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.knowledge.families import Family
+from app.pods import member, objects
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Devices of one class. `count`: None is all that a node has."""
+
+    device_class: str
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One request of a claim: one choice, or alternatives of which the scheduler takes the first that it can."""
+
+    name: str
+    choices: tuple[Choice, ...]
+
+
+Requests = tuple[ClaimRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim or a ResourceClaimTemplate; `key`: namespace/name."""
+
+    key: str
+    requests: Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a pod claims of GPUs.
+
+    `classes`: (DeviceClass, devices; None is all of a node), sorted; every alternative counts as if it were taken.
+    `families`: their families, in the order of the tables. `containers`: those that may use the devices, in the
+    order of the spec. `unknown`: claims and templates that the pod names and nobody has shown us yet.
+    """
+
+    classes: tuple[tuple[str, int | None], ...] = ()
+    families: tuple[Family, ...] = ()
+    containers: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+Lookup = Callable[[str], Requests | None]
+"""From namespace/name to what is asked there; None if it is not known."""
+FamilyOf = Callable[[str], Family | None]
+"""From the name of a DeviceClass to the family of GPUs that it gives; None if it gives none."""
+
+
+def read_claim(document: Mapping[str, Any]) -> Claim:
+    """Read a ResourceClaim.
+
+    Raises MalformedPod.
+    """
+    spec = member(document, "spec", dict, "") or {}
+    return Claim(_key(document), _requests(spec, "spec."))
+
+
+def read_claim_template(document: Mapping[str, Any]) -> Claim:
+    """Read a ResourceClaimTemplate, which has the claim's spec in its own.
+
+    Raises MalformedPod.
+    """
+    spec = member(document, "spec", dict, "") or {}
+    return Claim(_key(document), _requests(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
+
+
+def _key(document: Mapping[str, Any]) -> str:
+    metadata = member(document, "metadata", dict, "") or {}
+    name = member(metadata, "name", str, "metadata.") or ""
+    return f"{member(metadata, 'namespace', str, 'metadata.') or 'default'}/{name}"
+
+
+def _requests(spec: Mapping[str, Any], where: str) -> Requests:
+    devices = member(spec, "devices", dict, where) or {}
+    where += "devices."
+    return tuple(_request(item, f"{where}requests[{index}].") for index, item in objects(devices, "requests", where))
+
+
+def _request(item: Mapping[str, Any], where: str) -> ClaimRequest:
+    choices = [_choice(each, f"{where}firstAvailable[{n}].") for n, each in objects(item, "firstAvailable", where)]
+    exactly = member(item, "exactly", dict, where)
+    if exactly is not None:
+        choices.append(_choice(exactly, f"{where}exactly."))
+    if not choices:
+        choices.append(_choice(item, where))
+    return ClaimRequest(member(item, "name", str, where) or "", tuple(choices))
+
+
+def _choice(item: Mapping[str, Any], where: str) -> Choice:
+    """Read one choice; the API server writes the defaults ExactCount and 1 where they are left out."""
+    everything = member(item, "allocationMode", str, where) == "All"
+    count = member(item, "count", int, where)
+    name = member(item, "deviceClassName", str, where) or ""
+    return Choice(name, None if everything else 1 if count is None else count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """One entry of a pod's `resourceClaims`, looked up; `requests` None: not known."""
+
+    name: str
+    key: str
+    requests: Requests | None
+
+
+def claimed_classes(
+    spec: Mapping[str, Any], namespace: str, claims: Lookup, templates: Lookup, family_of: FamilyOf
+) -> Claimed:
+    """Say which GPUs a pod claims, by its spec and what is known of the claims and templates it names.
+
+    Raises MalformedPod.
+    """
+    named = tuple(_named(spec, namespace, claims, templates))
+    amounts: dict[str, int | None] = {}
+    for choice in _choices(named):
+        if family_of(choice.device_class) is not None:
+            amounts[choice.device_class] = _sum(amounts.get(choice.device_class, 0), choice.count)
+    families = {family.name: family for name in amounts if (family := family_of(name)) is not None}
+    return Claimed(
+        classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
+        families=tuple(families[name] for name in sorted(families)),
+        containers=tuple(_users(spec, named, family_of)),
+        unknown=tuple(each.key for each in named if each.requests is None),
+    )
+
+
+def _sum(known: int | None, more: int | None) -> int | None:
+    return None if known is None or more is None else known + more
+
+
+def _named(spec: Mapping[str, Any], namespace: str, claims: Lookup, templates: Lookup) -> Iterator[_Named]:
+    for index, item in objects(spec, "resourceClaims", "spec."):
+        where = f"spec.resourceClaims[{index}]."
+        name = member(item, "name", str, where) or ""
+        claim = member(item, "resourceClaimName", str, where)
+        template = member(item, "resourceClaimTemplateName", str, where)
+        if claim:
+            yield _Named(name, f"ResourceClaim {namespace}/{claim}", claims(f"{namespace}/{claim}"))
+        elif template:
+            yield _Named(name, f"ResourceClaimTemplate {namespace}/{template}", templates(f"{namespace}/{template}"))
+
+
+def _choices(named: tuple[_Named, ...]) -> Iterator[Choice]:
+    for each in named:
+        for request in each.requests or ():
+            yield from request.choices
+
+
+def _users(spec: Mapping[str, Any], named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[str]:
+    """Name the containers, init containers first, that refer to a request for GPUs, or to a whole claim of such."""
+    for list_name in ("initContainers", "containers"):
+        for index, item in objects(spec, list_name, "spec."):
+            where = f"spec.{list_name}[{index}]."
+            resources = member(item, "resources", dict, where) or {}
+            refers = tuple(_refers(resources, f"{where}resources."))
+            if any(family_of(each.device_class) for claim, request in refers for each in _of(named, claim, request)):
+                yield member(item, "name", str, where) or ""
+
+
+def _refers(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str | None, str | None]]:
+    for index, item in objects(resources, "claims", where):
+        inside = f"{where}claims[{index}]."
+        yield member(item, "name", str, inside), member(item, "request", str, inside)
+
+
+def _of(named: tuple[_Named, ...], claim: str | None, request: str | None) -> Iterator[Choice]:
+    """List what one reference of a container means; without a request it is all of the claim."""
+    for each in named:
+        for found in each.requests or ():
+            if each.name == claim and (not request or found.name == request):
+                yield from found.choices

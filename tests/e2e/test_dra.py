@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claim that we say is equivalent, judged by the real API server, which compiles its CEL, and by the real
+kube-scheduler, which evaluates it on hand-made ResourceSlices (S13, F135).
+"""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.cluster.state import State
+from app.explain.dra import equivalent
+from app.knowledge.cuda import Accept
+from app.placement.engine import judge
+from app.policy.demand import Demand
+from tests.builders import demand, gpus, knowledge, pod
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.kubectl import Object
+from tests.e2e.stage import eventually, namespace, read_pod, refusal
+
+GROUP = "/apis/resource.k8s.io/v1"
+PLAIN = "plain-scheduler"
+DRAWN = 16
+DEVICES = 128
+"""Devices of one make a node, so that none runs out: what a claim took stays taken, without a kubelet."""
+
+MAKES: dict[str, tuple[str, str, str, str, str | None]] = {
+    "h100": ("NVIDIA H100 80GB HBM3", "570.124.6", "12.8.0", "9.0.0", "81559Mi"),
+    "a100": ("NVIDIA A100-SXM4-80GB", "535.104.5", "12.2.0", "8.0.0", "81920Mi"),
+    "a100-pcie": ("NVIDIA A100-PCIE-40GB", "525.60.13", "12.0.0", "8.0.0", "40960Mi"),
+    "a10": ("NVIDIA A10", "550.54.15", "12.4.0", "8.6.0", "23028Mi"),
+    "t4": ("Tesla T4", "470.82.1", "11.4.0", "7.5.0", "15360Mi"),
+    "v100": ("Tesla V100-SXM2-32GB", "580.65.6", "13.0.0", "7.0.0", "32768Mi"),
+    "b200": ("NVIDIA B200", "580.82.7", "13.0.0", "10.0.0", "183359Mi"),
+    "gb10": ("NVIDIA GB10", "580.95.5", "13.0.0", "12.1.0", None),
+}
+"""By node, as NVIDIA's driver publishes them: product, driver, CUDA, compute capability, memory (GB10 has none)."""
+
+WISHES: dict[str, tuple[str, ...]] = {
+    "products": (
+        "H100",
+        "A100",
+        "!A100",
+        "A10, T4",
+        "*-SXM4-*",
+        "A100-SXM4-*, !H100",
+        "NVIDIA-B200",
+        "Tesla-T4",
+        "V100",
+    ),
+    "gpu-memory": ("80GB", "81Gi", "40Gi", "24Gi", "16Gi", "192Gi"),
+    "compute-capability": ("7.5", "8.0", "8.6", "9.0", "12.0"),
+    "cuda": ("11.8", "12.4", "13.0"),
+}
+IMAGES = (
+    "train:1",
+    "nvidia/cuda:12.4.1-base-ubuntu22.04",
+    "nvcr.io/nvidia/pytorch:24.05-py3",
+    "nvcr.io/nvidia/pytorch:25.09-py3",
+    "nvidia/cuda:13.0.0-base-ubuntu24.04",
+)
+
+
+def device(number: int, kind: str, make: str, **more: str) -> Object:
+    """Write a device of resource.k8s.io/v1."""
+    product, driver, cuda, capability, memory = MAKES[make]
+    attributes: Object = {
+        "type": {"string": kind},
+        "productName": {"string": product},
+        "driverVersion": {"version": driver},
+        "cudaDriverVersion": {"version": cuda},
+        "cudaComputeCapability": {"version": capability},
+        **{key: {"string": value} for key, value in more.items()},
+    }
+    capacity = {"memory": {"value": memory}} if memory else {}
+    return {"name": f"gpu-{number}", "attributes": attributes, "capacity": capacity}
+
+
+def slice_of(node: str, devices: list[Object]) -> Object:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices}
+    return {"metadata": {"name": node}, "spec": spec}
+
+
+def device_class(name: str, kind: str) -> Object:
+    """Write a DeviceClass as NVIDIA's chart does."""
+    expression = f"device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{kind}'"
+    return {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+
+SLICES = {
+    **{make: slice_of(make, [device(n, "gpu", make) for n in range(DEVICES)]) for make in MAKES},
+    "mig": slice_of("mig", [device(0, "mig", "h100", profile="1g.10gb"), device(1, "mig", "h100", profile="1g.10gb+me"),
+                            device(2, "mig", "h100", profile="3g.40gb")]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stage(plane: ControlPlane) -> ControlPlane:
+    """Nodes, their slices, the classes, and a scheduler that asks nobody."""
+    add_nodes(plane.api, [node_object(name, offers={}) for name in SLICES])
+    for each in SLICES.values():
+        plane.api.create(f"{GROUP}/resourceslices", each)
+    for name, kind in (("gpu.nvidia.com", "gpu"), ("mig.nvidia.com", "mig")):
+        plane.api.create(f"{GROUP}/deviceclasses", device_class(name, kind))
+    header = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    plane.start_scheduler({**header, "profiles": [{"schedulerName": PLAIN}]}, PLAIN)
+    return plane
+
+
+def demands() -> list[tuple[str, Demand]]:
+    """List every wish and every image by itself, then draw combinations, the same ones each time."""
+    chance = random.Random(13)
+    drawn: list[tuple[dict[str, str], str, Accept]] = [
+        ({key: word}, IMAGES[0], Accept.MinorVersion) for key, words in WISHES.items() for word in words
+    ]
+    drawn += [({}, image, accept) for image in IMAGES for accept in Accept]
+    for _ in range(DRAWN):
+        keys = chance.sample(list(WISHES), chance.randint(1, 3))
+        drawn.append(({key: chance.choice(WISHES[key]) for key in keys}, chance.choice(IMAGES), Accept.MinorVersion))
+    return [(f"{asked} {image} {accept.name}", _demand(asked, image, accept)) for asked, image, accept in drawn]
+
+
+def _demand(asked: dict[str, str], image: str, accept: Accept) -> Demand:
+    compiled = demand(pod(gpus(1 + len(asked) % 2, image=image), annotations=asked))
+    assert compiled.invalid is None
+    return replace(compiled, accept=accept, refuse_unknown=accept is Accept.Native)
+
+
+def create_template(plane: ControlPlane, where: str, name: str, asked: Demand) -> Object:
+    template = equivalent(asked, knowledge(), name)["template"]
+    return plane.api.create(f"{GROUP}/namespaces/{where}/resourceclaimtemplates", template)
+
+
+def claiming(where: str, name: str, template: str, node: str) -> Object:
+    """Make a pod that claims by a template and may run on one node only."""
+    spec: dict[str, Any] = {
+        "schedulerName": PLAIN,
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
+        "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "gpus"}]}}],
+    }
+    return {"metadata": {"name": name, "namespace": where}, "spec": spec}
+
+
+def outcomes(plane: ControlPlane, pods: dict[tuple[str, str], Object]) -> dict[tuple[str, str], str]:
+    """Create pods, and wait until each is bound or refused; gives the refusal, empty where it is bound."""
+    found: dict[tuple[str, str], str] = {}
+    for each in pods.values():
+        plane.api.create(f"/api/v1/namespaces/{each['metadata']['namespace']}/pods", each)
+
+    def decided() -> bool:
+        for key, each in pods.items():
+            now = read_pod(plane, each) if key not in found else {}
+            if now and (now["spec"].get("nodeName") or "cannot allocate" in refusal(now) or "CEL" in refusal(now)):
+                found[key] = "" if now["spec"].get("nodeName") else refusal(now)
+        return len(found) == len(pods)
+
+    eventually("every pod is bound or refused", decided, 120)
+    return found
+
+
+def fits(make: str, asked: Demand) -> bool:
+    """Say what our own filter says of a node whose facts come from the same slice (F135)."""
+    state = State(knowledge())
+    state.put_node({"metadata": {"name": make}})
+    state.put_slice(SLICES[make])
+    state.put_device_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}})
+    return judge(asked, state.nodes[make], recount=False) is None
+
+
+def test_claim_takes_just_the_devices_that_filter_lets_a_demand_have(stage: ControlPlane) -> None:
+    """S13, F135: the API server compiles every template's CEL; the scheduler evaluates it on every make of device."""
+    where = namespace(stage, "random")
+    asked = demands()
+    for number, (_, each) in enumerate(asked):
+        create_template(stage, where, f"d{number}", each)
+    pods = {(str(n), make): claiming(where, f"p{n}-{make}", f"d{n}", make) for n in range(len(asked)) for make in MAKES}
+
+    found = outcomes(stage, pods)
+
+    got = {(asked[int(n)][0], make): not words for (n, make), words in found.items()}
+    expected = {(words, make): fits(make, each) for words, each in asked for make in MAKES}
+    assert got == expected
+    assert not [words for words in found.values() if "CEL" in words]
+    assert 0.1 < sum(expected.values()) / len(expected) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        (demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"))), ["gpu-0"]),
+        (demand(pod(gpus(1, "nvidia.com/mig-1g.10gb.me"))), ["gpu-1"]),
+        (demand(pod(gpus(1), annotations={"mig-profile": ">=2g.20gb"})), ["gpu-2"]),
+        (demand(pod(gpus(1, "nvidia.com/mig-7g.80gb"))), None),
+        (demand(pod(gpus(2, "nvidia.com/mig-1g.10gb"))), None),
+        (demand(pod()), None),
+    ],
+    ids=["profile", "with media", "at least", "another profile", "two where one is", "a whole GPU"],
+)
+def test_slice_is_taken_by_its_profile(
+    stage: ControlPlane, asked: Demand, taken: list[str] | None, request: pytest.FixtureRequest
+) -> None:
+    """S13: mig.nvidia.com, and `1g.10gb+me` is not `1g.10gb`."""
+    where = namespace(stage, request.node.callspec.id.replace(" ", "-").lower())
+    create_template(stage, where, "d", asked)
+    one = claiming(where, "p", "d", "mig")
+
+    words = outcomes(stage, {("", ""): one})["", ""]
+
+    claims = stage.api.get(f"{GROUP}/namespaces/{where}/resourceclaims")["items"]
+    results = [each["status"]["allocation"]["devices"]["results"] for each in claims if "allocation" in each["status"]]
+    assert (not words, [each["device"] for found in results for each in found]) == (taken is not None, taken or [])
