@@ -81,7 +81,7 @@ class Usher:
 
     def setting(self) -> Setting:
         """Policies, fleet and facts for a review."""
-        return Setting(self.policies, self.state.fleet(), self.state.knowledge)
+        return Setting(self.policies, self.state.fleet(), self.state.knowledge, claimed=self.state.claimed)
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Labels of a namespace."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from app.admission.fleet import Fleet
 from app.admission.patch import Operation, apply
+from app.claims import Claimed
+from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.pods import Container, Pod, gpu_amounts, read_pod
 from app.policy.match import Ruling
@@ -25,6 +27,9 @@ class Form(Enum):
     Ephemeral = "EphemeralContainers"
 
 
+NOTHING_CLAIMED = Claimed()
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """Everything a mutator or validator may look at. `document` is the Pod as it stands after earlier mutators.
@@ -32,6 +37,7 @@ class Case:
     `rules`: what admission does, at the level (enforced, warned, audited) that is looked at. `form`: Template where
     `document` is a pod template. `asks`: it asks for a GPU; one that does not is only guarded. `served`: its scheduler
     is one that asks us, or the default one. `settled`: names of ephemeral containers that are there already.
+    `claimed`: what it asks of DRA.
     """
 
     document: Mapping[str, Any]
@@ -45,6 +51,7 @@ class Case:
     served: bool = True
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()
+    claimed: Claimed = NOTHING_CLAIMED
 
     def gpu_resources(self) -> tuple[str, ...]:
         """List the GPU resources of which some container names an amount that is not zero."""
@@ -76,6 +83,11 @@ class Case:
     def units(self, container: Container) -> int:
         """Count the GPUs (slices, shares) that a container asks for."""
         return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources())
+
+    def families(self) -> tuple[Family, ...]:
+        """List the families of what the pod asks for, by resource or by claim."""
+        asked = map(self.knowledge.families.of, self.gpu_resources())
+        return tuple(dict.fromkeys((*filter(None, asked), *self.claimed.families)))
 
     def gpu_containers(self) -> Iterator[Container]:
         """Iterate over the containers that ask for a GPU in their resources."""

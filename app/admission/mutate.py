@@ -82,10 +82,8 @@ def _obstacle(case: Case, name: str) -> str | None:
 
 def _suits_family(case: Case, name: str) -> bool:
     """Keep one vendor's runtime class off pods that ask for another vendor's GPUs only."""
-    families = case.knowledge.families
-    owners = [family for family in families.all if name.startswith(family.name)]
-    asked = [families.of(resource) for resource in case.gpu_resources()]
-    return not owners or any(family in owners for family in asked)
+    owners = [family for family in case.knowledge.families.all if name.startswith(family.name)]
+    return not owners or any(family in owners for family in case.families())
 
 
 def set_scheduler(case: Case) -> Iterator[Change]:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import WARNING_LIMIT, Case, Change, Form, one_line
+from app.admission.case import NOTHING_CLAIMED, WARNING_LIMIT, Case, Change, Form, one_line
 from app.admission.fleet import Fleet
 from app.admission.mutate import REPAIRS, Mutator, mutators_of
 from app.admission.patch import Operation
 from app.admission.record import forged, record_decision
 from app.admission.validate import validators_of
+from app.claims import Claimed
 from app.knowledge.tables import Knowledge
 from app.pods import DECISION, PREFIX, Pod, read_pod
 from app.policy.demand import Demand
@@ -32,6 +33,7 @@ class Setting:
     """Where a review happens: the policies in force, the fleet as known now, the fact tables.
 
     `form`, `settled`: what the object is, and which of its ephemeral containers were there before (see Case).
+    `claimed`: says which GPUs a spec in a namespace claims through DRA.
     """
 
     policies: PolicySet
@@ -39,6 +41,7 @@ class Setting:
     knowledge: Knowledge
     form: Form = Form.Pod
     settled: frozenset[str] = frozenset()
+    claimed: Callable[[Mapping[str, Any], str], Claimed] = lambda _spec, _namespace: NOTHING_CLAIMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     warnings = [*lenient, *(change.warning for change in kept if change.warning)]
     warnings += [f"not done, policy only warns: {change.record}" for change in warned]
     warnings += case.ruling.warnings if case.asks else ()
+    warnings += [f"{each} is not known yet: whether it claims GPUs cannot be told" for each in case.claimed.unknown]
     if case.form is Form.Pod:
         written = record_decision(case, record, changed=bool(operations))
         operations += written
@@ -126,7 +130,8 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     pod = read_pod(document, namespace)
     if exempt(pod.namespace, labels, setting.knowledge):
         return None
-    ruling = rule_on(pod, labels, setting.policies, setting.knowledge)
+    claimed = setting.claimed(document.get("spec") or {}, pod.namespace) if pod.claims else NOTHING_CLAIMED
+    ruling = rule_on(pod, labels, setting.policies, setting.knowledge, claimed.classes)
     return Case(
         document=document,
         pod=pod,
@@ -135,10 +140,11 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
         fleet=setting.fleet,
         knowledge=setting.knowledge,
         form=setting.form,
-        asks=_asks(pod, setting.knowledge),
+        asks=bool(claimed.classes) or _asks(pod, setting.knowledge),
         served=pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(setting.policies),
         namespace_labels=labels,
         settled=setting.settled,
+        claimed=claimed,
     )
 
 

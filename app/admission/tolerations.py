@@ -19,8 +19,7 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
         return []
     present = _present(case.document)
     seen = _seen_taints(case)
-    families = map(case.knowledge.families.of, case.gpu_resources())
-    own = {*case.gpu_resources(), *(family.whole for family in families if family)}
+    own = {*case.gpu_resources(), *(family.whole for family in case.families())}
     wanted: list[Toleration] = []
     for key in _allowed_keys(case):
         taints = {taint for taint in seen if taint[0] == key}
@@ -32,8 +31,7 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
 
 def _allowed_keys(case: Case) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the asked families, and those of the policies."""
-    families = [case.knowledge.families.of(name) for name in case.gpu_resources()]
-    keys = [key for family in families if family for key in (family.whole, *family.taint_keys)]
+    keys = [key for family in case.families() for key in (family.whole, *family.taint_keys)]
     return tuple(dict.fromkeys((*keys, *case.gpu_resources(), *case.rules.toleration_keys)))
 
 

@@ -21,6 +21,7 @@ class Demand:
     `resources`: (GPU resource, units), sorted. `products`: lists of which each must be met by any of its
     patterns. `cuda`: needs of its containers, all of which must be met; `cuda_wishes`: the same, for the score
     only. `memory_mib`: per GPU or slice. `mig_profile`: (profile, larger ones will do). `scores`: (scorer, weight).
+    `claims`: (DeviceClass, devices; None is all) that DRA is to give; kube-scheduler counts those.
     `invalid`: why the pod itself can be judged nowhere (an annotation that does not parse).
     """
 
@@ -39,11 +40,12 @@ class Demand:
     refuse_unknown: bool = False
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True
+    claims: tuple[tuple[str, int | None], ...] = ()
     invalid: Reason | None = None
     warned: "Demand | None" = field(default=None)
     """What policies with action Warn ask besides: nodes that miss it score lower."""
 
     @property
     def judged(self) -> bool:
-        """Tell whether there is anything to judge: some GPU resource is asked."""
-        return bool(self.resources)
+        """Tell whether there is anything to judge: some GPU resource is asked, or claimed."""
+        return bool(self.resources or self.claims)

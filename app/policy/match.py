@@ -44,8 +44,17 @@ class Ruling:
     origins: tuple[tuple[str, str], ...]
 
 
-def rule_on(pod: Pod, namespace_labels: Mapping[str, str], policy_set: PolicySet, knowledge: Knowledge) -> Ruling:
-    """Match, merge (INTERFACES §4) and compile for one pod; nothing widens what another narrowed."""
+def rule_on(
+    pod: Pod,
+    namespace_labels: Mapping[str, str],
+    policy_set: PolicySet,
+    knowledge: Knowledge,
+    claims: tuple[tuple[str, int | None], ...] = (),
+) -> Ruling:
+    """Match, merge (INTERFACES §4) and compile for one pod; nothing widens what another narrowed.
+
+    `claims`: the GPUs that it claims through DRA, as (DeviceClass, devices).
+    """
     annotated = read_annotations(pod.annotations, knowledge.products)
     matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
     if not matching and policy_set.fallback:
@@ -57,8 +66,9 @@ def rule_on(pod: Pod, namespace_labels: Mapping[str, str], policy_set: PolicySet
         return [(ANNOTATION, annotated.needs), *((each.name, needs_of(each, level, knowledge)) for each in applied)]
 
     enforced = stated(Action.Enforce)
-    demand = merge_demand(pod, resources, applied, enforced, Action.Enforce, knowledge)
+    demand = replace(merge_demand(pod, resources, applied, enforced, Action.Enforce, knowledge), claims=claims)
     warned = merge_demand(pod, resources, applied, stated(Action.Warn), Action.Warn, knowledge)
+    warned = replace(warned, claims=claims)
     invalid = (*annotated.invalid, *_profile_mismatch(annotated.needs, resources))
     return Ruling(
         policies=tuple(each.name for each in applied),

@@ -28,8 +28,9 @@ WISHES = 2
 """Pods per fleet."""
 MOST_TERMS = 16
 """INTERFACES §10, Affinity; a user's own terms may be more."""
-SHARPNESS: float | None = None
-"""Share of the nodes refused for what GFD's labels tell that the affinity must exclude; None: not asserted yet."""
+SHARPNESS = 0.6
+"""Share of the nodes refused for what GFD's labels tell that the affinity must exclude; 0.71 found, on fleets in which
+most demands meet nodes of several clouds, some without any label."""
 TOLD_BY_LABELS = {
     Code.ProductNotAllowed,
     Code.GPUMemoryTooSmall,
@@ -151,4 +152,4 @@ def test_affinity_excludes_much_of_what_the_filter_refuses() -> None:
     excluded, refused = sharpness()
 
     assert refused > 500
-    assert SHARPNESS is None or excluded > SHARPNESS * refused
+    assert excluded > SHARPNESS * refused
