@@ -68,6 +68,7 @@ class Code(Enum):
     NoProductLeft = Kind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"
     PolicyConflict = Kind.ADMISSION, "change the annotation or one of the policies named"
     RuntimeClassMissing = Kind.ADMISSION, "create the RuntimeClass, or drop runtimeClassName from the policy"
+    InvalidPolicy = Kind.ADMISSION, "mend it as said; gpu-usher lint finds the same before you apply"
     BypassesScheduling = Kind.ADMISSION, "remove spec.nodeName, and schedulerName unless the policy sets it"
 
     @property

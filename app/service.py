@@ -79,6 +79,15 @@ class Usher:
         """Answer filter with the best node alone."""
         return self.settings.filter_answer == "best"
 
+    @property
+    def namespace(self) -> str:
+        """Our own namespace, where ConfigMaps may hold policies."""
+        return self.settings.namespace
+
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> str | None:
+        """Say what the policy set would suffer from an edit. `kind`: configmap or gpupolicy."""
+        return self.book.check(f"{kind} {name}", content)
+
     def setting(self) -> Setting:
         """Policies, fleet and facts for a review."""
         return Setting(self.policies, self.state.fleet(), self.state.knowledge, claimed=self.state.claimed)

@@ -1,39 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who reaches us: the matchConditions of the webhooks, generated from the resource families (F22, INTERFACES §10).
 
-The API server evaluates them itself, so a pod that concerns nobody costs no call. Every condition is total
-(`has()` before each access): one that fails rejects the pod under `Fail` and skips us silently under `Ignore`.
+The API server evaluates them itself, so a pod or template that concerns nobody costs no call. Every condition is total
+(`has()` before each access): one that fails rejects the object under `Fail` and skips us silently under `Ignore`.
+`p` stands for the pod, or for the template that a workload makes its pods of.
 """
 
 from collections.abc import Iterator
 
+from app.admission.devices import DEVICE_MOUNTS
 from app.knowledge.families import Families
 from app.pods import PREFIX
 
-POD_SPEC = "object.spec"
+PODS = (
+    "(has(object.spec.jobTemplate) ? [object.spec.jobTemplate.spec.template]"
+    " : has(object.spec.template) ? [object.spec.template] : [object])"
+)
+"""What an object makes or is: the template of a CronJob's Job, of another workload, the pod itself."""
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 AMOUNTS = ("limits", "requests")
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a static pod's mirror: the pod runs already, whatever we say (ADM-07)."""
 
 
-def match_conditions(families: Families, spec: str = POD_SPEC) -> list[dict[str, str]]:
-    """Write the matchConditions; `spec`: the CEL path of the pod spec in the object."""
+def match_conditions(families: Families) -> list[dict[str, str]]:
+    """Write the matchConditions of the webhooks for pods and workloads."""
     return [
-        {"name": "concerns-gpus", "expression": " || ".join(_concerns(families, spec))},
-        {"name": "not-a-mirror-pod", "expression": f"!({_annotation(f'k == {_text(MIRROR)}')})"},
+        {"name": "concerns-gpus", "expression": f"{PODS}.exists(p, {' || '.join(_concerns(families))})"},
+        {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {_text(MIRROR)}')})"},
     ]
 
 
-def _concerns(families: Families, spec: str) -> Iterator[str]:
-    ours = _names_ours(families)
+def cpu_guard_conditions(families: Families) -> list[dict[str, str]]:
+    """Write the matchConditions of the cpu-guard: pods that ask for no GPU, by resource or by claim."""
+    asks = " || ".join(f"({_some_container(name, _asks(families))})" for name in CONTAINER_LISTS)
+    claims = "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
+    return [{"name": "asks-for-no-gpu", "expression": f"![object].exists(p, {asks} || {claims})"}]
+
+
+def _concerns(families: Families) -> Iterator[str]:
+    takes = (
+        "(has(c.env) && c.env.exists(e, e.name.startsWith('NVIDIA_')))",
+        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.startsWith({_text(DEVICE_MOUNTS)})))",
+    )
     for name in CONTAINER_LISTS:
-        asks = " || ".join(f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, {ours}))" for kind in AMOUNTS)
-        sets = "has(c.env) && c.env.exists(e, e.name.startsWith('NVIDIA_'))"
-        yield f"(has({spec}.{name}) && {spec}.{name}.exists(c, (has(c.resources) && ({asks})) || ({sets})))"
-    yield f"(has({spec}.resourceClaims) && size({spec}.resourceClaims) > 0)"
-    yield f"(has({spec}.runtimeClassName) && {spec}.runtimeClassName.startsWith('nvidia'))"
-    yield f"({_annotation(f'k.startsWith({_text(PREFIX)})')})"
+        yield f"({_some_container(name, ' || '.join((_asks(families), *takes)))})"
+    yield "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
+    yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
+    yield f"(has(p.metadata) && {_annotation('p', f'k.startsWith({_text(PREFIX)})')})"
+
+
+def _some_container(list_name: str, question: str) -> str:
+    return f"has(p.spec.{list_name}) && p.spec.{list_name}.exists(c, {question})"
+
+
+def _asks(families: Families) -> str:
+    """Ask of a container c whether it names a resource of a family, in limits or requests."""
+    ours = _names_ours(families)
+    named = (f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, {ours}))" for kind in AMOUNTS)
+    return f"(has(c.resources) && ({' || '.join(named)}))"
 
 
 def _names_ours(families: Families) -> str:
@@ -43,8 +68,8 @@ def _names_ours(families: Families) -> str:
     return " || ".join([f"k in [{', '.join(names)}]", *(f"k.startsWith({prefix})" for prefix in prefixes)])
 
 
-def _annotation(question: str) -> str:
-    return f"has(object.metadata.annotations) && object.metadata.annotations.exists(k, {question})"
+def _annotation(owner: str, question: str) -> str:
+    return f"has({owner}.metadata.annotations) && {owner}.metadata.annotations.exists(k, {question})"
 
 
 def _text(word: str) -> str:

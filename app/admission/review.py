@@ -57,6 +57,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = ()
     record: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
+    policy_hash: str = ""
 
     @property
     def allowed(self) -> bool:
@@ -78,7 +79,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     case, done = _enforce(case, lambda changed: _open(changed, namespace, labels, setting))
     reasons, lenient = _judge(case)
     if reasons:
-        return Verdict(True, warnings=_limited(lenient), reasons=reasons, policies=case.ruling.policies)
+        return _ruled(case, warnings=_limited(lenient), reasons=reasons)
     kept = [change for mutator, change in done if case.form is not Form.Template or _of_template(mutator, change)]
     warned = _changes_at(case, case.ruling.warned, case.ruling.demand.warned, [])
     audited = _changes_at(case, case.ruling.audited, None, warned)
@@ -101,7 +102,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
         warnings.append(reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message)
     if not (case.asks or operations or warnings or record):
         return UNCONCERNED
-    return Verdict(True, tuple(operations), _limited(warnings), (), record, case.ruling.policies)
+    return _ruled(case, operations=tuple(operations), warnings=_limited(warnings), record=record)
 
 
 def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:
@@ -117,7 +118,11 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
     reasons, lenient = _judge(case)
     if not (case.asks or reasons or lenient):
         return UNCONCERNED
-    return Verdict(True, warnings=_limited(lenient), reasons=reasons, policies=case.ruling.policies)
+    return _ruled(case, warnings=_limited(lenient), reasons=reasons)
+
+
+def _ruled(case: Case, **found: Any) -> Verdict:
+    return Verdict(True, policies=case.ruling.policies, policy_hash=case.ruling.policy_hash, **found)
 
 
 def exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:

@@ -7,12 +7,14 @@ other answer never reaches the user (CONTROL_PLANE §3).
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.case import one_line
 from app.admission.review import UNCONCERNED, Setting, Verdict, mutate, validate
 from app.api.backend import Backend
+from app.api.policies import is_policy, judge_policy
+from app.api.subjects import subject_of
 from app.api.wire import decode_json, encode
 from app.errors import MalformedPod, QuantityError, WireError
 from app.pods import member
@@ -26,7 +28,7 @@ REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """An answer, and what the log and the metrics say of it."""
+    """An answer, and what the log and the metrics say of it. `handled`: of a kind and operation that is reviewed."""
 
     body: bytes
     verdict: Verdict
@@ -44,17 +46,15 @@ def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
     """
     request = read_envelope(decode_json(body))
     namespace = _text(request, "namespace") or "default"
-    document = _pod_of(request)
-    verdict = UNCONCERNED
-    if document is not None:
-        try:
-            verdict = REVIEWS[verb](document, namespace, backend.namespace_labels(namespace), backend.setting())
-        except (MalformedPod, QuantityError) as error:
-            raise WireError(400, f"request.object: {error}") from error
+    try:
+        verdict = _judge(request, namespace, verb, backend)
+    except (MalformedPod, QuantityError) as error:
+        raise WireError(400, f"request.object: {error}") from error
+    handled, verdict = verdict is not None, verdict or UNCONCERNED
     return Reviewed(
         body=encode(_answer(request["uid"], UNCONCERNED if backend.shadow else verdict)),
         verdict=verdict,
-        handled=document is not None,
+        handled=handled,
         uid=request["uid"],
         namespace=namespace,
         name=_text(request, "name") or "",
@@ -81,14 +81,19 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
     return request
 
 
-def _pod_of(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Give the Pod of a CREATE; None for kinds and operations that are let through (INTERFACES §10, Rules)."""
-    resource = _member(request, "resource", dict) or {}
-    created = request.get("operation") == "CREATE" and not request.get("subResource")
-    if not created or resource.get("resource") != "pods" or resource.get("group") not in (None, ""):
+def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backend) -> Verdict | None:
+    """Judge what a request is about; None for kinds and operations that are let through.
+
+    Raises MalformedPod, QuantityError.
+    """
+    if is_policy(request):
+        return Verdict(False, reasons=judge_policy(request, backend)) if verb == "validate" else None
+    subject = subject_of(request)
+    if subject is None:
         return None
-    document: Mapping[str, Any] | None = _member(request, "object", dict)
-    return document
+    setting = replace(backend.setting(), form=subject.form, settled=subject.settled)
+    verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
+    return replace(verdict, operations=tuple(map(subject.placed, verdict.operations))) if subject.path else verdict
 
 
 def _text(request: Mapping[str, Any], key: str) -> str | None:
@@ -112,7 +117,7 @@ def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
         response["warnings"] = list(verdict.warnings)
     if verdict.reasons:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": denial(verdict)}
-    if verdict.concerned:
+    if verdict.concerned or verdict.reasons:
         response["auditAnnotations"] = _audit(verdict)
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
@@ -127,4 +132,8 @@ def _audit(verdict: Verdict) -> dict[str, str]:
     """Write the trail that lands in the API server's audit log; at most 256 bytes each (ADM-30)."""
     codes = ",".join(each.code.name for each in verdict.reasons)
     decision = codes or ("patched" if verdict.operations else "unchanged")
-    return {"decision": decision[:256], "policies": ",".join(verdict.policies)[:256]}
+    return {
+        "decision": decision[:256],
+        "policies": ",".join(verdict.policies)[:256],
+        "policy-hash": verdict.policy_hash[:12],
+    }

@@ -5,6 +5,7 @@ Handlers take raw bytes and return raw bytes: models on this path would cost mor
 (OPERATIONS §4.3).
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from app.api.admission import Reviewed, review
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, EXTENDER_LIMIT, Bodies
+from app.api.deadline import seconds_to_answer
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
 from app.api.ops import answer_unknown_routes, bare_app
 from app.api.wire import status_body
@@ -31,10 +33,12 @@ EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
 ADMISSION_VERBS = ("mutate", "validate")
 
 
-def create_tls_app(backend: Backend, metrics: Metrics, role: str = "all") -> FastAPI:
-    """Build the application of the TLS listener. `role`: all, admission or extender."""
+def create_tls_app(
+    backend: Backend, metrics: Metrics, role: str = "all", clock: Callable[[], float] = time.perf_counter
+) -> FastAPI:
+    """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
     app = bare_app()
-    desk = Desk(backend, metrics)
+    desk = Desk(backend, metrics, clock)
     if role != "extender":
         for verb in ADMISSION_VERBS:
             app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
@@ -48,9 +52,10 @@ def create_tls_app(backend: Backend, metrics: Metrics, role: str = "all") -> Fas
 class Desk:
     """Where a request becomes an answer, a log line and a metric."""
 
-    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._backend = backend
         self._metrics = metrics
+        self._clock = clock
         self._bodies = Bodies()
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
@@ -75,17 +80,22 @@ class Desk:
         self, verb: str, limit: int, answer: Callable[[bytes], tuple[bytes, str]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            started = time.perf_counter()
+            started = self._clock()
+            patience = seconds_to_answer(request.query_params.get("timeout"))
             try:
-                async with self._bodies.read(request, limit) as body:
+                async with asyncio.timeout(patience), self._bodies.read(request, limit) as body:
                     content, outcome = answer(body)
+                if patience is not None and self._clock() - started > patience:
+                    raise TimeoutError
                 response = Response(content, media_type=JSON)
             except WireError as error:
                 response, outcome = self._refused(verb, error)
+            except TimeoutError:
+                response, outcome = self._late(verb)
             except Exception:  # noqa: BLE001  # the edge: a bug is an honest 500, failurePolicy decides
                 response, outcome = self._failed(verb)
             self._metrics.requests.labels(verb, outcome).inc()
-            self._metrics.duration.labels(verb).observe(time.perf_counter() - started)
+            self._metrics.duration.labels(verb).observe(self._clock() - started)
             return response
 
         return handle
@@ -97,6 +107,12 @@ class Desk:
         headers = {"Connection": "close"} if error.status == 413 else None
         return Response(status_body(error.status, str(error)), error.status, headers, JSON), f"http_{error.status}"
 
+    def _late(self, verb: str) -> tuple[Response, str]:
+        """Answer nobody: the API server has given up, or is about to; failurePolicy decides (ADM-27)."""
+        self._metrics.internal_errors.labels("deadline").inc()
+        event(f"{verb} not answered in time", logging.ERROR)
+        return Response(status_body(503, f"gpu-usher: {verb} was too late"), 503, media_type=JSON), "http_503"
+
     def _failed(self, verb: str) -> tuple[Response, str]:
         self._metrics.internal_errors.labels(verb).inc()
         LOGGER.exception("%s failed", verb)
@@ -106,7 +122,7 @@ class Desk:
         verdict = reviewed.verdict
         for refusal in verdict.reasons:
             self._metrics.refusals.labels(verb, refusal.code.name).inc()
-        if not verdict.concerned:
+        if not verdict.concerned and verdict.allowed:
             return "unconcerned" if reviewed.handled else "unhandled"
         outcome = "patched" if verdict.operations else "allowed"
         if not verdict.allowed:

@@ -68,6 +68,15 @@ class Backend(Protocol):
         """Answer filter with the best node alone."""
         ...
 
+    @property
+    def namespace(self) -> str:
+        """Our own namespace, where ConfigMaps may hold policies."""
+        ...
+
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> str | None:
+        """What the policy set would suffer from an edit; None for nothing."""
+        ...
+
     def setting(self) -> Setting:
         """Policies, fleet and facts for a review."""
         ...
