@@ -8,6 +8,7 @@ v1beta2 write a request under `exactly`, v1beta1 directly, all of them write alt
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from app.knowledge.families import Family
@@ -46,7 +47,7 @@ class Claimed:
     """What a pod claims of GPUs.
 
     `classes`: (DeviceClass, devices; None is all of a node), sorted; every alternative counts as if it were taken.
-    `families`: their families, in the order of the tables. `containers`: those that may use the devices, in the
+    `families`: their families, by name. `containers`: those that may use the devices, in the
     order of the spec. `unknown`: claims and templates that the pod names and nobody has shown us yet.
     """
 
@@ -126,6 +127,7 @@ def claimed_classes(
 
     Raises MalformedPod.
     """
+    family_of = cache(family_of)
     named = tuple(_named(spec, namespace, claims, templates))
     amounts: dict[str, int | None] = {}
     for choice in _choices(named):
@@ -136,7 +138,7 @@ def claimed_classes(
         classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
         families=tuple(families[name] for name in sorted(families)),
         containers=tuple(_users(spec, named, family_of)),
-        unknown=tuple(each.key for each in named if each.requests is None),
+        unknown=tuple(dict.fromkeys(each.key for each in named if each.requests is None)),
     )
 
 
@@ -164,24 +166,25 @@ def _choices(named: tuple[_Named, ...]) -> Iterator[Choice]:
 
 def _users(spec: Mapping[str, Any], named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[str]:
     """Name the containers, init containers first, that refer to a request for GPUs, or to a whole claim of such."""
+    gpus = set(_references(named, family_of))
     for list_name in ("initContainers", "containers"):
         for index, item in objects(spec, list_name, "spec."):
             where = f"spec.{list_name}[{index}]."
             resources = member(item, "resources", dict, where) or {}
-            refers = tuple(_refers(resources, f"{where}resources."))
-            if any(family_of(each.device_class) for claim, request in refers for each in _of(named, claim, request)):
+            if not gpus.isdisjoint(tuple(_refers(resources, f"{where}resources."))):
                 yield member(item, "name", str, where) or ""
 
 
-def _refers(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str | None, str | None]]:
+def _references(named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[tuple[str, str]]:
+    """List what a container may write to have GPUs: (claim, request), the request empty for the whole claim."""
+    for each in named:
+        for request in each.requests or ():
+            if any(family_of(choice.device_class) for choice in request.choices):
+                yield each.name, ""
+                yield each.name, request.name
+
+
+def _refers(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
     for index, item in objects(resources, "claims", where):
         inside = f"{where}claims[{index}]."
-        yield member(item, "name", str, inside), member(item, "request", str, inside)
-
-
-def _of(named: tuple[_Named, ...], claim: str | None, request: str | None) -> Iterator[Choice]:
-    """List what one reference of a container means; without a request it is all of the claim."""
-    for each in named:
-        for found in each.requests or ():
-            if each.name == claim and (not request or found.name == request):
-                yield from found.choices
+        yield member(item, "name", str, inside) or "", member(item, "request", str, inside) or ""

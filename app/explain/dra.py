@@ -31,6 +31,10 @@ from app.versions import Version
 API_VERSION = "resource.k8s.io/v1"
 SLICES = "mig.nvidia.com"
 """The DeviceClass of MIG slices; that of whole GPUs is the family's first."""
+MOST_SELECTORS = 32
+MOST_DEVICES = 32
+"""Of a request, and of a claim when it is allocated (k8s.io/api resource/v1 types.go DeviceSelectorsMaxSize,
+AllocationResultsMaxSize). The API server takes a claim for more devices, and no node ever fits it."""
 _ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
 _CAPABILITY = f"{_ATTRIBUTES}.cudaComputeCapability"
 _DRIVER = f"{_ATTRIBUTES}.driverVersion"
@@ -117,15 +121,17 @@ def _request(ask: _Ask, demand: Demand, knowledge: Knowledge, several: bool) -> 
         "allocationMode": "ExactCount",
         "count": ask.count,
     }
-    selectors = [{"cel": {"expression": each}} for each in dict.fromkeys(_selectors(ask, demand, knowledge))]
-    if selectors:
-        exactly["selectors"] = selectors
+    needs = list(dict.fromkeys(_selectors(ask, demand, knowledge)))
+    if len(needs) > MOST_SELECTORS:
+        needs[MOST_SELECTORS - 1 :] = [" && ".join(f"({each})" for each in needs[MOST_SELECTORS - 1 :])]
+    if needs:
+        exactly["selectors"] = [{"cel": {"expression": each}} for each in needs]
     return {"name": _name(ask.resource, several), "exactly": exactly}
 
 
 def _name(resource: str, several: bool) -> str:
     """Name a request after its resource, a DNS label: `gpu`, `mig-1g-10gb`; with the vendor's domain among several."""
-    return re.sub(r"[^a-z0-9]+", "-", (resource if several else resource.partition("/")[2]).lower()).strip("-")[:63]
+    return re.sub(r"[^a-z0-9]+", "-", (resource if several else resource.partition("/")[2]).lower())[:63].strip("-")
 
 
 def _selectors(ask: _Ask, demand: Demand, knowledge: Knowledge) -> Iterator[str]:
@@ -230,6 +236,8 @@ def _without_class(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
 def _unsaid(demand: Demand, asks: tuple[_Ask, ...]) -> Iterator[str]:
     """List what the demand asks and the claim does not."""
     ours = [each for each in asks if each.device_class in (NVIDIA_DRIVER, SLICES)]
+    if (devices := sum(each.count for each in asks)) > MOST_DEVICES:
+        yield f"{devices} devices: a claim is given {MOST_DEVICES} at most"
     if demand.nvlink:
         yield "NVLink: the driver publishes no attribute for it; name the products instead"
     if demand.sharing is SharingWish.Shared or any(each.resource.endswith(".shared") for each in asks):

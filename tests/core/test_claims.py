@@ -205,3 +205,26 @@ def test_pod_of_wrong_shape_is_refused(spec: dict[str, Any]) -> None:
 
 def test_pod_without_claims_claims_nothing() -> None:
     assert claimed_classes(pod()["spec"], "team-a", CLAIMS.get, CLAIMS.get, family_of) == Claimed()
+
+
+def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
+    """Anybody may send one: classes are looked up once each, and containers do not meet every claim."""
+    asked_of: list[str] = []
+
+    def counting(device_class: str) -> Family | None:
+        asked_of.append(device_class)
+        return FAMILIES.of_device_class(device_class)
+
+    entries = [{"name": f"x{number}", "resourceClaimName": "mixed"} for number in range(3_000)]
+    containers = [uses(f"c{number}", {"name": f"x{number}", "request": "slice"}) for number in range(3_000)]
+
+    found = claimed_classes(
+        {"resourceClaims": entries, "containers": containers}, "team-a", CLAIMS.get, CLAIMS.get, counting
+    )
+
+    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", 3_000),), 3_000)
+    assert sorted(asked_of) == ["mig.nvidia.com", "nic.example.com"]
+
+
+def test_claim_that_is_named_twice_is_unknown_once() -> None:
+    assert asked("gone", "gone").unknown == ("ResourceClaim team-a/gone",)

@@ -18,7 +18,7 @@ from tests.builders import demand, gpus, knowledge, pod
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import eventually, namespace, read_pod, refusal
+from tests.e2e.stage import Service, eventually, namespace, read_pod, refusal, serving
 
 GROUP = "/apis/resource.k8s.io/v1"
 PLAIN = "plain-scheduler"
@@ -111,11 +111,15 @@ def stage(plane: ControlPlane) -> ControlPlane:
 
 
 def demands() -> list[tuple[str, Demand]]:
-    """List every wish and every image by itself, then draw combinations, the same ones each time."""
+    """List every wish and every image by itself, then draw combinations, the same ones each time.
+
+    Unknown facts refuse where native CUDA is asked.
+    """
     chance = random.Random(13)
     drawn: list[tuple[dict[str, str], str, Accept]] = [
         ({key: word}, IMAGES[0], Accept.MinorVersion) for key, words in WISHES.items() for word in words
     ]
+    drawn.append(({"gpu-memory": "16Gi"}, IMAGES[0], Accept.Native))
     drawn += [({}, image, accept) for image in IMAGES for accept in Accept]
     for _ in range(DRAWN):
         keys = chance.sample(list(WISHES), chance.randint(1, 3))
@@ -213,3 +217,25 @@ def test_slice_is_taken_by_its_profile(
     claims = stage.api.get(f"{GROUP}/namespaces/{where}/resourceclaims")["items"]
     results = [each["status"]["allocation"]["devices"]["results"] for each in claims if "allocation" in each["status"]]
     assert (not words, [each["device"] for found in results for each in found]) == (taken is not None, taken or [])
+
+
+def test_service_follows_claims_and_templates(stage: ControlPlane) -> None:
+    """S13: with the rights of deploy/components/dra, in all namespaces."""
+    where = namespace(stage, "followed")
+    create_template(stage, where, "d", demand(pod()))
+    claim = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": []}}}
+    with serving(stage) as service:
+        before = followed(service)
+        stage.api.create(f"{GROUP}/namespaces/{where}/resourceclaims", claim)
+
+        eventually("the claim is seen", lambda: followed(service)[0] == before[0] + 1)
+
+        stage.api.delete(f"{GROUP}/namespaces/{where}/resourceclaimtemplates/d")
+        eventually("the template is gone", lambda: followed(service)[1] == before[1] - 1)
+
+
+def followed(service: Service) -> tuple[int, int]:
+    """Count the claims and the templates that the service knows."""
+    caches = service.health()["caches"]
+    assert not any("error" in each for each in caches.values())
+    return int(caches["resourceclaims"]["objects"]), int(caches["resourceclaimtemplates"]["objects"])

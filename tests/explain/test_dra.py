@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claim that asks DRA for what a device-plugin pod asks: its DeviceClass, its CEL, and what it cannot say (S13).
+
+That the CEL means what filter means is shown on a real scheduler, in e2e/test_dra.py.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.explain.dra import MOST_SELECTORS, equivalent
+from app.knowledge.cuda import Accept
+from app.policy.demand import Demand
+from app.policy.schema import SharingWish
+from tests.builders import demand, gpus, knowledge, pod
+
+ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
+PRODUCT = f"{ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
+REQUIRE = [{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}]
+
+
+def requests(asked: Demand) -> list[Any]:
+    """Give the requests of the template."""
+    template = equivalent(asked, knowledge())["template"]
+    found: list[Any] = template["spec"]["spec"]["devices"]["requests"] if template else []
+    return found
+
+
+def cel(asked: Demand) -> list[str]:
+    """Give the expressions of the only request."""
+    (request,) = requests(asked)
+    return [each["cel"]["expression"] for each in request["exactly"].get("selectors", [])]
+
+
+def unsaid(asked: Demand) -> list[str]:
+    found: list[str] = equivalent(asked, knowledge())["not_expressible"]
+    return found
+
+
+def annotated(**annotations: str) -> Demand:
+    return demand(pod(annotations={key.replace("_", "-"): value for key, value in annotations.items()}))
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "device_class"),
+    [
+        ("nvidia.com/gpu", "gpu", "gpu.nvidia.com"),
+        ("nvidia.com/gpu.shared", "gpu-shared", "gpu.nvidia.com"),
+        ("nvidia.com/mig-1g.10gb.me", "mig-1g-10gb-me", "mig.nvidia.com"),
+        ("amd.com/gpu", "gpu", "gpu.amd.com"),
+        ("gpu.intel.com/i915", "i915", "gpu.intel.com"),
+    ],
+)
+def test_resource_is_a_request_of_its_class(resource: str, name: str, device_class: str) -> None:
+    """S13, S12."""
+    (found,) = requests(demand(pod(gpus(2, resource))))
+
+    asked = found["exactly"]
+    assert (found["name"], asked["deviceClassName"], asked["allocationMode"]) == (name, device_class, "ExactCount")
+    assert asked["count"] == 2
+
+
+def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
+    found = requests(demand(pod(gpus(1, "amd.com/gpu"), gpus(2))))
+
+    assert [(each["name"], each["exactly"]["count"]) for each in found] == [("amd-com-gpu", 1), ("nvidia-com-gpu", 2)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (demand(pod()), []),
+        (annotated(products="H200"), [f"{PRODUCT}.matches('^(nvidia-|tesla-)?(h200|h200-nvl)$')"]),
+        (annotated(products="!H200-NVL"), [f"!({PRODUCT}.matches('^(nvidia-|tesla-)?(h200-nvl)$'))"]),
+        (
+            annotated(products="NVIDIA-A100-SXM4-*"),
+            [
+                f"cel.bind(p, {PRODUCT}, cel.bind(n, p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1)"
+                " : p, n.matches('^a100-sxm4-[^-]+(?:-[^-]+)*$')))"
+            ],
+        ),
+        (
+            annotated(gpu_memory="80Gi"),
+            [
+                "!has(device.capacity['gpu.nvidia.com'].memory) || "
+                "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('76186Mi')) >= 0"
+            ],
+        ),
+        (
+            replace(annotated(gpu_memory="1Mi"), refuse_unknown=True),
+            [
+                "has(device.capacity['gpu.nvidia.com'].memory) && "
+                "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('1Mi')) >= 0"
+            ],
+        ),
+        (annotated(compute_capability="9"), [f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver('9.0.0')) >= 0"]),
+        (annotated(mig_profile="1g.10gb"), [f"{ATTRIBUTES}.profile.replace('+', '.') in ['1g.10gb']"]),
+        (
+            demand(pod(gpus(1, "nvidia.com/mig-1g.10gb.shared"))),
+            [f"{ATTRIBUTES}.profile.replace('+', '.') in ['1g.10gb']"],
+        ),
+    ],
+    ids=["nothing", "family", "not", "glob", "memory", "memory known", "capability", "profile", "shared slice"],
+)
+def test_need_is_a_selector(asked: Demand, expected: list[str]) -> None:
+    """S13; memory with the tolerance of filter (INTERFACES §10, Memory)."""
+    assert cel(asked) == expected
+
+
+def test_driver_is_written_as_the_dra_driver_publishes_it() -> None:
+    """570.124.06 is 570.124.6 there: semantic versions have no leading zeros."""
+    found = cel(demand(pod(gpus(1, image="nvidia/cuda:13.0.0-base-ubuntu24.04"))))
+
+    assert found[0].startswith(f"{ATTRIBUTES}.driverVersion.compareTo(semver('580.65.6')) >= 0")
+    assert not re.search(r"semver\('[^']*\.0\d", " ".join(found))
+
+
+def test_capabilities_without_code_of_the_toolkit_are_ranges() -> None:
+    """A toolkit of CUDA 12.4 knows no Kepler, and no Blackwell yet."""
+    found = cel(demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"))))
+
+    capability = f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver"
+    assert found[-1] == f"{capability}('10.0.0')) < 0 || {capability}('12.9.0')) > 0"
+
+
+def test_needs_of_two_containers_that_are_one_need_are_said_once() -> None:
+    image = "nvcr.io/nvidia/pytorch:24.05-py3"
+
+    found = cel(demand(pod(gpus(1, image=image), gpus(1, image=image))))
+
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("accept", "drivers"), [(Accept.Native, 1), (Accept.MinorVersion, 1), (Accept.ForwardCompatible, 0)]
+)
+def test_own_requirement_vouches_for_the_driver_where_forward_compatibility_will_do(
+    accept: Accept, drivers: int
+) -> None:
+    """knowledge/cuda.py judge_driver: what holds is at least forward compatible."""
+    asked = replace(demand(pod(gpus(1, env=REQUIRE))), accept=accept)
+
+    found = [each for each in cel(asked) if "driverVersion" in each]
+
+    assert len(found) == drivers
+
+
+def test_more_needs_than_a_request_may_have_selectors_are_joined() -> None:
+    patterns = [(knowledge().products.pattern(f"NVIDIA-*-{number}"),) for number in range(40)]
+
+    found = cel(replace(demand(pod()), products=tuple(patterns)))
+
+    assert len(found) == MOST_SELECTORS
+    assert found[-1].count(" && (cel.bind") == 40 - MOST_SELECTORS
+
+
+def test_larger_slices_will_do_where_that_is_asked() -> None:
+    (found,) = cel(annotated(mig_profile=">=3g.40gb"))
+
+    profiles = set(re.findall(r"\dg\.\d+gb", found))
+    assert {"3g.40gb", "4g.40gb", "7g.80gb"} <= profiles
+    assert not {"1g.10gb", "2g.20gb", "3g.20gb"} & profiles
+
+
+def test_profile_wish_beside_a_named_slice_is_ignored_as_by_filter() -> None:
+    """INTERFACES §10, settled readings."""
+    asked = replace(demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"), gpus(1))), mig_profile=("7g.80gb", False))
+
+    assert [each["exactly"]["deviceClassName"] for each in requests(asked)] == ["gpu.nvidia.com", "mig.nvidia.com"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (demand(pod(gpus(20), gpus(20, "amd.com/gpu"))), "40 devices: "),
+        (annotated(interconnect="NVLink"), "NVLink: "),
+        (annotated(sharing="Shared"), "a share of a GPU: "),
+        (demand(pod(gpus(1, "nvidia.com/gpu.shared"))), "a share of a GPU: "),
+        (annotated(mig_profile=">=1g.10gb"), "a whole GPU in place of a larger slice: "),
+        (demand(pod(gpus(1, env=REQUIRE))), "NVIDIA_REQUIRE_*: "),
+        (demand(pod(gpus(1, "amd.com/gpu"), annotations={"gpu-memory": "40Gi"})), "needs of amd.com/gpu: "),
+        (Demand(resources=(("x.io/gpu", 2),)), "2 x x.io/gpu: "),
+        (replace(demand(pod()), preferred_products=(knowledge().products.pattern("H100"),)), "preferences: "),
+    ],
+    ids=["too many", "NVLink", "share", "shared resource", "larger", "requirement", "AMD", "no class", "preference"],
+)
+def test_what_a_claim_cannot_say_is_listed(asked: Demand, words: str) -> None:
+    """S13."""
+    assert [each for each in unsaid(asked) if each.startswith(words)]
+
+
+@pytest.mark.parametrize(
+    "asked", [annotated(products="H100", gpu_memory="40Gi"), demand(pod())], ids=["needs", "plain"]
+)
+def test_what_a_claim_says_whole_leaves_nothing_unsaid(asked: Demand) -> None:
+    assert unsaid(asked) == []
+
+
+@pytest.mark.parametrize("asked", [Demand(), Demand(resources=(("x.io/gpu", 1),))], ids=["nothing", "no class"])
+def test_without_a_class_there_is_no_claim(asked: Demand) -> None:
+    found = equivalent(asked, knowledge())
+
+    assert (found["template"], found["pod"], found["yaml"]) == (None, None, [])
+
+
+def test_pod_refers_to_the_template_by_its_name() -> None:
+    found = equivalent(demand(pod()), knowledge(), "training")
+
+    (claim,) = found["pod"]["resourceClaims"]
+    (container,) = found["pod"]["containers"]
+    assert claim["resourceClaimTemplateName"] == found["template"]["metadata"]["name"] == "training"
+    assert container["resources"]["claims"] == [{"name": claim["name"]}]
+
+
+RESOURCES = st.one_of(
+    st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"]),
+    st.text(max_size=30).map("nvidia.com/mig-".__add__),
+)
+DEMANDS = st.builds(
+    Demand,
+    resources=st.lists(st.tuples(RESOURCES, st.integers(1, 16)), max_size=3, unique_by=lambda each: each[0]).map(tuple),
+    memory_mib=st.integers(0, 200_000),
+    compute_capability=st.none() | st.tuples(st.integers(5, 12), st.integers(0, 9)),
+    mig_profile=st.none() | st.tuples(st.sampled_from(["1g.5gb", "3g.40gb"]), st.booleans()),
+    sharing=st.sampled_from(SharingWish),
+)
+
+
+@given(DEMANDS)
+@settings(max_examples=200, deadline=None)
+def test_text_for_people_is_the_template_and_no_string_gets_out_of_its_quotes(asked: Demand) -> None:
+    """Whatever a resource is called: anybody can send one."""
+    found = equivalent(asked, knowledge())
+
+    assert (yaml.safe_load("\n".join(found["yaml"])) if found["yaml"] else None) == found["template"]
+    for request in requests(asked):
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", request["name"])
+        for selector in request["exactly"].get("selectors", []):
+            bare = re.sub(r"'(?:[^'\\]|\\['\\])*'", "", selector["cel"]["expression"])
+            assert re.fullmatch(r"[A-Za-z.\[\](),!|&<>=:?+ 0-9]*", bare), selector
