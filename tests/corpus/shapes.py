@@ -80,16 +80,23 @@ def containers(document: Object) -> list[Object]:
 
 
 def defaulted(document: Object) -> Object:
-    """Do what the API server does before it asks us: in a Pod, limits become requests where there are none.
+    """Do what the API server does before it asks us: amounts become text, and in a Pod limits become requests.
 
-    Templates are left as they are (pkg/apis/core/v1/defaults.go SetDefaults_Pod is for Pods alone).
+    A request that is there stays; templates get none (pkg/apis/core/v1/defaults.go SetDefaults_Pod is for Pods alone).
     """
     document = deepcopy(document)
-    for container in containers(document) if document["kind"] == "Pod" else ():
+    for container in containers(document):
         resources = container.get("resources") or {}
-        if resources.get("limits"):
+        for side in {"limits", "requests"} & resources.keys():
+            resources[side] = {name: as_text(amount) for name, amount in resources[side].items()}
+        if document["kind"] == "Pod" and resources.get("limits"):
             resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
     return document
+
+
+def as_text(amount: str | float) -> str:
+    """Write an amount as the API server does: a number of YAML becomes text, a fraction becomes milli-units."""
+    return f"{round(amount * 1000)}m" if isinstance(amount, float) else str(amount)
 
 
 def admission_review(shape: Shape, document: Object) -> Object:

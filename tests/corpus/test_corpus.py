@@ -24,6 +24,7 @@ AREAS = {
     "dra",
     "environment",
     "gpuoperator",
+    "hami",
     "intel",
     "jupyterhub",
     "kai",
@@ -153,7 +154,7 @@ def test_workload_is_changed_in_its_amounts_alone(name: str) -> None:
     """S13: the pods that it makes come by the door themselves."""
     shape = SHAPES[name]
 
-    admitted = ask(shape, shape.object).admitted
+    admitted = ask(shape, defaulted(shape.object)).admitted
 
     assert without_amounts(shape.object) == without_amounts(admitted)
 
