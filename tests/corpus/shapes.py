@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes: documented GPU workloads as YAML files, and the cluster that they come to."""
 
+import base64
+import json
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import jsonpatch
 import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from app.api.admission import review as answer
 from app.explain.cases import Expectation
 from app.service import Usher
 from tests.builders import node_document, review, usher
@@ -54,11 +59,6 @@ class Shape(BaseModel):
         """The object's kind."""
         return str(self.object["kind"])
 
-    @property
-    def repaired(self) -> bool:
-        """Whether amounts are expected to be repaired: the API server refuses such an object as it is."""
-        return any(".resources." in path for path in self.expect.patched)
-
 
 SHAPES: Mapping[str, Shape] = {
     path.stem: Shape.model_validate(yaml.safe_load(path.read_text("utf-8"))) for path in sorted(FOLDER.glob("*.yaml"))
@@ -95,8 +95,34 @@ def defaulted(document: Object) -> Object:
 
 
 def as_text(amount: str | float) -> str:
-    """Write an amount as the API server does: a number of YAML becomes text, a fraction becomes milli-units."""
-    return f"{round(amount * 1000)}m" if isinstance(amount, float) else str(amount)
+    """Write an amount as the API server does: a number of YAML becomes text, with the suffix that makes it shortest."""
+    if isinstance(amount, str):
+        return amount
+    found, suffixes = round(amount * 1000), iter("mxkMG")
+    suffix = next(suffixes)
+    while found and found % 1000 == 0:
+        found, suffix = found // 1000, next(suffixes)
+    return f"{found}{suffix}".removesuffix("x") if found else "0"
+
+
+def amounts(document: Object) -> list[tuple[str, str, str, Any]]:
+    """List (container, side, resource, amount) of the extended resources; those alone are kept as written."""
+    return sorted(
+        (container["name"], side, name, amount)
+        for container in containers(document)
+        for side in ("limits", "requests")
+        for name, amount in ((container.get("resources") or {}).get(side) or {}).items()
+        if "/" in name
+    )
+
+
+def refused_by_kubernetes(document: Object) -> bool:
+    """Tell whether an extended resource has no limit, two amounts, or an amount that is no whole number from zero."""
+    found = {(name, resource, side): as_text(amount) for name, side, resource, amount in amounts(document)}
+    limits = {key[:2]: amount for key, amount in found.items() if key[2] == "limits"}
+    requests = {key[:2]: amount for key, amount in found.items() if key[2] == "requests"}
+    unequal = any(limits.get(key) != amount for key, amount in requests.items())
+    return unequal or any(amount.startswith("-") or amount.endswith("m") for amount in found.values())
 
 
 def admission_review(shape: Shape, document: Object) -> Object:
@@ -148,3 +174,26 @@ def cluster() -> Usher:
         labels[shape.namespace] |= shape.namespace_labels
     named = [{"kind": "Namespace", "metadata": {"name": name, "labels": found}} for name, found in labels.items()]
     return usher(certificates(), [*fleet(), *named])
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of an object: the response, the reason codes, the object after the patch."""
+
+    response: Object
+    codes: list[str]
+    admitted: Object
+
+    @property
+    def changed(self) -> bool:
+        """Whether there was a patch."""
+        return "patch" in self.response
+
+
+def ask(shape: Shape, document: Object) -> Answered:
+    """Send an object of the shape through /mutate, and apply the patch as the API server would."""
+    found = answer(json.dumps(admission_review(shape, document)).encode(), "mutate", cluster())
+    response = json.loads(found.body)["response"]
+    patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    admitted = jsonpatch.apply_patch(document, patch)
+    return Answered(response, [reason.code.name for reason in found.verdict.reasons], admitted)

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every documented shape gets what is right for it, and keeps all that its author wrote."""
 
-import base64
-import json
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
-import jsonpatch
 import pytest
 
-from app.api.admission import review as answer
 from app.explain.cases import Case, admission_differences, patch_differences
-from tests.corpus.shapes import SHAPES, Object, Shape, admission_review, cluster, containers, defaulted, pod_spec
+from tests.corpus.shapes import SHAPES, Object, ask, containers, defaulted, pod_spec
 
 FEWEST = 45
 AREAS = {
@@ -43,29 +38,6 @@ AREAS = {
     "workload",
 }
 ALLOWED = [name for name, shape in SHAPES.items() if shape.expect.allowed]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What became of an object: the response, the reason codes, the object after the patch."""
-
-    response: Object
-    codes: list[str]
-    admitted: Object
-
-    @property
-    def changed(self) -> bool:
-        """Whether there was a patch."""
-        return "patch" in self.response
-
-
-def ask(shape: Shape, document: Object) -> Answered:
-    """Send an object of the shape through /mutate, and apply the patch as the API server would."""
-    found = answer(json.dumps(admission_review(shape, document)).encode(), "mutate", cluster())
-    response = json.loads(found.body)["response"]
-    patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
-    admitted = jsonpatch.apply_patch(document, patch)
-    return Answered(response, [reason.code.name for reason in found.verdict.reasons], admitted)
 
 
 def without_amounts(document: Object) -> Object:
