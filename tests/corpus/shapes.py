@@ -160,12 +160,6 @@ def fleet() -> list[Object]:
 
 
 @cache
-def certificates() -> Path:
-    """Make the directory that all services of the corpus share."""
-    return Path(mkdtemp())
-
-
-@cache
 def cluster() -> Usher:
     """Make the service; every namespace has its name as a label, as the API server sees to it."""
     labels: dict[str, dict[str, str]] = {}
@@ -173,7 +167,7 @@ def cluster() -> Usher:
         labels.setdefault(shape.namespace, {"kubernetes.io/metadata.name": shape.namespace})
         labels[shape.namespace] |= shape.namespace_labels
     named = [{"kind": "Namespace", "metadata": {"name": name, "labels": found}} for name, found in labels.items()]
-    return usher(certificates(), [*fleet(), *named])
+    return usher(Path(mkdtemp()), [*fleet(), *named])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +184,9 @@ class Answered:
         return "patch" in self.response
 
 
-def ask(shape: Shape, document: Object) -> Answered:
-    """Send an object of the shape through /mutate, and apply the patch as the API server would."""
-    found = answer(json.dumps(admission_review(shape, document)).encode(), "mutate", cluster())
+def ask(shape: Shape, document: Object, verb: str = "mutate") -> Answered:
+    """Send an object of the shape through /mutate or /validate, and apply the patch as the API server would."""
+    found = answer(json.dumps(admission_review(shape, document)).encode(), verb, cluster())
     response = json.loads(found.body)["response"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     admitted = jsonpatch.apply_patch(document, patch)

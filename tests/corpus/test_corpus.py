@@ -100,6 +100,17 @@ def test_shape_sent_again_is_left_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALLOWED)
+def test_shape_as_we_leave_it_passes_validation(name: str) -> None:
+    shape = SHAPES[name]
+    admitted = ask(shape, defaulted(shape.object)).admitted
+
+    judged = ask(shape, admitted, "validate")
+
+    assert judged.response["allowed"]
+    assert not judged.changed
+
+
+@pytest.mark.parametrize("name", ALLOWED)
 def test_shape_keeps_what_its_author_wrote(name: str) -> None:
     """S1: amounts apart, which the shape itself says, patches only add."""
     shape = SHAPES[name]
