@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every documented shape gets what is right for it, and keeps all that its author wrote."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from app.explain.cases import Case, admission_differences, patch_differences
+from tests.corpus.shapes import SHAPES, Object, ask, containers, defaulted, pod_spec
+
+FEWEST = 45
+AREAS = {
+    "amd",
+    "amounts",
+    "argo",
+    "cloud",
+    "deviceplugin",
+    "dra",
+    "environment",
+    "gpuoperator",
+    "hami",
+    "intel",
+    "jupyterhub",
+    "kai",
+    "kserve",
+    "kubeflow",
+    "kueue",
+    "lws",
+    "needs",
+    "nim",
+    "ray",
+    "slinky",
+    "tgi",
+    "triton",
+    "vllm",
+    "volcano",
+    "workload",
+}
+ALLOWED = [name for name, shape in SHAPES.items() if shape.expect.allowed]
+
+
+def without_amounts(document: Object) -> Object:
+    """Give the object without its containers' resources."""
+    document = deepcopy(document)
+    for container in containers(document):
+        container.pop("resources", None)
+    return document
+
+
+def lost(before: Any, after: Any, path: str = "") -> list[str]:
+    """List the paths of what was there before and is not there, in the same place, after."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [each for key, value in before.items() for each in lost(value, after.get(key), f"{path}.{key}")]
+    if isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
+        pairs = zip(before, after, strict=False)
+        return [each for index, (old, new) in enumerate(pairs) for each in lost(old, new, f"{path}[{index}]")]
+    return [] if before == after else [path]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape_gets_what_is_right_for_it(name: str) -> None:
+    """S1, S2, S10, S13, S14, F16, F17, F18."""
+    shape = SHAPES[name]
+
+    found = ask(shape, defaulted(shape.object))
+
+    case = Case(pod=shape.object, expect=shape.expect)
+    said = found.response.get("warnings", [])
+    differences = list(admission_differences(case, found.response["allowed"], found.codes, said))
+    unexpected = [each for each in said if not any(words in each for words in shape.expect.warnings)]
+    if not shape.expect.other_warnings:
+        differences += [f"warnings: got {each!r}, wants nothing of the kind" for each in unexpected]
+    if found.response["allowed"]:
+        differences += patch_differences(case, found.admitted, found.changed)
+    assert differences == []
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_answer_bears_the_uid_of_its_request(name: str) -> None:
+    shape = SHAPES[name]
+
+    response = ask(shape, defaulted(shape.object)).response
+
+    assert response["uid"] == "r-1"
+    assert ("patch" in response) is (response.get("patchType") == "JSONPatch")
+    assert response["allowed"] or "patch" not in response
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_shape_sent_again_is_left_alone(name: str) -> None:
+    """S10: another webhook's change makes the API server ask again."""
+    shape = SHAPES[name]
+    first = ask(shape, defaulted(shape.object))
+
+    again = ask(shape, first.admitted)
+
+    assert again.response["allowed"]
+    assert not again.changed
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_shape_as_we_leave_it_passes_validation(name: str) -> None:
+    shape = SHAPES[name]
+    admitted = ask(shape, defaulted(shape.object)).admitted
+
+    judged = ask(shape, admitted, "validate")
+
+    assert judged.response["allowed"]
+    assert not judged.changed
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_shape_keeps_what_its_author_wrote(name: str) -> None:
+    """S1: amounts apart, which the shape itself says, patches only add."""
+    shape = SHAPES[name]
+
+    admitted = ask(shape, defaulted(shape.object)).admitted
+
+    assert lost(without_amounts(shape.object), without_amounts(admitted)) == []
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_no_toleration_is_added_for_what_belongs_to_a_team(name: str) -> None:
+    """S2."""
+    shape = SHAPES[name]
+
+    admitted = ask(shape, defaulted(shape.object)).admitted
+
+    given = pod_spec(shape.object).get("tolerations") or []
+    added = (pod_spec(admitted).get("tolerations") or [])[len(given) :]
+    assert [each for each in added if each.get("key") in (None, "", "dedicated")] == []
+
+
+@pytest.mark.parametrize("name", [name for name in ALLOWED if SHAPES[name].kind != "Pod"])
+def test_workload_is_changed_in_its_amounts_alone(name: str) -> None:
+    """S13: the pods that it makes come by the door themselves."""
+    shape = SHAPES[name]
+
+    admitted = ask(shape, defaulted(shape.object)).admitted
+
+    assert without_amounts(shape.object) == without_amounts(admitted)
+
+
+def test_corpus_has_shapes_of_every_area() -> None:
+    assert len(SHAPES) >= FEWEST
+    assert {name.partition("-")[0] for name in SHAPES} == AREAS
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape_says_where_it_is_documented(name: str) -> None:
+    shape = SHAPES[name]
+
+    assert len(shape.source) > 10
+    assert len(shape.says) > 20
+    assert shape.object["metadata"].get("name") or shape.object["metadata"].get("generateName")
