@@ -23,7 +23,7 @@ def record_decision(case: Case, record: tuple[str, ...], changed: bool) -> list[
     earlier = _record(case)
     if not changed and earlier.get("of") == of:
         return []
-    if not changed and not case.asks:
+    if not changed and not (case.asks and case.served):
         known = DECISION in case.pod.annotations
         return [Operation("remove", ("metadata", "annotations", DECISION))] if known else []
     done = dict.fromkeys([*(earlier["actions"] if earlier and _ours(case.document) else ()), *record])

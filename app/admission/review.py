@@ -97,10 +97,12 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
         written = record_decision(case, record, changed=bool(operations))
         operations += written
         if written and forged(case):
-            warnings.append(f"{DECISION} did not fit the pod and was {'rewritten' if case.asks else 'removed'}")
+            warnings.append(
+                f"{DECISION} did not fit the pod and was {'removed' if written[0].op == 'remove' else 'rewritten'}"
+            )
     elif case.form is Form.Template and DECISION in case.pod.annotations:
         warnings.append(reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message)
-    if not (case.asks or operations or warnings or record):
+    if not (_ours_to_complete(case) or operations or warnings or record):
         return UNCONCERNED
     return _ruled(case, operations=tuple(operations), warnings=_limited(warnings), record=record)
 
@@ -116,9 +118,14 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
     if case.form is Form.Template:
         case, _ = _enforce(case, lambda changed: _open(changed, namespace, labels, setting))
     reasons, lenient = _judge(case)
-    if not (case.asks or reasons or lenient):
+    if not (_ours_to_complete(case) or reasons or lenient):
         return UNCONCERNED
     return _ruled(case, warnings=_limited(lenient), reasons=reasons)
+
+
+def _ours_to_complete(case: Case) -> bool:
+    """Tell whether an answer is on record even where nothing was done: GPU pods and their templates."""
+    return case.asks and case.form is not Form.Ephemeral
 
 
 def _ruled(case: Case, **found: Any) -> Verdict:

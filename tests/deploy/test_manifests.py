@@ -7,48 +7,78 @@ from typing import Any
 import pytest
 import yaml
 
-from app.admission.reach import match_conditions
+from app.admission.reach import cpu_guard_conditions, match_conditions
+from app.api.subjects import WORKLOADS
 from tests.builders import knowledge
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 READ = {"get", "list", "watch"}
+WEBHOOKS = (
+    ("base", "webhooks.yaml"),
+    ("components", "crd", "webhook.yaml"),
+    ("components", "cpu-guard", "webhook.yaml"),
+)
+REVIEWING = ("mutate.gpu-usher.io", "validate.gpu-usher.io")
 
 
 def documents(*parts: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(DEPLOY.joinpath(*parts).read_text("utf-8")))
 
 
-def webhooks() -> list[dict[str, Any]]:
-    return [each for document in documents("base", "webhooks.yaml") for each in document["webhooks"]]
+def webhooks() -> dict[str, dict[str, Any]]:
+    found = (each for parts in WEBHOOKS for document in documents(*parts) for each in document["webhooks"])
+    return {each["name"]: each for each in found}
 
 
-@pytest.mark.parametrize("webhook", webhooks(), ids=lambda each: each["name"])
-def test_match_conditions_are_those_generated_from_the_families(webhook: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", REVIEWING)
+def test_match_conditions_are_those_generated_from_the_families(name: str) -> None:
     """F22: one without quotes or a family that changed would show here."""
-    assert match_conditions(knowledge().families) == webhook["matchConditions"]
+    assert match_conditions(knowledge().families) == webhooks()[name]["matchConditions"]
 
 
-@pytest.mark.parametrize("webhook", webhooks(), ids=lambda each: each["name"])
-def test_exempt_namespaces_are_those_of_the_families(webhook: dict[str, Any]) -> None:
+def test_cpu_guard_is_for_the_pods_that_ask_for_no_gpu() -> None:
+    """F47."""
+    guard = webhooks()["cpu-guard.gpu-usher.io"]
+
+    assert cpu_guard_conditions(knowledge().families) == guard["matchConditions"]
+    assert guard["namespaceSelector"]["matchExpressions"][0]["key"] == "gpu-usher.io/cpu-guard"
+
+
+@pytest.mark.parametrize("name", REVIEWING)
+def test_rules_name_the_workloads_and_operations_that_are_reviewed(name: str) -> None:
+    """F18: what the API server never sends is never repaired, and what we do not review costs no call."""
+    sent = {
+        (group, resource): frozenset(rule["operations"])
+        for rule in webhooks()[name]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+    pods = {("", "pods"): {"CREATE"}, ("", "pods/ephemeralcontainers"): {"UPDATE"}}
+    assert sent == {**pods, **{kind: operations for kind, (_, operations) in WORKLOADS.items()}}
+
+
+@pytest.mark.parametrize("name", REVIEWING)
+def test_exempt_namespaces_are_those_of_the_families(name: str) -> None:
     """F21, F107: a selector knows no prefix, so every named namespace must be one that the service exempts too."""
-    named = webhook["namespaceSelector"]["matchExpressions"][0]
-    exact = {name for name in knowledge().families.infrastructure_namespaces if not name.endswith("*")}
+    named = webhooks()[name]["namespaceSelector"]["matchExpressions"][0]
+    exact = {each for each in knowledge().families.infrastructure_namespaces if not each.endswith("*")}
 
     assert named["operator"] == "NotIn"
     assert exact <= set(named["values"])
     assert all(map(knowledge().families.infrastructure, named["values"]))
 
 
-def test_mutation_fails_open_and_validation_fails_closed() -> None:
-    """F106, ADM-01, ADM-02, ADM-09."""
-    found = {each["name"]: each for each in webhooks()}
+def test_only_the_validation_of_pods_fails_closed() -> None:
+    """F106, ADM-01, ADM-02, ADM-09: a policy must be mendable while we are down."""
+    found = webhooks()
 
-    assert found["mutate.gpu-usher.io"]["failurePolicy"] == "Ignore"
-    assert found["validate.gpu-usher.io"]["failurePolicy"] == "Fail"
-    assert found["mutate.gpu-usher.io"]["reinvocationPolicy"] == "IfNeeded"
+    assert [name for name, each in found.items() if each["failurePolicy"] == "Fail"] == ["validate.gpu-usher.io"]
     for each in found.values():
         assert each["sideEffects"] == "None"
         assert each["timeoutSeconds"] <= 3
+        if each["clientConfig"]["service"]["path"] == "/mutate":
+            assert each["reinvocationPolicy"] == "IfNeeded"
 
 
 @pytest.mark.parametrize(

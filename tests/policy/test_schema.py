@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published schema is the one in force, and the shipped policies say what day one promises."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from app.cli.schema import schema_text
@@ -50,7 +51,8 @@ def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
 
     found = ruling(pod(gpus(1)))
 
-    assert [expected] * 3 == [found.enforced, found.warned, found.audited]
+    told = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny")
+    assert [expected, told, told] == [found.enforced, found.warned, found.audited]
 
 
 def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
