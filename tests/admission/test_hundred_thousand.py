@@ -20,12 +20,14 @@ from app.errors import WireError
 from app.service import Usher
 from tests.admission.fleets import fleet
 from tests.builders import container, gpus, pod, policies, policy, review, usher
+from tests.oracles.apiserver import stored, with_runtime_class
 from tests.oracles.extended_resources import change_problems, problems, resource_problems
 from tests.oracles.pods import pods, random_pod, spoiled_pods
 from tests.oracles.quantities import quantity
 
 SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 14))]
 PODS_PER_SEED = 7_000
+SECOND_CALLS = 2_000
 OURS = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
 
 EVERYTHING = policy(
@@ -60,12 +62,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ushers")
 
 
-def respond(served: Usher, pod: dict[str, Any], verb: str) -> dict[str, Any]:
+def respond(served: Usher, document: dict[str, Any], verb: str) -> dict[str, Any]:
     """Send a review and give the response, whose form is checked.
 
     Raises WireError where the pod is malformed.
     """
-    body = json.dumps(review(pod, uid="r-77")).encode()
+    body = json.dumps(review(document, uid="r-77")).encode()
     response: dict[str, Any] = json.loads(answer(body, verb, served).body)["response"]
     assert response["uid"] == "r-77"
     assert isinstance(response["allowed"], bool)
@@ -81,10 +83,10 @@ def respond(served: Usher, pod: dict[str, Any], verb: str) -> dict[str, Any]:
     return response
 
 
-def check(served: Usher, pod: dict[str, Any]) -> None:
+def check(served: Usher, document: dict[str, Any]) -> None:
     """Check all that is promised of the answers about one Pod."""
-    response = respond(served, pod, "mutate")
-    after = json.loads(json.dumps(pod))
+    response = respond(served, document, "mutate")
+    after = json.loads(json.dumps(document))
     if "patch" in response:
         assert response["patchType"] == "JSONPatch"
         operations = json.loads(base64.b64decode(response["patch"], validate=True))
@@ -94,21 +96,21 @@ def check(served: Usher, pod: dict[str, Any]) -> None:
         again = respond(served, after, "mutate")
         assert again["allowed"], again
         assert "patch" not in again, base64.b64decode(again["patch"])
-        assert set(problems(after)) <= accepted_problems(pod, concerned="auditAnnotations" in response)
-        assert change_problems(pod, after) == []
-    if response["allowed"] or not resource_problems(pod):  # else the one judges what the other never sees
+        assert set(problems(after)) <= accepted_problems(document, concerned="auditAnnotations" in response)
+        assert change_problems(document, after) == []
+    if response["allowed"] or not resource_problems(document):  # else the one judges what the other never sees
         assert respond(served, after, "validate")["allowed"] is response["allowed"]
 
 
-def accepted_problems(pod: dict[str, Any], concerned: bool) -> set[str]:
+def accepted_problems(document: dict[str, Any], concerned: bool) -> set[str]:
     """List the problems that the Pod may keep: all that are not about amounts of GPUs, which are repaired or denied."""
-    about_gpus = {each for each in resource_problems(pod) if any(name in each for name in OURS)}
-    return set(problems(pod)) - (about_gpus - _zeros_without_limits(pod) if concerned else set())
+    about_gpus = {each for each in resource_problems(document) if any(name in each for name in OURS)}
+    return set(problems(document)) - (about_gpus - _zeros_without_limits(document) if concerned else set())
 
 
-def _zeros_without_limits(pod: dict[str, Any]) -> set[str]:
+def _zeros_without_limits(document: dict[str, Any]) -> set[str]:
     """List the problems of requests for zero GPUs without a limit: known, see the test below."""
-    spec = pod["spec"]
+    spec = document["spec"]
     return {
         f"spec.{list_name}[{index}].resources.limits: {name}: Limit must be set for non overcommitable resources"
         for list_name in ("initContainers", "containers")
@@ -118,28 +120,42 @@ def _zeros_without_limits(pod: dict[str, Any]) -> set[str]:
     }
 
 
-def status_of(served: Usher, pod: dict[str, Any]) -> int:
+def status_of(served: Usher, document: dict[str, Any]) -> int:
     """Give the HTTP status with which a Pod is answered; the form of any answer is checked."""
     try:
         for verb in ("mutate", "validate"):
-            respond(served, pod, verb)
+            respond(served, document, verb)
     except WireError as error:
         return error.status
     return 200
 
 
 @settings(max_examples=2_000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(pod=pods())
-def test_two_thousand_pods_come_out_as_kubernetes_takes_them(directory: Path, pod: dict[str, Any]) -> None:
+@given(document=pods())
+def test_two_thousand_pods_come_out_as_kubernetes_takes_them(directory: Path, document: dict[str, Any]) -> None:
     for served in ushers(directory):
-        check(served, pod)
+        check(served, document)
+
+
+def test_a_second_call_finds_nothing_to_do_after_the_api_servers_own_changes(directory: Path) -> None:
+    draw = random.Random(SECOND_CALLS)
+
+    for number in range(SECOND_CALLS):
+        served, sent = ushers(directory)[number % 2], stored(random_pod(draw))
+        response = respond(served, sent, "mutate")
+        if "patch" not in response:
+            continue
+        patched = jsonpatch.apply_patch(sent, json.loads(base64.b64decode(response["patch"])))
+        again = respond(served, with_runtime_class(stored(patched)), "mutate")
+        assert again["allowed"]
+        assert "patch" not in again, (number, sent, base64.b64decode(again["patch"]))
 
 
 @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(pod=spoiled_pods())
-def test_spoiled_pods_are_bad_requests_at_worst(directory: Path, pod: dict[str, Any]) -> None:
+@given(document=spoiled_pods())
+def test_spoiled_pods_are_bad_requests_at_worst(directory: Path, document: dict[str, Any]) -> None:
     for served in ushers(directory):
-        assert status_of(served, pod) in (200, 400)
+        assert status_of(served, document) in (200, 400)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -147,11 +163,11 @@ def test_seven_thousand_pods_of_a_seed_come_out_as_kubernetes_takes_them(directo
     draw = random.Random(seed)
 
     for number in range(PODS_PER_SEED):
-        pod = random_pod(draw)
+        document = random_pod(draw)
         try:
-            check(ushers(directory)[number % 2], pod)
+            check(ushers(directory)[number % 2], document)
         except Exception as error:
-            raise AssertionError(f"seed {seed}, pod {number}: {error}: {json.dumps(pod)}") from error
+            raise AssertionError(f"seed {seed}, pod {number}: {error}: {json.dumps(document)}") from error
 
 
 @pytest.mark.xfail(strict=True, reason="requests of 0 GPUs without limits, beside a container that has GPUs, stay")
