@@ -206,13 +206,13 @@ def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str
 
 
 def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:
-    """Read requests or limits; Kubernetes takes integers as quantities too, never other JSON numbers."""
+    """Read requests or limits; Kubernetes takes JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
     found = member(resources, key, dict, f"{where}resources.") or {}
     amounts = {}
     for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, str | int):
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {_json_name(value)}, wants a quantity")
-        amounts[name] = parse_quantity(str(value) if isinstance(value, str) else _digits(value))
+        amounts[name] = parse_quantity(_digits(value) if isinstance(value, int) else str(value))
     return amounts
 
 

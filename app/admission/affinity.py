@@ -23,6 +23,8 @@ def require(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operat
     """
     terms = _get(document, REQUIRED)
     if not terms:
+        if _get(document, REQUIRED[:-1]) is not None:
+            return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
         return (put(document, REQUIRED, [{"matchExpressions": list(term)} for term in wanted]),)
     # An empty term selects no node; ANDing into it would make it select some.
     open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _holds_one(term, wanted)]

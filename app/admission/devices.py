@@ -49,11 +49,11 @@ def takings(case: Case) -> Iterator[Taking]:
                 yield Taking(container, "volumeMounts", index, DEVICE_MOUNTS)
 
 
-def guarded(case: Case) -> Iterator[Container]:
-    """Iterate over the containers that the guard looks at; ephemeral ones that are there already cannot be changed."""
+def guarded(case: Case) -> tuple[Container, ...]:
+    """List the containers that the guard looks at; ephemeral ones that are there already cannot be changed."""
     if case.form is not Form.Ephemeral:
-        yield from case.pod.containers
-    yield from (each for each in case.pod.ephemeral if each.name not in case.settled)
+        return case.pod.containers
+    return tuple(each for each in case.pod.ephemeral if each.name not in case.settled)
 
 
 def given(case: Case, container: Container) -> bool:

@@ -30,6 +30,9 @@ BY_PRODUCT: tuple[ClassFilter, ...] = (
 )
 """Filters that a product decides, whatever else a node of it is."""
 
+LONGEST_VALUE = 63
+"""Characters of a label's value (Kubernetes labels syntax); no node can carry a longer one, no pod ask for it."""
+
 
 def closed(demand: Demand) -> bool:
     """Tell whether only products known today can be meant, so that they can be listed."""
@@ -98,6 +101,6 @@ def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
         if not all(any(pattern.matches(form) for pattern in any_of) for any_of in demand.products):
             continue
         for label in (product.label, *product.aliases):
-            yield from (label, f"{label}-SHARED")
-            for profile in knowledge.mig.profiles(form) if sliced else ():
-                yield from (f"{label}-MIG-{profile}", f"{label}-MIG-{profile}-SHARED")
+            slices = knowledge.mig.profiles(form) if sliced else ()
+            for unit in (label, *(f"{label}-MIG-{profile}" for profile in slices)):
+                yield from (each for each in (unit, f"{unit}-SHARED") if len(each) <= LONGEST_VALUE)

@@ -25,7 +25,8 @@ def repair_resources(case: Case) -> Iterator[Change]:
     """
     for container in case.pod.containers:
         for resource in case.gpu_resources():
-            change = _repair(case, container, resource) if container.names(resource) else None
+            said = resource in container.requests or resource in container.limits
+            change = _repair(case, container, resource) if said else None
             if change is not None:
                 case = case.after(change.operations)
                 yield change
@@ -169,6 +170,9 @@ MUTATORS: tuple[Mutator, ...] = (
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
 """What the API server would refuse: done in templates too, and for other schedulers' pods (F18, S14)."""
+
+AMOUNTS: frozenset[Mutator] = REPAIRS | {fall_back, right_size}
+"""What changes which container asks for what; whatever they do, the pod is ruled on anew."""
 
 GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices})
 """What is done to whatever reaches us, whether it asks for a GPU or not."""

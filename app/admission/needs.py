@@ -81,11 +81,10 @@ def memory(asked: Asked) -> Words:
     wish = asked.demand.memory_mib
     if not wish or any(profile_of(resource) for resource, _ in asked.demand.resources):
         return {}
-    over = str(floor(MEMORY_TOLERANCE * wish) - 1)
-    by_cloud = {
-        each.name: (_more(each.memory_key, over),) for each in asked.knowledge.clouds.dialects if each.memory_key
-    }
-    return {GFD: (_more(MEMORY, over),), OLD_GFD: (_more(MEMORY, over),), **by_cloud}
+    least = floor(MEMORY_TOLERANCE * wish)
+    clouds = asked.knowledge.clouds.dialects
+    by_cloud = {each.name: _at_least(each.memory_key, least) for each in clouds if each.memory_key}
+    return {GFD: _at_least(MEMORY, least), OLD_GFD: _at_least(MEMORY, least), **by_cloud}
 
 
 def compute_capability(asked: Asked) -> Words:
@@ -94,7 +93,7 @@ def compute_capability(asked: Asked) -> Words:
     least = max((each for each in floors if each is not None), default=None)
     if least is None:
         return {}
-    wanted = (_more(CAPABILITY_MAJOR, str(least[0] - 1)),)
+    wanted = _at_least(CAPABILITY_MAJOR, least[0])
     return {GFD: wanted, OLD_GFD: wanted}
 
 
@@ -110,7 +109,7 @@ def driver(asked: Asked) -> Words:
 
     def words(key: str) -> tuple[Expression, ...]:
         not_those = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
-        return (_more(key, str(least - 1)), *not_those)
+        return (*_at_least(key, least), *not_those)
 
     return {GFD: words(DRIVER_MAJOR), OLD_GFD: words(OLD_DRIVER_MAJOR)}
 
@@ -158,8 +157,9 @@ def _shared(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
     return tuple({"key": key, "operator": operator} for key in keys if key)
 
 
-def _more(key: str | None, than: str) -> Expression:
-    return {"key": key, "operator": "Gt", "values": [than]}
+def _at_least(key: str, number: int) -> tuple[Expression, ...]:
+    """Say a least number; one below 1 says nothing, and `-1` is no label's value."""
+    return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
 
 
 NEEDS: tuple[Callable[[Asked], Words], ...] = (product, memory, compute_capability, driver, sharing)

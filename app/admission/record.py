@@ -11,6 +11,10 @@ from app.admission.patch import Operation, put
 from app.pods import DECISION, PREFIX
 
 DECISION_VERSION = 1
+ANNOTATIONS_BYTES = 256 << 10
+"""Of all annotations of an object (k8s.io/apimachinery pkg/api/validation TotalAnnotationSizeLimitB)."""
+MOST_ACTIONS = 32
+"""Actions on record; a pod of more containers than a person reads needs no more."""
 
 
 def record_decision(case: Case, record: tuple[str, ...], changed: bool) -> list[Operation]:
@@ -31,11 +35,20 @@ def record_decision(case: Case, record: tuple[str, ...], changed: bool) -> list[
         "v": DECISION_VERSION,
         "policies": list(case.ruling.policies),
         "hash": case.ruling.policy_hash[:12],
-        "actions": list(done),
+        "actions": _shortened(list(done)),
         "of": of,
     }
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    others = ((key, each) for key, each in case.pod.annotations.items() if key != DECISION)
+    if sum(len(part.encode()) for pair in (*others, (DECISION, text)) for part in pair) > ANNOTATIONS_BYTES:
+        return []  # the pod's own leave no room for a record
     return [put(case.document, ("metadata", "annotations", DECISION), text)]
+
+
+def _shortened(actions: list[str]) -> list[str]:
+    if len(actions) <= MOST_ACTIONS:
+        return actions
+    return [*actions[: MOST_ACTIONS - 1], f"and {len(actions) - MOST_ACTIONS + 1} more"]
 
 
 def _record(case: Case) -> dict[str, Any]:
@@ -62,7 +75,10 @@ def _ours(document: Mapping[str, Any]) -> bool:
     managers = (document.get("metadata") or {}).get("managedFields")
     if not isinstance(managers, list) or not managers:
         return False
-    return not any(f'"f:{DECISION}"' in json.dumps(each) for each in managers)
+    try:
+        return not any(f'"f:{DECISION}"' in json.dumps(each) for each in managers)
+    except RecursionError:
+        return False  # nothing that Kubernetes writes nests so deep
 
 
 def _fingerprint(case: Case) -> str:

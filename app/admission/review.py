@@ -7,7 +7,7 @@ from typing import Any
 
 from app.admission.case import NOTHING_CLAIMED, WARNING_LIMIT, Case, Change, Form, one_line
 from app.admission.fleet import Fleet
-from app.admission.mutate import REPAIRS, Mutator, mutators_of
+from app.admission.mutate import AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.patch import Operation
 from app.admission.record import forged, record_decision
 from app.admission.validate import validators_of
@@ -173,12 +173,13 @@ def _named_schedulers(policies: PolicySet) -> set[str]:
 def _enforce(
     case: Case, reopen: Callable[[Mapping[str, Any]], Case | None]
 ) -> tuple[Case, list[tuple[Mutator, Change]]]:
-    """Run the mutators one after another, each on what the earlier ones left; another amount is ruled on anew."""
+    """Run the mutators one after another, each on what the earlier ones left; other amounts are ruled on anew."""
     changes: list[tuple[Mutator, Change]] = []
     for mutator in mutators_of(case):
         done = list(mutator(case))
-        after = case.after([each for change in done for each in change.operations])
-        case = after if after.amounts() == case.amounts() else reopen(after.document) or after
+        operations = [each for change in done for each in change.operations]
+        after = case.after(operations)
+        case = (reopen(after.document) or after) if operations and mutator in AMOUNTS else after
         changes += [(mutator, change) for change in done]
     return case, changes
 

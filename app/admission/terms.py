@@ -111,7 +111,7 @@ def _preferences(asked: Asked, dialects: tuple[str, ...]) -> Iterator[tuple[int,
                 expression = {"key": key, "operator": "In", "values": values}
                 yield FIRST_PRODUCT_WEIGHT - place * step, (expression,)
     natives = [need.native[0] for need in (*asked.demand.cuda, *asked.demand.cuda_wishes)]
-    if natives and GFD in dialects:
+    if max(natives, default=0) > 0 and GFD in dialects:
         yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)
 
 

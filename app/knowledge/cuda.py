@@ -8,6 +8,7 @@ compatibility → no; and, apart from drivers, the range of compute capabilities
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from app.knowledge.require import Expression, Host, holds
@@ -31,9 +32,9 @@ class Toolkit:
     forward_branches: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CUDATables:
-    """The driver tables, indexed for the procedure.
+    """The driver tables, indexed for the procedure; compared by identity, so that what follows from them can be kept.
 
     `native`: by CUDA version, also with update (`12.4.1` is 12.4 U1); `reported`: highest CUDA by driver branch;
     `removed_in`: (compute capability as written, first toolkit without it); `first_in`: first toolkit with it;
@@ -91,6 +92,7 @@ class CUDATables:
         ]
         return not same_major or min(same_major) <= cuda
 
+    @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
     def unsupported(self, cuda: Version, floor_only: bool) -> frozenset[Version]:
         """List the known compute capabilities that a toolkit cannot serve."""
         return frozenset(known for known in self.capabilities if not self.targets(cuda, known, floor_only))

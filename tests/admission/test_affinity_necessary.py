@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonpatch
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from app.policy.load import PolicySet
 from app.reasons import Code
 from tests.admission.fleets import fleet
 from tests.admission.wishes import rules, wish
-from tests.builders import demand, knowledge
+from tests.builders import demand, knowledge, node_document, pod, shipped
 from tests.oracles.node_affinity import REQUIRED, eligible
 
 SEED = 20261121
@@ -49,34 +50,34 @@ def state_of(nodes: list[Pod]) -> State:
     return state
 
 
-def admit(pod: Pod, policy_set: PolicySet, state: State) -> Pod | None:
+def admit(document: Pod, policy_set: PolicySet, state: State) -> Pod | None:
     """Give the Pod as admitted; None if it is refused."""
-    verdict = mutate(pod, "team-a", {}, Setting(policy_set, state.fleet(), knowledge()))
+    verdict = mutate(document, "team-a", {}, Setting(policy_set, state.fleet(), knowledge()))
     if not verdict.allowed:
         return None
-    patched: Pod = jsonpatch.apply_patch(pod, [operation.as_json() for operation in verdict.operations])
+    patched: Pod = jsonpatch.apply_patch(document, [operation.as_json() for operation in verdict.operations])
     return patched
 
 
-def violations(pod: Pod, policy_set: PolicySet, state: State) -> Iterator[str]:
+def violations(document: Pod, policy_set: PolicySet, state: State) -> Iterator[str]:
     """Say of every node where the affinity written is wrong, and why; nothing if all is well."""
-    admitted = admit(pod, policy_set, state)
+    admitted = admit(document, policy_set, state)
     if admitted is None:
         return
     if again := mutate(admitted, "team-a", {}, Setting(policy_set, state.fleet(), knowledge())).operations:
         yield f"a second pass changes {[operation.as_json() for operation in again]}"
     wanted = demand(admitted, policy_set)
     for name, node in state.nodes.items():
-        before, after = eligible(pod, node.labels, name), eligible(admitted, node.labels, name)
+        before, after = eligible(document, node.labels, name), eligible(admitted, node.labels, name)
         if after and not before:
             yield f"{name}: the user's affinity excludes it, ours lets it in: {dict(node.labels)}"
         if before and not after and judge_class(wanted, node.node_class) is None:
             yield f"{name}: the filter accepts it, the affinity excludes it: {dict(node.labels)} {node.node_class}"
-    yield from _terms_wider_than_the_users(_terms(pod), _terms(admitted))
+    yield from _terms_wider_than_the_users(_terms(document), _terms(admitted))
 
 
-def _terms(pod: Pod) -> list[Mapping[str, Any]]:
-    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+def _terms(document: Pod) -> list[Mapping[str, Any]]:
+    affinity = (document["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     return (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
 
 
@@ -104,15 +105,15 @@ def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
     for _ in range(fleets):
         nodes = fleet(draw, 40)
         state = state_of(nodes)
-        pod, policy_set = wish(draw, nodes), rules(draw)
+        drawn, policy_set = wish(draw, nodes), rules(draw)
         required = any(each.spec.admission.affinity.mode == "Required" for each in _with_affinity(policy_set))
-        admitted = admit(pod, policy_set, state) if required else None
+        admitted = admit(drawn, policy_set, state) if required else None
         if admitted is None:
             continue
         wanted = demand(admitted, policy_set)
         for name, node in state.nodes.items():
             refusal = judge_class(wanted, node.node_class)
-            labelled = "nvidia.com/gpu.product" in node.labels and eligible(pod, node.labels, name)
+            labelled = "nvidia.com/gpu.product" in node.labels and eligible(drawn, node.labels, name)
             if labelled and refusal is not None and refusal.code in TOLD_BY_LABELS:
                 refused += 1
                 excluded += not eligible(admitted, node.labels, name)
@@ -128,12 +129,12 @@ def _with_affinity(policy_set: PolicySet) -> list[Any]:
 @given(seed=st.integers(0, 2**32), nodes=st.integers(1, 60), draw=st.randoms(use_true_random=False))
 def test_affinity_excludes_no_node_that_the_filter_accepts(seed: int, nodes: int, draw: random.Random) -> None:
     """F10; shrinks the pod and the number of nodes."""
-    drawn = fleet(random.Random(seed), nodes)
-    pod = wish(draw, drawn)
+    made = fleet(random.Random(seed), nodes)
+    drawn = wish(draw, made)
 
-    found = list(violations(pod, rules(draw), state_of(drawn)))
+    found = list(violations(drawn, rules(draw), state_of(made)))
 
-    assert found[:3] == [], pod
+    assert found[:3] == [], drawn
 
 
 def test_affinity_is_necessary_on_four_thousand_pods_and_fleets() -> None:
@@ -144,8 +145,8 @@ def test_affinity_is_necessary_on_four_thousand_pods_and_fleets() -> None:
         nodes = fleet(draw, draw.randint(20, 60))
         state = state_of(nodes)
         for _ in range(WISHES):
-            pod, policy_set = wish(draw, nodes), rules(draw)
-            assert list(violations(pod, policy_set, state))[:3] == [], pod
+            drawn, policy_set = wish(draw, nodes), rules(draw)
+            assert list(violations(drawn, policy_set, state))[:3] == [], drawn
 
 
 def test_affinity_excludes_much_of_what_the_filter_refuses() -> None:
@@ -153,3 +154,10 @@ def test_affinity_excludes_much_of_what_the_filter_refuses() -> None:
 
     assert refused > 500
     assert excluded > SHARPNESS * refused
+
+
+@pytest.mark.parametrize("selector", [{}, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": []}], ids=str)
+def test_a_selector_that_selects_no_node_is_not_widened(selector: Pod) -> None:
+    document = pod(annotations={"products": "H100"}, affinity={"nodeAffinity": {REQUIRED: selector}})
+
+    assert list(violations(document, shipped(), state_of([node_document()]))) == []

@@ -78,7 +78,6 @@ REVIEWS = {
     "init containers are a number": with_pod(initContainers=3),
     "resources are a list": with_container(resources=[]),
     "limits are a string": with_container(resources={"limits": "all"}),
-    "amount is a float": with_amount(1.5),
     "amount is true": with_amount(True),
     "amount is a list": with_amount([1]),
     "amount is a word": with_amount("many"),

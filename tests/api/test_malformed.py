@@ -72,7 +72,6 @@ REFUSED = {
     "a node's status is a list": whole(node_with(status=[])),
     "allocatable is a list": whole(node_with(status={"allocatable": []})),
     "an amount is an object": whole(offering({})),
-    "an amount is a float": whole(offering(1.5)),
     "an amount is true": whole(offering(True)),
     "a taint is a string": whole(node_with(spec={"taints": ["x"]})),
     "a taint's key is a number": whole(node_with(spec={"taints": [{"key": 1}]})),
@@ -177,7 +176,7 @@ MISREAD = {
     "spec is a string": as_json({**pod(), "spec": "x"}),
     "metadata is a list": as_json({**pod(), "metadata": []}),
     "an amount is a word": as_json(pod(gpus("many"))),
-    "an amount is a float": as_json(pod(container({GPU: 0.5}))),
+    "an amount is a boolean": as_json(pod(container({GPU: True}))),
 }
 
 

@@ -8,7 +8,7 @@ tables; complete only for what an admission webhook may touch.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.oracles.pod_validity import other_problems
+from tests.oracles.pod_validity import other_problems, qualified
 from tests.oracles.quantities import milli, quantity
 
 Found = Iterator[str]
@@ -53,6 +53,8 @@ def _container(where: str, resources: Mapping[str, Any]) -> Found:
 
 def _amount(where: str, name: str, written: Any) -> Found:
     value = quantity(written)
+    if is_extended(name) and not (qualified(name) and qualified(f"requests.{name}")):
+        yield f"{where}: doesn't follow extended resource name standard"
     if value is None:
         yield f"{where}: {written!r} is no quantity"
     elif value < 0:

@@ -112,6 +112,7 @@ BAD = {
     "ten-thousandth": amounts(limits="1.0001"),
     "negative": amounts(limits="-1"),
     "no quantity": amounts(limits="one"),
+    "resource name": amounts(limits="1", name="nvidia.com/mig-1g.10gb+me"),
     "init container": {"spec": {"initContainers": amounts("1")["spec"]["containers"]}},
     "ephemeral container": {"spec": {"ephemeralContainers": amounts(limits="1")["spec"]["containers"]}},
     "pod level": pod({"resources": {"limits": {GPU: "1"}}}),

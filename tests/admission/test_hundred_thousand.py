@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hundred thousand random pods through the door, judged by what Kubernetes itself would say of the result.
+
+A failure names its seed and the pod's number: `check(usher, random_pod(draw))` repeats it.
+"""
+
+import base64
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from app.api.admission import review as answer
+from app.errors import WireError
+from app.service import Usher
+from tests.admission.fleets import fleet
+from tests.builders import container, gpus, pod, policies, policy, review, usher
+from tests.oracles.apiserver import stored, with_runtime_class
+from tests.oracles.extended_resources import change_problems, problems, resource_problems
+from tests.oracles.pods import pods, random_pod, spoiled_pods
+from tests.oracles.quantities import quantity
+
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 14))]
+PODS_PER_SEED = 7_000
+SECOND_CALLS = 2_000
+OURS = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
+
+EVERYTHING = policy(
+    "everything",
+    "priority: 10, admission: {runtimeClassName: nvidia, schedulerName: gpu-usher-scheduler, maxGPUsPerPod: 8,"
+    " priorityClassName: high, rightSizing: true, visibleDevices: Void, defaults: {cpuPerGPU: '4',"
+    " memoryPerGPU: 16Gi, sharedMemory: 8Gi, driverCapabilities: 'compute,utility'},"
+    " tolerations: {fromNodeTaints: true, keys: [dedicated, reserved]}, affinity: {mode: Required},"
+    " extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits, fractional: Deny}},"
+    " placement: {products: {deny: [V100], prefer: [H100, A100]}, cuda: {fromImage: true, accept: ForwardCompatible,"
+    " minimum: '11.8', images: [{image: 'registry.example.com/*', cuda: '12.4'}]}, gpuMemory: 16Gi, sharing: Any,"
+    " computeCapability: '7.0', unknownFacts: Refuse}",
+)
+WARNS = policy(
+    "warns",
+    "priority: 5, action: Warn, placement: {gpuMemory: 40Gi, sharing: Exclusive},"
+    " admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny, migFallback: Enforce}",
+)
+AUDITS = policy("audits", "priority: 4, action: Audit, admission: {maxGPUsPerPod: 1}")
+STRICT = policy(
+    "strict",
+    "priority: 20, match: {workloadClass: [training]}, admission: {affinity: {mode: Preferred}, override: true,"
+    " runtimeClassName: nvidia, schedulerName: default-scheduler, defaults: {cpuPerGPU: '2'}, migFallback: Enforce,"
+    " extendedResources: {requestsOnly: Deny, mismatch: Deny}}, placement: {products: {allow: [H100, A100]}}",
+)
+
+
+@cache
+def ushers(directory: Path) -> tuple[Usher, Usher]:
+    """Give the services that take turns: demo fleet with shipped policies; mixed, tainted nodes with everything on."""
+    runtime_class = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    mixed = [*fleet(random.Random(1), 30), runtime_class]
+    everything = policies(EVERYTHING, WARNS, AUDITS, STRICT)
+    return usher(directory / "a"), usher(directory / "b", objects=mixed, policy_set=everything)
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ushers")
+
+
+def respond(served: Usher, document: dict[str, Any], verb: str) -> dict[str, Any]:
+    """Send a review and give the response, whose form is checked.
+
+    Raises WireError where the pod is malformed.
+    """
+    body = json.dumps(review(document, uid="r-77")).encode()
+    response: dict[str, Any] = json.loads(answer(body, verb, served).body)["response"]
+    assert response["uid"] == "r-77"
+    assert isinstance(response["allowed"], bool)
+    warnings = response.get("warnings", [])
+    assert len(warnings) <= 3
+    assert all(0 < len(each) <= 120 and each.isprintable() for each in warnings), warnings
+    if not response["allowed"]:
+        assert response["status"]["code"] == 403
+        message = response["status"]["message"]
+        assert 0 < len(message) <= 512
+        assert message.isprintable()
+        assert "patch" not in response
+    return response
+
+
+def check(served: Usher, document: dict[str, Any]) -> None:
+    """Check all that is promised of the answers about one Pod."""
+    response = respond(served, document, "mutate")
+    after = json.loads(json.dumps(document))
+    if "patch" in response:
+        assert response["patchType"] == "JSONPatch"
+        operations = json.loads(base64.b64decode(response["patch"], validate=True))
+        assert operations
+        after = jsonpatch.JsonPatch(operations).apply(after, in_place=True)
+    if response["allowed"]:
+        again = respond(served, after, "mutate")
+        assert again["allowed"], again
+        assert "patch" not in again, base64.b64decode(again["patch"])
+        assert set(problems(after)) <= accepted_problems(document, concerned="auditAnnotations" in response)
+        assert change_problems(document, after) == []
+    if response["allowed"] or not resource_problems(document):  # else the one judges what the other never sees
+        assert respond(served, after, "validate")["allowed"] is response["allowed"]
+
+
+def accepted_problems(document: dict[str, Any], concerned: bool) -> set[str]:
+    """List the problems that the Pod may keep: all that are not about amounts of GPUs, which are repaired or denied."""
+    about_gpus = {each for each in resource_problems(document) if any(name in each for name in OURS)}
+    return set(problems(document)) - (about_gpus - _zeros_without_limits(document) if concerned else set())
+
+
+def _zeros_without_limits(document: dict[str, Any]) -> set[str]:
+    """List the problems of requests for zero GPUs without a limit: known, see the test below."""
+    spec = document["spec"]
+    return {
+        f"spec.{list_name}[{index}].resources.limits: {name}: Limit must be set for non overcommitable resources"
+        for list_name in ("initContainers", "containers")
+        for index, each in enumerate(spec.get(list_name) or [])
+        for name, amount in ((each.get("resources") or {}).get("requests") or {}).items()
+        if quantity(amount) == 0
+    }
+
+
+def status_of(served: Usher, document: dict[str, Any]) -> int:
+    """Give the HTTP status with which a Pod is answered; the form of any answer is checked."""
+    try:
+        for verb in ("mutate", "validate"):
+            respond(served, document, verb)
+    except WireError as error:
+        return error.status
+    return 200
+
+
+@settings(max_examples=2_000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(document=pods())
+def test_two_thousand_pods_come_out_as_kubernetes_takes_them(directory: Path, document: dict[str, Any]) -> None:
+    for served in ushers(directory):
+        check(served, document)
+
+
+def test_a_second_call_finds_nothing_to_do_after_the_api_servers_own_changes(directory: Path) -> None:
+    draw = random.Random(SECOND_CALLS)
+
+    for number in range(SECOND_CALLS):
+        served, sent = ushers(directory)[number % 2], stored(random_pod(draw))
+        response = respond(served, sent, "mutate")
+        if "patch" not in response:
+            continue
+        patched = jsonpatch.apply_patch(sent, json.loads(base64.b64decode(response["patch"])))
+        again = respond(served, with_runtime_class(stored(patched)), "mutate")
+        assert again["allowed"]
+        assert "patch" not in again, (number, sent, base64.b64decode(again["patch"]))
+
+
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(document=spoiled_pods())
+def test_spoiled_pods_are_bad_requests_at_worst(directory: Path, document: dict[str, Any]) -> None:
+    for served in ushers(directory):
+        assert status_of(served, document) in (200, 400)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seven_thousand_pods_of_a_seed_come_out_as_kubernetes_takes_them(directory: Path, seed: int) -> None:
+    draw = random.Random(seed)
+
+    for number in range(PODS_PER_SEED):
+        document = random_pod(draw)
+        try:
+            check(ushers(directory)[number % 2], document)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, pod {number}: {error}: {json.dumps(document)}") from error
+
+
+def test_requests_of_zero_gpus_get_limits_where_the_pod_asks_for_gpus(directory: Path) -> None:
+    idle = container(requests={"nvidia.com/gpu": "0"}, name="idle")
+    document = pod(gpus(1), idle)
+
+    response = respond(ushers(directory)[0], document, "mutate")
+
+    assert problems(jsonpatch.apply_patch(document, json.loads(base64.b64decode(response["patch"])))) == []
+
+
+def test_affinity_on_products_with_long_names_has_label_values_only(directory: Path) -> None:
+    document = pod(annotations={"products": "RTX-PRO-6000"})
+
+    response = respond(ushers(directory)[0], document, "mutate")
+
+    assert problems(jsonpatch.apply_patch(document, json.loads(base64.b64decode(response["patch"])))) == []
