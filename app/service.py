@@ -21,12 +21,13 @@ from app.cluster.policies import PolicyBook
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
+from app.knowledge.tables import Knowledge
 from app.metrics import Metrics
 from app.nodes import Node
 from app.pods import PREFIX, Pod
 from app.policy.demand import Demand
 from app.policy.load import PolicySet
-from app.policy.match import Ruling, rule_on
+from app.policy.match import Claims, Ruling, rule_on
 from app.settings import Settings
 
 RULINGS_KEPT = 1024
@@ -90,7 +91,8 @@ class Usher:
 
     def setting(self) -> Setting:
         """Policies, fleet and facts for a review."""
-        return Setting(self.policies, self.state.fleet(), self.state.knowledge, claimed=self.state.claimed)
+        state = self.state
+        return Setting(self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rule)
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Labels of a namespace."""
@@ -99,12 +101,22 @@ class Usher:
     def ruling(self, pod: Pod) -> Ruling:
         """Rule on a Pod; pods of one template share a ruling."""
         labels = self.state.namespace_labels(pod.namespace)
-        key = (self.policies.hash, tuple(sorted(labels.items())), _template(pod))
+        return self._rule(pod, labels, self.policies, self.state.knowledge)
+
+    def _rule(
+        self,
+        pod: Pod,
+        labels: Mapping[str, str],
+        policies: PolicySet,
+        knowledge: Knowledge,
+        claims: Claims = (),
+    ) -> Ruling:
+        key = (policies.hash, tuple(sorted(labels.items())), claims, _template(pod))
         found = self._rulings.get(key)
         if found is None:
             if len(self._rulings) >= RULINGS_KEPT:
                 del self._rulings[next(iter(self._rulings))]
-            found = self._rulings[key] = rule_on(pod, labels, self.policies, self.state.knowledge)
+            found = self._rulings[key] = rule_on(pod, labels, policies, knowledge, claims)
         return found
 
     def appraise(self, demand: Demand) -> Appraisal:

@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.pods import DECISION, PREFIX, Pod, read_pod
 from app.policy.demand import Demand
 from app.policy.load import PolicySet
-from app.policy.match import rule_on
+from app.policy.match import Claims, Ruling, rule_on
 from app.policy.merge import AdmissionRules
 from app.reasons import Code, Reason, reason
 
@@ -33,7 +33,7 @@ class Setting:
     """Where a review happens: the policies in force, the fleet as known now, the fact tables.
 
     `form`, `settled`: what the object is, and which of its ephemeral containers were there before (see Case).
-    `claimed`: says which GPUs a spec in a namespace claims through DRA.
+    `claimed`: says which GPUs a spec in a namespace claims through DRA. `rule`: rules on a pod.
     """
 
     policies: PolicySet
@@ -42,6 +42,7 @@ class Setting:
     form: Form = Form.Pod
     settled: frozenset[str] = frozenset()
     claimed: Callable[[Mapping[str, Any], str], Claimed] = lambda _spec, _namespace: NOTHING_CLAIMED
+    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, Claims], Ruling] = rule_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
         return _ruled(case, warnings=_limited(lenient), reasons=reasons)
     kept = [change for mutator, change in done if case.form is not Form.Template or _of_template(mutator, change)]
     warned = _changes_at(case, case.ruling.warned, case.ruling.demand.warned, [])
-    audited = _changes_at(case, case.ruling.audited, None, warned)
+    more = case.ruling.audited != case.ruling.warned
+    audited = _changes_at(case, case.ruling.audited, None, warned) if more else []
     record = (
         *(change.record for change in kept),
         *(f"not done, policy only warns: {change.record}" for change in warned),
@@ -143,7 +145,7 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     if exempt(pod.namespace, labels, setting.knowledge):
         return None
     claimed = setting.claimed(document.get("spec") or {}, pod.namespace) if pod.claims else NOTHING_CLAIMED
-    ruling = rule_on(pod, labels, setting.policies, setting.knowledge, claimed.classes)
+    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
     return Case(
         document=document,
         pod=pod,

@@ -49,6 +49,7 @@ class CUDATables:
     first_in: Mapping[Version, Version]
     capabilities: frozenset[Version]
 
+    @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
     def toolkit(self, cuda: Version) -> Toolkit:
         """Say what a CUDA version needs; an unknown one needs the driver of the next known one above it."""
         return Toolkit(

@@ -44,16 +44,20 @@ class Ruling:
     origins: tuple[tuple[str, str], ...]
 
 
+Claims = tuple[tuple[str, int | None], ...]
+"""(DeviceClass, devices; None is all of a node)."""
+
+
 def rule_on(
     pod: Pod,
     namespace_labels: Mapping[str, str],
     policy_set: PolicySet,
     knowledge: Knowledge,
-    claims: tuple[tuple[str, int | None], ...] = (),
+    claims: Claims = (),
 ) -> Ruling:
     """Match, merge (INTERFACES §4) and compile for one pod; nothing widens what another narrowed.
 
-    `claims`: the GPUs that it claims through DRA, as (DeviceClass, devices).
+    `claims`: the GPUs that it claims through DRA.
     """
     annotated = read_annotations(pod.annotations, knowledge.products)
     matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
