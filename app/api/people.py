@@ -16,6 +16,7 @@ from app.api.bodies import ADMISSION_LIMIT, Bodies
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
+from app.explain.dra import equivalent
 from app.explain.pod import explain
 from app.pods import member, read_pod
 
@@ -63,10 +64,19 @@ def explain_pod(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]
 
     Raises MalformedPod, QuantityError.
     """
-    verdict = mutate(document, _namespace(document), _labels(document, backend), backend.setting())
+    setting, labels = backend.setting(), _labels(document, backend)
+    verdict = mutate(document, _namespace(document), labels, setting)
     admitted = apply(document, verdict.operations)
-    found = explain(backend.ruling(read_pod(admitted)), backend.nodes.values(), backend.recount)
-    return {**found, "unsourced": _unsourced(backend), "admission": _said(verdict)}
+    pod = read_pod(admitted)
+    claimed = setting.claimed(admitted.get("spec") or {}, pod.namespace)
+    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
+    return {
+        **explain(ruling, backend.nodes.values(), backend.recount),
+        "claims": {name: "all" if count is None else count for name, count in claimed.classes},
+        "dra": equivalent(ruling.demand, setting.knowledge) if ruling.demand.resources else None,
+        "unsourced": _unsourced(backend),
+        "admission": _said(verdict),
+    }
 
 
 def _unsourced(backend: Backend) -> list[str]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.admission.fleet import Fleet, Kin, kin_of
+from app.admission.fleet import Fleet
 from app.claims import Claimed, claimed_classes, read_claim, read_claim_template
+from app.cluster.census import Census
 from app.cluster.claimindex import ClaimIndex
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
@@ -41,15 +42,13 @@ class State:
         self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
-        self.free: dict[str, int] = {}
-        self._provisioned: dict[str, int] = {}
+        self._census = Census(knowledge)
         self.generation = 0
         self._changes: list[str] = []
         self._first_change = 0
         self._classes: dict[NodeClass, NodeClass] = {}
         self._holdings: dict[str, Holding] = {}
         self._by_node: dict[str, dict[str, Holding]] = {}
-        self._kin: dict[Kin, int] = {}
         self._fleet: Fleet | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -70,8 +69,7 @@ class State:
         self._read.pop(name, None)
         known = self.nodes.pop(name, None)
         if known is not None:
-            self._recount_kin(known, None)
-            self._add_free(known, -1)
+            self._census.replace(known, None)
             self._note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
@@ -217,32 +215,11 @@ class State:
 
     def fleet(self) -> Fleet:
         """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
-        if self._fleet is None:
-            self._fleet = Fleet(tuple(self._kin), self.runtime_classes, tuple(sorted(self._provisioned)), self.free)
+        if self._fleet is None or self._census.changed:
+            self._census.changed = False
+            census = self._census
+            self._fleet = Fleet(census.kin(), self.runtime_classes, census.provisioners(), census.free)
         return self._fleet
-
-    def _recount_kin(self, before: Node | None, after: Node | None) -> None:
-        """Count a node under the kind it is now; the sum is made anew only where a kind comes or goes."""
-        left, joined = self._kin_of(before), self._kin_of(after)
-        if left != joined:
-            self._count(self._kin, [left] if left else [], [joined] if joined else [])
-        spoken = self.knowledge.clouds.spoken
-        self._count(self._provisioned, spoken(before.labels) if before else (), spoken(after.labels) if after else ())
-
-    def _kin_of(self, node: Node | None) -> Kin | None:
-        return kin_of(node, self.knowledge) if node is not None else None
-
-    def _count(self, counts: dict[Any, int], left: Iterable[Any], joined: Iterable[Any]) -> None:
-        """Move one node from what it was to what it is, and note where the first comes or the last goes."""
-        for each in joined:
-            if each not in counts:
-                self._fleet = None
-            counts[each] = counts.get(each, 0) + 1
-        for each in left:
-            counts[each] -= 1
-            if not counts[each]:
-                del counts[each]
-                self._fleet = None
 
     def _free(self, node: Node) -> Free:
         used: dict[str, int] = {}
@@ -270,17 +247,9 @@ class State:
 
     def _set(self, node: Node) -> None:
         known = self.nodes.get(node.name)
-        if known is None or _seen_by_admission(known) != _seen_by_admission(node):
-            self._recount_kin(known, node)
-        if known is not None:
-            self._add_free(known, -1)
-        self._add_free(node, 1)
+        self._census.replace(known, node)
         self.nodes[node.name] = node
         self._note(node.name)
-
-    def _add_free(self, node: Node, sign: int) -> None:
-        for resource, units in node.free.units.items():
-            self.free[resource] = self.free.get(resource, 0) + sign * units
 
     def _note(self, name: str) -> None:
         self.generation += 1
@@ -296,8 +265,3 @@ def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
     del groups[group][key]
     if not groups[group]:
         del groups[group]
-
-
-def _seen_by_admission(node: Node) -> tuple[Any, ...]:
-    """Give what a kin rests on; comparing costs three looks at identity where only what pods hold has changed."""
-    return (node.node_class, node.labels, node.taints)

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from app.errors import BadInput
@@ -50,7 +51,10 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> Anno
     warnings: list[str] = []
     for key, value in sorted(ours.items()):
         if key not in _READERS:
-            warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored")
+            guessing = len(warnings) < GUESSES and len(key) <= LONGEST_GUESSED
+            meant = get_close_matches(key, _READERS, n=1) if guessing else []
+            hint = f", did you mean {meant[0]}?" if meant else ""
+            warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored{hint}")
             continue
         try:
             read.update(_READERS[key](value, products))
@@ -76,6 +80,8 @@ def read_products(
     return allow or None, deny
 
 
+GUESSES, LONGEST_GUESSED = 3, 40
+"""Unknown keys, and their characters, for which a name is guessed: nobody reads more, and a pod can hold thousands."""
 MOST_PRODUCTS = 32
 """Items; the product table has 34 families, and no pod lists them all."""
 
