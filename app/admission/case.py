@@ -24,10 +24,14 @@ class Form(Enum):
 
     Pod = "Pod"
     Template = "PodTemplate"
+    DaemonSet = "PodTemplate of a DaemonSet"
     Ephemeral = "EphemeralContainers"
 
 
 NOTHING_CLAIMED = Claimed()
+
+
+TEMPLATES = frozenset({Form.Template, Form.DaemonSet})
 
 
 @dataclass(frozen=True, slots=True)

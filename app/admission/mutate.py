@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from app.admission.affinity import MOST_TERMS, prefer, require
-from app.admission.case import Case, Change, Form
+from app.admission.case import TEMPLATES, Case, Change, Form
 from app.admission.cpu_guard import keep_off_gpu_nodes
 from app.admission.devices import guard_devices, hide_devices
 from app.admission.patch import Operation, append, apply, put
@@ -53,7 +53,7 @@ def _copy(case: Case, container: Container, resource: str, source: str, target: 
 def set_runtime_class(case: Case) -> Iterator[Change]:
     """Set runtimeClassName where the pod names none and the class exists; a missing one rejects the pod (F5, F6)."""
     name, said = case.rules.runtime_class_name, case.pod.runtime_class_name
-    if said and case.form is Form.Template and said not in (case.fleet.runtime_classes or (said,)):
+    if said and case.form in TEMPLATES and said not in (case.fleet.runtime_classes or (said,)):
         missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {said[:24]} does not exist").message
         yield Change((), missing, f"{missing}: no pod of this template would be created")
     if name is None or name == said or not _suits_family(case, name):
@@ -118,6 +118,11 @@ def add_tolerations(case: Case) -> Iterator[Change]:
         operations.append(append(apply(case.document, operations), ("spec", "tolerations"), toleration))
     if operations:
         keys = ", ".join(dict.fromkeys(each["key"] for each in wanted))
+        if case.form is Form.DaemonSet:
+            untold = f"the template does not tolerate {keys}"
+            yield Change(
+                (), untold, f"{untold}: its pods stay off tainted nodes, the controller judges by the template"
+            )
         yield Change(tuple(operations), f"toleration added for {keys}")
 
 

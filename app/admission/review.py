@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import NOTHING_CLAIMED, WARNING_LIMIT, Case, Change, Form, one_line
+from app.admission.case import NOTHING_CLAIMED, TEMPLATES, WARNING_LIMIT, Case, Change, Form, one_line
 from app.admission.fleet import Fleet
 from app.admission.mutate import AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.patch import Operation
@@ -81,7 +81,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     reasons, lenient = _judge(case)
     if reasons:
         return _ruled(case, warnings=_limited(lenient), reasons=reasons)
-    kept = [change for mutator, change in done if case.form is not Form.Template or _of_template(mutator, change)]
+    kept = [change for mutator, change in done if case.form not in TEMPLATES or _of_template(mutator, change)]
     warned = _changes_at(case, case.ruling.warned, case.ruling.demand.warned, [])
     more = case.ruling.audited != case.ruling.warned
     audited = _changes_at(case, case.ruling.audited, None, warned) if more else []
@@ -102,7 +102,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
             warnings.append(
                 f"{DECISION} did not fit the pod and was {'removed' if written[0].op == 'remove' else 'rewritten'}"
             )
-    elif case.form is Form.Template and DECISION in case.pod.annotations:
+    elif case.form in TEMPLATES and DECISION in case.pod.annotations:
         warnings.append(reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message)
     if not (_ours_to_complete(case) or operations or warnings or record):
         return UNCONCERNED
@@ -117,7 +117,7 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
     case = _open(document, namespace, labels, setting)
     if case is None:
         return UNCONCERNED
-    if case.form is Form.Template:
+    if case.form in TEMPLATES:
         case, _ = _enforce(case, lambda changed: _open(changed, namespace, labels, setting))
     reasons, lenient = _judge(case)
     if not (_ours_to_complete(case) or reasons or lenient):

@@ -56,16 +56,19 @@ def subject_of(request: Mapping[str, Any]) -> Subject | None:
         return Subject(made, Form.Ephemeral, settled=_ephemeral_names(before or {}))
     if found in WORKLOADS and kind[1] == "":
         path, operations = WORKLOADS[found]
-        return _template(made, before, path) if kind[0] in operations else None
+        form = Form.DaemonSet if found[1] == "daemonsets" else Form.Template
+        return _template(made, before, path, form) if kind[0] in operations else None
     return None
 
 
-def _template(made: Mapping[str, Any], before: Mapping[str, Any] | None, path: tuple[str, ...]) -> Subject | None:
+def _template(
+    made: Mapping[str, Any], before: Mapping[str, Any] | None, path: tuple[str, ...], form: Form
+) -> Subject | None:
     template = _at(made, path)
     leaving = (member(made, "metadata", dict, "") or {}).get("deletionTimestamp") is not None
     if template is None or leaving or (before is not None and _at(before, path) == template):
         return None
-    return Subject(template, Form.Template, path)
+    return Subject(template, form, path)
 
 
 def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:

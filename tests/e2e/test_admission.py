@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.cluster.files import shipped_policies
-from app.nodes import PRODUCT
+from app.nodes import PRODUCT, SHARING
 from app.pods import DECISION
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
@@ -220,7 +220,8 @@ def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPla
         f"main: {GPU} limits set to 1 as in requests",
         "runtimeClassName set to nvidia",
         f"toleration added for {GPU}",
-        f"required node affinity added on {PRODUCT}",
+        f"required node affinity added on {PRODUCT}, {SHARING}",
+        f"preferred node affinity added on {PRODUCT}",
     ]
 
 
