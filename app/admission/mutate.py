@@ -11,7 +11,7 @@ from app.admission.patch import Operation, append, apply, put
 from app.admission.provisions import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
 from app.admission.sizing import fall_back, right_size
 from app.admission.terms import NEED_WEIGHT, Term, terms_of
-from app.admission.tolerations import wanted_tolerations
+from app.admission.tolerations import seen_taints, wanted_tolerations
 from app.pods import Container, member
 from app.reasons import Code, reason
 
@@ -118,11 +118,9 @@ def add_tolerations(case: Case) -> Iterator[Change]:
         operations.append(append(apply(case.document, operations), ("spec", "tolerations"), toleration))
     if operations:
         keys = ", ".join(dict.fromkeys(each["key"] for each in wanted))
-        if case.form is Form.DaemonSet:
-            untold = f"the template does not tolerate {keys}"
-            yield Change(
-                (), untold, f"{untold}: its pods stay off tainted nodes, the controller judges by the template"
-            )
+        if case.form is Form.DaemonSet and any(taint[0] in keys for taint in seen_taints(case)):
+            missing = f"the template does not tolerate {keys}"  # by which the controller decides, before any pod
+            yield Change((), missing, f"{missing}: its pods stay off tainted nodes")
         yield Change(tuple(operations), f"toleration added for {keys}")
 
 

@@ -18,7 +18,7 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
     if not case.rules.tolerate:
         return []
     present = _present(case.document)
-    seen = _seen_taints(case)
+    seen = seen_taints(case)
     own = {*case.gpu_resources(), *(family.whole for family in case.families())}
     wanted: list[Toleration] = []
     for key in _allowed_keys(case):
@@ -35,7 +35,7 @@ def _allowed_keys(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*keys, *case.gpu_resources(), *case.rules.toleration_keys)))
 
 
-def _seen_taints(case: Case) -> set[Taint]:
+def seen_taints(case: Case) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or with other pods gone."""
     if not case.rules.from_node_taints:
         return set()

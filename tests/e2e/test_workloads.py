@@ -121,7 +121,7 @@ def remove(plane: ControlPlane, kind: str, where: str, name: str = "w") -> None:
 
 
 def denied(plane: ControlPlane, kind: str, where: str) -> None:
-    """Make a workload where nobody looks, and let it make its pods where we do: a policy that came later does the same."""
+    """Make a workload where nobody looks, and its pods where we do, as after a policy that came later."""
     label = f"{PREFIX}ignore"
     plane.kubectl("label", "namespace", where, f"{label}=true")
     eventually("the API server exempts it", lambda: plane.kubectl.create(idle(kind, where)).code == 0)
@@ -168,7 +168,7 @@ def test_deployment_whose_pods_are_denied_says_so_in_its_condition(plane: Contro
 def test_daemonset_makes_no_pod_for_a_tainted_node_that_its_template_does_not_tolerate(
     plane: ControlPlane, where: str
 ) -> None:
-    """F18, a limit: the controller judges taints by the template, where only amounts are repaired; the person is told."""
+    """F18, a limit: the controller judges taints by the template, where only amounts are repaired; one is told."""
 
     def status() -> Object:
         found: Object = plane.api.get(f"/apis/apps/v1/namespaces/{where}/daemonsets/w")["status"]
