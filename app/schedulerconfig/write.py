@@ -119,9 +119,9 @@ def _profile(plan: Plan) -> list[str]:
         ]
     else:
         why = [
-            "  # 0 is the scheduler's own sampling (of 1,000 nodes it looks at 420, of 5,000 at 500). Products are",
-            "  # node affinity as well, looked at before the sample is taken; another need (driver, memory) that very",
-            "  # few nodes meet may miss the sample, and the pod is tried again later. Where that hurts, write 100.",
+            "  # 0 is the scheduler's own sampling (of 1,000 nodes it looks at 420, of 5,000 at 500). What labels say",
+            "  # is node affinity as well, looked at before the sample is taken. What none says (a full memory budget,",
+            "  # a minor driver version) may miss the sample; the pod is tried again. Where that hurts, write 100.",
         ]
     own = plan.target == "second"
     name = f"{OWN_NAME} # pods name it; our webhook does so by policy" if own else "default-scheduler"

@@ -3,9 +3,10 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from tests.builders import gpus, node_document, pod
+from tests.builders import gpus, knowledge, node_document, pod
 
 MAKES = (
     ("NVIDIA-H100-80GB-HBM3", "570.124.06", 8),
@@ -29,7 +30,17 @@ def node_name(index: int) -> str:
 def node(index: int) -> dict[str, Any]:
     """Make the Node object of a position."""
     product, driver, amount = MAKES[index % len(MAKES)]
-    return node_document(node_name(index), product, driver, {"nvidia.com/gpu": amount}, PADDING)
+    return node_document(node_name(index), product, driver, {"nvidia.com/gpu": amount}, labels_of(product))
+
+
+@cache
+def labels_of(product: str) -> dict[str, str]:
+    """Give what GPU Feature Discovery says of a product, and labels of others."""
+    row = knowledge().products.find(product)
+    assert row is not None
+    major, minor, *_ = *row.compute_capability, 0
+    compute = {"nvidia.com/gpu.compute.major": str(major), "nvidia.com/gpu.compute.minor": str(minor)}
+    return {**PADDING, "nvidia.com/gpu.memory": str(row.memory_mib), **compute}
 
 
 def nodes(count: int) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.bench.fleet import labels_of
 from tests.bench.load import add_fleet, spread
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import node_object, pod_path
@@ -25,14 +26,19 @@ NODES = 997
 RARE = [f"zz-rare-{index}" for index in range(3)]
 """The only nodes that fit, last in every order."""
 WHERE = "sampled"
-WISH = {"products": "GH200"}
+WISHES = {
+    "product": {"products": "B200"},
+    "memory": {"gpu-memory": "180GB"},
+    "capability": {"compute-capability": "10.0"},
+}
 
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
     """A thousand nodes, three of them right; the scheduler samples as it does by default."""
     add_fleet(plane.api, NODES)
-    rare = (node_object(name, "NVIDIA-GH200-480GB", "580.95.05", {"nvidia.com/gpu": 1}) for name in RARE)
+    told = {"labels": labels_of("NVIDIA-B200")}
+    rare = (node_object(name, "NVIDIA-B200", "580.95.05", {"nvidia.com/gpu": 1}, **told) for name in RARE)
     spread(plane.api, lambda own, document: own.create("/api/v1/nodes", document), rare)
     with serving(plane) as running:
         start_scheduler(plane, running)
@@ -40,15 +46,19 @@ def service(plane: ControlPlane) -> Iterator[Service]:
         yield running
 
 
-def test_pod_finds_its_place_outside_the_sample_at_the_first_try(plane: ControlPlane, service: Service) -> None:
+@pytest.mark.parametrize("need", WISHES)
+def test_pod_finds_its_place_outside_the_sample_at_the_first_try(
+    plane: ControlPlane, service: Service, need: str
+) -> None:
     """F10: hard needs are looked at before the sample is taken, so that we are shown the right nodes only."""
     install_webhooks(plane, service)
-    pods = [gpu_pod(f"seen-{index}", WHERE, annotations=WISH) for index in range(len(RARE))]
+    before = service.metric("gpu_usher_refusals_total", verb="filter")
+    pods = [gpu_pod(f"{need}-{index}", WHERE, annotations=WISHES[need]) for index in range(len(RARE))]
     for pod in pods:
         create_pod(plane, pod)
 
     assert {node_of(plane, pod) for pod in pods} == set(RARE)
-    assert service.metric("gpu_usher_refusals_total", verb="filter") == 0
+    assert service.metric("gpu_usher_refusals_total", verb="filter") == before
     for pod in pods:
         plane.api.delete(pod_path(pod))
 
@@ -56,7 +66,7 @@ def test_pod_finds_its_place_outside_the_sample_at_the_first_try(plane: ControlP
 def test_without_the_affinity_we_are_shown_hundreds_of_wrong_nodes(plane: ControlPlane, service: Service) -> None:
     """Why F10: of 1,000 nodes 420 are shown, none of which need fit (CONTROL_PLANE §5, the first trap)."""
     remove_webhooks(plane)
-    create_pod(plane, gpu_pod("unseen", WHERE, annotations=WISH))
+    create_pod(plane, gpu_pod("unseen", WHERE, annotations=WISHES["product"]))
 
     eventually("a sample is refused", lambda: service.metric("gpu_usher_refusals_total", verb="filter") >= 400)
     assert service.metric("gpu_usher_refusals_total", verb="filter", reason="ProductNotAllowed") >= 400
