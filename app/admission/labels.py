@@ -2,6 +2,7 @@
 """Which product labels mean nodes that a demand may run on: what a product's name tells, by table and by suffix."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from app.admission.fleet import Kin
 from app.knowledge.clouds import Dialect
@@ -41,7 +42,7 @@ def closed(demand: Demand) -> bool:
 
 def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
     """Tell whether a GFD product label alone, with its suffixes, says that no node with it will ever do."""
-    node_class = _class_of(demand, label, knowledge)
+    node_class = _class_of(label, knowledge)
     if any(refuses(demand, node_class) for refuses in (*BY_PRODUCT, mig_profile_offered)):
         return True
     return demand.sharing is SharingWish.Exclusive and sharing_allowed(demand, node_class) is not None
@@ -49,14 +50,14 @@ def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
 
 def refused_by_value(demand: Demand, dialect: Dialect, value: str, knowledge: Knowledge) -> bool:
     """Tell whether a cloud's word for a product means only products that no need lets through."""
-    classes = [_class_of(demand, label, knowledge) for label in dialect.values.get(value, ())]
+    classes = [_class_of(label, knowledge) for label in dialect.values.get(value, ())]
     return bool(classes) and all(any(refuses(demand, each) for refuses in BY_PRODUCT) for each in classes)
 
 
-def _class_of(demand: Demand, label: str, knowledge: Knowledge) -> NodeClass:
+@lru_cache(maxsize=1024)
+def _class_of(label: str, knowledge: Knowledge) -> NodeClass:
     """Make the class of a node of which only the product label is known."""
-    offered = tuple((resource, amount) for resource, amount in demand.resources)
-    return read_class({PRODUCT: label}, offered, knowledge)
+    return read_class({PRODUCT: label}, (), knowledge)
 
 
 def labels_accepted(demand: Demand, serving: Iterable[Kin], knowledge: Knowledge) -> list[str]:

@@ -44,12 +44,13 @@ Words = Mapping[str, tuple[Expression, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a need is written from: the demand, the fleet, and the kinds of nodes in it that fit."""
+    """What a need is written from: the demand, the fleet, the kinds of nodes in it that fit, the dialects of clouds."""
 
     demand: Demand
     fleet: Fleet
     serving: tuple[Kin, ...]
     knowledge: Knowledge
+    clouds: tuple[Dialect, ...]
 
 
 def product(asked: Asked) -> Words:
@@ -62,7 +63,7 @@ def product(asked: Asked) -> Words:
         else labels_refused(demand, asked.fleet.kin, asked.serving, facts)
     )
     words[GFD] = words[OLD_GFD] = _listed(demand, PRODUCT, by_gfd)
-    for dialect in facts.clouds.dialects:
+    for dialect in asked.clouds:
         values = (values_accepted if closed(demand) else values_refused)(demand, dialect, asked.serving, facts)
         words[dialect.name] = _listed(demand, dialect.key, values)
     return words
@@ -82,8 +83,7 @@ def memory(asked: Asked) -> Words:
     if not wish or any(profile_of(resource) for resource, _ in asked.demand.resources):
         return {}
     least = floor(MEMORY_TOLERANCE * wish)
-    clouds = asked.knowledge.clouds.dialects
-    by_cloud = {each.name: _at_least(each.memory_key, least) for each in clouds if each.memory_key}
+    by_cloud = {each.name: _at_least(each.memory_key, least) for each in asked.clouds if each.memory_key}
     return {GFD: _at_least(MEMORY, least), OLD_GFD: _at_least(MEMORY, least), **by_cloud}
 
 
@@ -137,10 +137,10 @@ def sharing(asked: Asked) -> Words:
         return {}
     if wish is SharingWish.Shared:
         shared = ({"key": SHARING, "operator": "In", "values": ["mps", "time-slicing"]},)
-        by_cloud = {each.name: _shared(each, "Exists") for each in asked.knowledge.clouds.dialects}
+        by_cloud = {each.name: _shared(each, "Exists") for each in asked.clouds}
     else:
         shared = ({"key": SHARING, "operator": "NotIn", "values": ["mps", "time-slicing"]},)
-        by_cloud = {each.name: _shared(each, "DoesNotExist") for each in asked.knowledge.clouds.dialects}
+        by_cloud = {each.name: _shared(each, "DoesNotExist") for each in asked.clouds}
     return {GFD: shared, OLD_GFD: shared, **{name: words for name, words in by_cloud.items() if words}}
 
 

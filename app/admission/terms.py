@@ -41,9 +41,11 @@ class Terms:
 def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
     """Write a demand as affinity. `keys`: the dialects to use; None: GFD, and those that the fleet's nodes speak."""
     known = replace(demand, refuse_unknown=False)  # what a label does not tell is the node's to tell
-    asked = Asked(known, fleet, serving(demand, fleet), knowledge)
+    names = _dialects(fleet, keys)
+    clouds = tuple(each for each in knowledge.clouds.dialects if each.name in names)
+    asked = Asked(known, fleet, serving(demand, fleet), knowledge, clouds)
     needs = [words for need in NEEDS if any((words := need(asked)).values())]
-    dialects = _dialects(asked, needs, keys)
+    dialects = (*names, *_old_names(asked, needs, names))
     hard = _harmless(asked, needs, dialects)
     soft = [words for words in needs if words not in hard]
     preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[:1])]
@@ -51,13 +53,17 @@ def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowled
     return Terms(tuple(_terms(asked, hard, dialects)), tuple(preferred), bool(soft))
 
 
-def _dialects(asked: Asked, needs: Sequence[Words], keys: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Order the dialects: the provisioner's first. Old driver names come last, where nodes have no others."""
-    spoken = [name for name in asked.fleet.provisioners if keys is None or name in keys]
-    others = [name for name in (keys or (GFD,)) if name not in spoken]
+def _dialects(fleet: Fleet, keys: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Order the dialects: the provisioner's first."""
+    spoken = [name for name in fleet.provisioners if keys is None or name in keys]
+    return (*spoken, *(name for name in (keys or (GFD,)) if name not in spoken))
+
+
+def _old_names(asked: Asked, needs: Sequence[Words], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Add GFD's deprecated names, last, where nodes that fit have no others, and they make a difference."""
     old = any(kin.label(OLD_DRIVER_MAJOR) and not kin.label(DRIVER_MAJOR) for kin in asked.serving)
     of_drivers = any(words.get(GFD) != words.get(OLD_GFD) for words in needs)
-    return (*spoken, *others, *((OLD_GFD,) if GFD in others and old and of_drivers else ()))
+    return (OLD_GFD,) if GFD in names and old and of_drivers else ()
 
 
 def _harmless(asked: Asked, needs: list[Words], dialects: tuple[str, ...]) -> list[Words]:
