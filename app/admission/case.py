@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from app.admission.fleet import Fleet
@@ -34,7 +35,7 @@ NOTHING_CLAIMED = Claimed()
 TEMPLATES = frozenset({Form.Template, Form.DaemonSet})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """Everything a mutator or validator may look at. `document` is the Pod as it stands after earlier mutators.
 
@@ -57,8 +58,9 @@ class Case:
     settled: frozenset[str] = frozenset()
     claimed: Claimed = NOTHING_CLAIMED
 
+    @cached_property
     def gpu_resources(self) -> tuple[str, ...]:
-        """List the GPU resources of which some container names an amount that is not zero."""
+        """The GPU resources of which some container names an amount that is not zero."""
         return tuple(
             name
             for name in self.pod.resources()
@@ -86,11 +88,11 @@ class Case:
 
     def units(self, container: Container) -> int:
         """Count the GPUs (slices, shares) that a container asks for."""
-        return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources())
+        return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources)
 
     def families(self) -> tuple[Family, ...]:
         """List the families of what the pod asks for, by resource or by claim."""
-        asked = map(self.knowledge.families.of, self.gpu_resources())
+        asked = map(self.knowledge.families.of, self.gpu_resources)
         return tuple(dict.fromkeys((*filter(None, asked), *self.claimed.families)))
 
     def gpu_containers(self) -> Iterator[Container]:

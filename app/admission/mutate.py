@@ -2,6 +2,7 @@
 """Mutators: what is repaired in, or added to, a GPU pod. The tuple at the foot is the product."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from app.admission.affinity import MOST_TERMS, prefer, require
 from app.admission.case import TEMPLATES, Case, Change, Form
@@ -23,31 +24,32 @@ def repair_resources(case: Case) -> Iterator[Change]:
 
     The API server refuses both for extended resources (facts: k8s rules limit-required, equal).
     """
+    document: Any = case.document
     for container in case.pod.containers:
-        for resource in case.gpu_resources():
+        for resource in case.gpu_resources:
             said = resource in container.requests or resource in container.limits
-            change = _repair(case, container, resource) if said else None
+            change = _repair(case, document, container, resource) if said else None
             if change is not None:
-                case = case.after(change.operations)
+                document = apply(document, change.operations)
                 yield change
 
 
-def _repair(case: Case, container: Container, resource: str) -> Change | None:
+def _repair(case: Case, document: Any, container: Container, resource: str) -> Change | None:
     if resource not in container.limits:
         copied = case.rules.requests_only == "CopyToLimits"
-        return _copy(case, container, resource, "requests", "limits") if copied else None
+        return _copy(document, container, resource, "requests", "limits") if copied else None
     differs = resource in container.requests and container.limits[resource] != container.requests[resource]
     if differs and case.rules.mismatch == "UseLimits":
-        return _copy(case, container, resource, "limits", "requests")
+        return _copy(document, container, resource, "limits", "requests")
     return None
 
 
-def _copy(case: Case, container: Container, resource: str, source: str, target: str) -> Change:
-    raw = case.document["spec"][container.list_name][container.index]["resources"][source][resource]
+def _copy(document: Any, container: Container, resource: str, source: str, target: str) -> Change:
+    raw = document["spec"][container.list_name][container.index]["resources"][source][resource]
     path = ("spec", container.list_name, str(container.index), "resources", target, resource)
     done = f"{resource} {target} set to {raw} as in {source}"
     why = "the API server refuses requests without limits" if target == "limits" else "requests must equal limits"
-    return Change((put(case.document, path, raw),), f"{container.name}: {done}", f"{container.name}: {done}: {why}")
+    return Change((put(document, path, raw),), f"{container.name}: {done}", f"{container.name}: {done}: {why}")
 
 
 def set_runtime_class(case: Case) -> Iterator[Change]:

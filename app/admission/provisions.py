@@ -16,6 +16,7 @@ CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 
 def provide_cpu_and_memory(case: Case) -> Iterator[Change]:
     """Request CPU and memory for each GPU asked, where the container, or the pod as a whole, requests none."""
+    document: Any = case.document
     for resource, per_gpu in (("cpu", case.rules.defaults.cpu_per_gpu), ("memory", case.rules.defaults.memory_per_gpu)):
         if per_gpu is None or _of_pod(case, resource):
             continue
@@ -24,8 +25,8 @@ def provide_cpu_and_memory(case: Case) -> Iterator[Change]:
             said = resource in container.requests or resource in container.limits
             if said and (not _overriding(case) or _equal(container, resource, amount)):
                 continue
-            operations = tuple(_request(case, container, resource, amount))
-            case = case.after(operations)
+            operations = tuple(_request(document, container, resource, amount))
+            document = apply(document, operations)
             yield Change(operations, f"{container.name}: {resource} request set to {amount}")
 
 
@@ -43,14 +44,14 @@ def _equal(container: Container, resource: str, amount: str) -> bool:
     return container.requests.get(resource) == parse_quantity(amount)
 
 
-def _request(case: Case, container: Container, resource: str, amount: str) -> Iterator[Operation]:
+def _request(document: Any, container: Container, resource: str, amount: str) -> Iterator[Operation]:
     """Set the request; a limit below it, which the API server would refuse, is raised to it."""
     path = ("spec", container.list_name, str(container.index), "resources")
-    first = put(case.document, (*path, "requests", resource), amount)
+    first = put(document, (*path, "requests", resource), amount)
     yield first
     limit = container.limits.get(resource)
     if limit is not None and limit < parse_quantity(amount):
-        yield put(apply(case.document, [first]), (*path, "limits", resource), amount)
+        yield put(apply(document, [first]), (*path, "limits", resource), amount)
 
 
 def provide_shared_memory(case: Case) -> Iterator[Change]:

@@ -82,9 +82,10 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     if reasons:
         return _ruled(case, warnings=_limited(lenient), reasons=reasons)
     kept = [change for mutator, change in done if case.form not in TEMPLATES or _of_template(mutator, change)]
-    warned = _changes_at(case, case.ruling.warned, case.ruling.demand.warned, [])
+    known = [change for _, change in done]
+    warned = _changes_at(case, case.ruling.warned, case.ruling.demand.warned, known)
     more = case.ruling.audited != case.ruling.warned
-    audited = _changes_at(case, case.ruling.audited, None, warned) if more else []
+    audited = _changes_at(case, case.ruling.audited, None, [*known, *warned]) if more else []
     record = (
         *(change.record for change in kept),
         *(f"not done, policy only warns: {change.record}" for change in warned),
@@ -192,12 +193,11 @@ def _of_template(mutator: Mutator, change: Change) -> bool:
 
 
 def _changes_at(case: Case, rules: AdmissionRules, demand: Demand | None, known: list[Change]) -> list[Change]:
-    """List what milder rules, and a milder demand, would change besides what is done and known; none is applied."""
+    """List what milder rules, and a milder demand, would change besides what is known; nothing of it is applied."""
     if rules == case.rules and demand is None:
         return []
     milder = replace(case, rules=rules, ruling=replace(case.ruling, demand=demand or case.ruling.demand))
-    enforced = [change.record for mutator in mutators_of(case) for change in mutator(case)]
-    seen = {*enforced, *(change.record for change in known)}
+    seen = {change.record for change in known}
     return [change for mutator in mutators_of(case) for change in mutator(milder) if change.record not in seen]
 
 

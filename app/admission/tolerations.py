@@ -19,7 +19,7 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
         return []
     present = _present(case.document)
     seen = seen_taints(case)
-    own = {*case.gpu_resources(), *(family.whole for family in case.families())}
+    own = {*case.gpu_resources, *(family.whole for family in case.families())}
     wanted: list[Toleration] = []
     for key in _allowed_keys(case):
         taints = {taint for taint in seen if taint[0] == key}
@@ -32,7 +32,7 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
 def _allowed_keys(case: Case) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the asked families, and those of the policies."""
     keys = [key for family in case.families() for key in (family.whole, *family.taint_keys)]
-    return tuple(dict.fromkeys((*keys, *case.gpu_resources(), *case.rules.toleration_keys)))
+    return tuple(dict.fromkeys((*keys, *case.gpu_resources, *case.rules.toleration_keys)))
 
 
 def seen_taints(case: Case) -> set[Taint]:
