@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.case import one_line
+from app.admission.patch import apply
 from app.admission.review import UNCONCERNED, Setting, Verdict, mutate, validate
 from app.api.backend import Backend
 from app.api.policies import is_policy, judge_policy
@@ -84,7 +85,10 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
 def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backend) -> Verdict | None:
     """Judge what a request is about; None for kinds and operations that are let through.
 
-    Raises MalformedPod, QuantityError.
+    The patch is applied here before it leaves: one that does not apply would reject the object even under
+    failurePolicy Ignore (CONTROL_PLANE §3).
+
+    Raises MalformedPod, QuantityError; PatchError, a bug of ours.
     """
     if is_policy(request):
         return Verdict(False, reasons=judge_policy(request, backend)) if verb == "validate" else None
@@ -93,7 +97,9 @@ def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backe
         return None
     setting = replace(backend.setting(), form=subject.form, settled=subject.settled)
     verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
-    return replace(verdict, operations=tuple(map(subject.placed, verdict.operations))) if subject.path else verdict
+    operations = tuple(map(subject.placed, verdict.operations))
+    apply(request["object"], operations)
+    return replace(verdict, operations=operations)
 
 
 def _text(request: Mapping[str, Any], key: str) -> str | None:
