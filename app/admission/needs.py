@@ -38,8 +38,8 @@ NEWEST = 999
 """A minor or patch number above any that a driver branch will have."""
 
 Expression = dict[str, Any]
-Words = Mapping[str, tuple[Expression, ...]]
-"""Expressions by dialect; a dialect that has no word for the need is not there."""
+Words = Mapping[str, tuple[Expression, ...] | None]
+"""Expressions by dialect. One that has no word for the need is not there; None: none of its nodes can meet the need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Asked:
 def product(asked: Asked) -> Words:
     """Say which products will do, by the table and by what suffixes tell: a closed list, or all but those refused."""
     demand, facts = asked.demand, asked.knowledge
-    words: dict[str, tuple[Expression, ...]] = {}
+    words: dict[str, tuple[Expression, ...] | None] = {}
     by_gfd = (
         labels_accepted(demand, asked.serving, facts)
         if closed(demand)
@@ -69,10 +69,10 @@ def product(asked: Asked) -> Words:
     return words
 
 
-def _listed(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...]:
+def _listed(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...] | None:
     """Name the values: In for a closed demand; else NotIn, and where a product is wished for, one must be known."""
     if closed(demand):
-        return ({"key": key, "operator": "In", "values": values},) if values else ()
+        return ({"key": key, "operator": "In", "values": values},) if values else None
     known = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
     return (*known, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
 

@@ -83,14 +83,15 @@ def _admits(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...], kin
 
 
 def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...]) -> Iterator[Term]:
-    """Write one term a dialect. Beside others, each begins with a label that only its own nodes have."""
+    """Write one term a dialect that can meet all needs; beside others, each with a label that only its nodes have."""
     needs = list(needs)
-    if not any(words.get(dialect) for words in needs for dialect in dialects):
+    able = [dialect for dialect in dialects if all(words.get(dialect, ()) is not None for words in needs)]
+    if not any(words.get(dialect) for words in needs for dialect in able):
         return
-    for dialect in dialects:
-        term = tuple(expression for words in needs for expression in words.get(dialect, ()))
+    for dialect in able:
+        term = tuple(expression for words in needs for expression in words.get(dialect) or ())
         anchored = any(each["operator"] not in ("NotIn", "DoesNotExist") for each in term)
-        if not anchored and (len(dialects) > 1 or not term):
+        if not anchored and (len(able) > 1 or not term):
             term = ({"key": _anchor(asked.knowledge, dialect), "operator": "Exists"}, *term)
         yield term
 
@@ -99,8 +100,8 @@ def _anchor(knowledge: Knowledge, dialect: str) -> str:
     return next((each.key for each in knowledge.clouds.dialects if each.name == dialect), PRODUCT)
 
 
-def _fulfils(kin: Kin, term: Iterable[Expression]) -> bool:
-    return all(
+def _fulfils(kin: Kin, term: Iterable[Expression] | None) -> bool:
+    return term is not None and all(
         requirement(each["key"], each["operator"], each.get("values", ())).allows(kin.label(each["key"]))
         for each in term
     )

@@ -129,6 +129,15 @@ def test_provisioner_without_gpu_nodes_is_known_by_its_cpu_nodes() -> None:
     assert "karpenter.k8s.aws/instance-gpu-name In l4" in found[0]
 
 
+def test_dialect_that_has_no_such_product_has_no_term() -> None:
+    """A term without the need would let every node of the dialect in."""
+    found = terms(wishing(products="A10", cuda="12.4"), node(product="NVIDIA-A10", labels=LABELS), L4_BY_GKE)
+
+    assert [[each.split()[0] for each in term] for term in found] == [
+        [f"{GFD}gpu.product", f"{GFD}cuda.driver-version.major"]
+    ]
+
+
 def test_policy_chooses_the_dialects() -> None:
     only = policies(policy("p", "admission: {affinity: {mode: Required, keys: [GKE]}}"))
 

@@ -29,8 +29,8 @@ WISHES = 2
 """Pods per fleet."""
 MOST_TERMS = 16
 """INTERFACES §10, Affinity; a user's own terms may be more."""
-SHARPNESS = 0.6
-"""Share of the nodes refused for what GFD's labels tell that the affinity must exclude; 0.71 found, on fleets in which
+SHARPNESS = 0.7
+"""Share of the nodes refused for what GFD's labels tell that the affinity must exclude; 0.80 found, on fleets in which
 most demands meet nodes of several clouds, some without any label."""
 TOLD_BY_LABELS = {
     Code.ProductNotAllowed,
