@@ -239,9 +239,7 @@ def test_slice_behind_the_taint_of_another_team_is_not_given() -> None:
     assert {GPU} == asked_after(needs(), known, SIZED)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="nominal_size drops .me: 1g.10gb.me is not 1g.10gb (INTERFACES, settled readings)"
-)
+@pytest.mark.xfail(strict=True, reason="nominal_size drops .me: 1g.10gb.me is not 1g.10gb (settled readings)")
 def test_slice_with_media_engines_never_falls_back_to_one_without() -> None:
     found = asked_after(at_least("1g.10gb.me", MEDIA), fleet(slices(SMALL), slices(MIDDLE)), rules())
 
