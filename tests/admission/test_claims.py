@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that claim GPUs through DRA: recognised, completed and judged as GPU pods, never rewritten (S13, F5)."""
+
+from typing import Any
+
+import pytest
+
+from app.admission.patch import apply
+from app.admission.review import Setting, Verdict, mutate, validate
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.errors import BadInput
+from app.policy.load import PolicySet
+from app.reasons import Code
+from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
+
+GPU = "nvidia.com/gpu"
+TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+COPIED = {**TAINT, "operator": "Equal"}
+ENTRY = {"name": "g", "resourceClaimName": "one"}
+USED = {"claims": [{"name": "g"}]}
+GUARDED = {"gpu-usher.io/cpu-guard": "required"}
+
+
+def requested(device_class: str, count: int) -> dict[str, Any]:
+    """Write the spec of a claim of one request."""
+    return {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class, "count": count}}]}}
+
+
+def claim(device_class: str = "gpu.nvidia.com", count: int = 1) -> dict[str, Any]:
+    """Make the ResourceClaim `one` of team-a."""
+    metadata = {"name": "one", "namespace": "team-a"}
+    return {"kind": "ResourceClaim", "metadata": metadata, "spec": requested(device_class, count)}
+
+
+def state_of(*objects: dict[str, Any]) -> State:
+    """Fill a state, with the runtime class nvidia, and one tainted GPU node."""
+    state = State(knowledge())
+    state.put_runtime_class("nvidia")
+    fill(state, [node_document(taints=[TAINT]), *objects])
+    return state
+
+
+def claiming(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Make a pod of one container that uses a claim."""
+    return pod(container(resources=USED), resourceClaims=list(entries or [ENTRY]), **more)
+
+
+def admit(
+    document: dict[str, Any], state: State, policy_set: PolicySet | None = None, labels: dict[str, str] | None = None
+) -> Verdict:
+    """Mutate a Pod of team-a."""
+    return mutate(document, "team-a", labels or {}, where(state, policy_set))
+
+
+def where(state: State, policy_set: PolicySet | None = None) -> Setting:
+    """Make the setting of a review in a cluster."""
+    return Setting(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.claimed)
+
+
+def spec_of(document: dict[str, Any], state: State, policy_set: PolicySet | None = None) -> dict[str, Any]:
+    """Give the spec after admission, which a second pass leaves alone."""
+    after = apply(document, admit(document, state, policy_set).operations)
+    assert not admit(after, state, policy_set).operations
+    spec: dict[str, Any] = after["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("device_class", ["gpu.nvidia.com", "mig.nvidia.com"])
+def test_pod_that_claims_a_gpu_gets_runtime_class_and_tolerations(device_class: str) -> None:
+    spec = spec_of(claiming(), state_of(claim(device_class)))
+
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["tolerations"] == [COPIED]
+    assert spec["containers"] == claiming()["spec"]["containers"]
+
+
+def test_claim_by_template_counts_as_well() -> None:
+    template = {**claim(), "kind": "ResourceClaimTemplate", "spec": {"spec": requested("gpu.nvidia.com", 1)}}
+    document = claiming({"name": "g", "resourceClaimTemplateName": "one"})
+
+    assert spec_of(document, state_of(template))["runtimeClassName"] == "nvidia"
+
+
+def test_device_class_that_serves_the_resource_is_one_of_gpus() -> None:
+    own = {"kind": "DeviceClass", "metadata": {"name": "mine"}, "spec": {"extendedResourceName": GPU}}
+
+    assert spec_of(claiming(), state_of(claim("mine"), own))["runtimeClassName"] == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("device_class", "runtime", "keys"),
+    [
+        pytest.param("gpu.amd.com", None, ["amd.com/gpu"], id="AMD"),
+        pytest.param("nic.example.com", None, None, id="a network card"),
+    ],
+)
+def test_claim_of_another_make_is_treated_as_its_own(
+    device_class: str, runtime: str | None, keys: list[str] | None
+) -> None:
+    spec = spec_of(claiming(), state_of(claim(device_class)))
+
+    assert spec.get("runtimeClassName") == runtime
+    found = [each["key"] for each in spec["tolerations"]] if "tolerations" in spec else None
+    assert found == keys
+
+
+def test_claim_that_nobody_has_shown_us_is_said_and_nothing_is_done() -> None:
+    document = claiming()
+
+    verdict = admit(document, state_of())
+
+    assert document["spec"] == apply(document, verdict.operations)["spec"]
+    assert any("ResourceClaim team-a/one is not known yet" in each for each in verdict.warnings)
+
+
+def test_claim_of_another_namespace_is_not_the_pods() -> None:
+    foreign = claim()
+    foreign["metadata"]["namespace"] = "team-b"
+
+    verdict = admit(claiming(), state_of(foreign))
+
+    assert any("not known yet" in each for each in verdict.warnings)
+
+
+def test_needs_of_a_claiming_pod_are_written_as_affinity() -> None:
+    """F10."""
+    spec = spec_of(claiming(annotations={"products": "H100"}), state_of(claim()))
+
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [each["key"] for each in terms[0]["matchExpressions"]] == ["nvidia.com/gpu.product"]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "code"),
+    [({"cuda": "new"}, Code.InvalidAnnotation), ({"products": "H100, !H100"}, Code.NoProductLeft)],
+)
+def test_annotations_of_a_claiming_pod_are_judged(annotations: dict[str, str], code: Code) -> None:
+    state = state_of(claim())
+    document = claiming(annotations=annotations)
+
+    verdicts = [review(document, "team-a", {}, where(state)) for review in (mutate, validate)]
+
+    assert [[each.code for each in verdict.reasons] for verdict in verdicts] == [[code]] * 2
+
+
+@pytest.mark.parametrize("beside", [container(), gpus(1)], ids=["a CPU container", "a GPU by resource"])
+def test_claim_and_resources_stand_side_by_side(beside: dict[str, Any]) -> None:
+    document = pod(container(resources=USED), beside | {"name": "beside"}, resourceClaims=[ENTRY])
+
+    spec = spec_of(document, state_of(claim()))
+
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["containers"] == document["spec"]["containers"]
+
+
+def test_container_that_uses_the_claim_is_not_hidden_from_its_gpu() -> None:
+    """F12."""
+    void = policies(policy("p", "admission: {visibleDevices: Void}"))
+    document = pod(container(resources=USED), container() | {"name": "beside"}, resourceClaims=[ENTRY])
+
+    spec = spec_of(document, state_of(claim()), void)
+
+    assert [bool(each.get("env")) for each in spec["containers"]] == [False, True]
+
+
+def test_variable_beside_a_claim_is_refused_like_any_other() -> None:
+    deny = policies(policy("p", "admission: {visibleDevices: Deny}"))
+    document = claiming()
+    document["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+    found = admit(document, state_of(claim()), deny).reasons
+
+    assert [each.code for each in found] == [Code.VisibleDevicesForbidden]
+
+
+@pytest.mark.parametrize("entries", [None, []], ids=["null", "empty"])
+def test_pod_with_an_empty_list_of_claims_is_a_cpu_pod(entries: Any) -> None:
+    verdict = admit(pod(container(), resourceClaims=entries), state_of(claim()))
+
+    assert not verdict.concerned
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [container()], "resourceClaims": 5},
+        {"containers": [container()], "resourceClaims": [5]},
+        {"containers": [container()], "resourceClaims": [{"name": []}]},
+        {"containers": [container()], "resourceClaims": [{"name": "g", "resourceClaimName": {}}]},
+        {"containers": [container(resources={"claims": 5})], "resourceClaims": [ENTRY]},
+        {"containers": [container(resources={"claims": [None]})], "resourceClaims": [ENTRY]},
+        {"containers": [container(resources={"claims": [{"name": 5}]})], "resourceClaims": [ENTRY]},
+    ],
+    ids=["claims", "claim", "name", "reference", "uses", "use", "used name"],
+)
+def test_claims_of_another_shape_are_bad_input(spec: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        admit(pod() | {"spec": spec}, state_of(claim()))
+
+
+def test_pod_that_claims_a_gpu_stays_among_gpu_nodes() -> None:
+    """F47."""
+    found = admit(claiming(), state_of(claim()), labels=GUARDED).operations
+
+    assert not any("affinity" in each.path for each in found)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a DeviceClass of the cluster's own making counts as no GPU: no GPU node is left"
+)
+def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_nodes() -> None:
+    """F47; the guard's own matchConditions leave every pod with claims out, but the other webhook guards it then."""
+    found = admit(claiming(), state_of(claim("fast-gpus")), labels=GUARDED).operations
+
+    assert not any("affinity" in each.path for each in found)
+
+
+@pytest.mark.parametrize("asked", [2, 8])
+@pytest.mark.xfail(strict=True, reason="maxGPUsPerPod counts resources only: claims go around it")
+def test_claimed_gpus_count_towards_the_maximum(asked: int) -> None:
+    """F26."""
+    limited = policies(policy("p", "admission: {maxGPUsPerPod: 1}"))
+
+    found = admit(claiming(), state_of(claim(count=asked)), limited).reasons
+
+    assert [each.code for each in found] == [Code.TooManyGPUs]

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment hole: GPUs that are taken instead of asked for are stripped, hidden, refused or told of (F12)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.admission.patch import apply
+from app.admission.review import Verdict, mutate, validate
+from app.claims import Claimed
+from app.policy.load import PolicySet
+from app.reasons import Code
+from tests.builders import container, gpus, pod, policies, policy, setting, shipped
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+DEVICES = "/var/run/nvidia-container-devices"
+VOID = {"name": VISIBLE, "value": "void"}
+OTHER = {"name": "HOME", "value": "/root"}
+CACHE = {"name": "v", "mountPath": "/cache"}
+
+
+def guard(mode: str, action: str = "Enforce") -> PolicySet:
+    """Make a policy with the guard alone."""
+    return policies(policy("p", f"action: {action}, admission: {{visibleDevices: {mode}}}"))
+
+
+def admit(document: dict[str, Any], policy_set: PolicySet) -> Verdict:
+    """Mutate a Pod of team-a."""
+    return mutate(document, "team-a", {}, setting(policy_set))
+
+
+def after(document: dict[str, Any], policy_set: PolicySet) -> list[dict[str, Any]]:
+    """Give the containers after admission, which a second pass leaves alone."""
+    changed = apply(document, admit(document, policy_set).operations)
+    assert not admit(changed, policy_set).operations
+    found: list[dict[str, Any]] = changed["spec"]["containers"]
+    return found
+
+
+def env(*variables: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Make a container that asks for no GPU, with variables."""
+    return container({"cpu": "1"}, env=list(variables), **more)
+
+
+def visible(value: Any) -> dict[str, Any]:
+    """Write the variable."""
+    return {"name": VISIBLE, "value": value}
+
+
+def mount(path: str) -> dict[str, Any]:
+    """Make a container that asks for no GPU, with a mount."""
+    return container(volumeMounts=[{"name": "v", "mountPath": path}])
+
+
+TAKERS = [
+    pytest.param(env(visible("all")), id="all"),
+    pytest.param(env(visible("0,1")), id="indices"),
+    pytest.param(env(visible("GPU-8f4d2a4a")), id="a UUID"),
+    pytest.param(env(visible("none,all")), id="none among others"),
+    pytest.param(env(visible(" all")), id="blanks"),
+    pytest.param(env(visible("$(MINE)")), id="another variable's value"),
+    pytest.param(env({"name": VISIBLE, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}), id="elsewhere"),
+    pytest.param(env(VOID, visible("all")), id="twice, the second takes"),
+    pytest.param(env(visible("all"), VOID), id="twice, the first takes"),
+    pytest.param(env({"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}), id="MIG configuration"),
+    pytest.param(env({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"}), id="MIG monitoring"),
+    pytest.param(mount(f"{DEVICES}/all"), id="a mount"),
+    pytest.param(mount(f"{DEVICES}/GPU-1/"), id="a mount with a slash at the end"),
+    pytest.param(gpus(1, env=[visible("all")]), id="beside a GPU of its own"),
+]
+NO_TAKERS = [
+    pytest.param(env(OTHER), id="another variable"),
+    pytest.param(env(VOID), id="void"),
+    pytest.param(env(visible("none")), id="none"),
+    pytest.param(env(visible("")), id="empty"),
+    pytest.param(env({"name": VISIBLE}), id="without a value"),
+    pytest.param(env({"name": "nvidia_visible_devices", "value": "all"}), id="lower case is another variable"),
+    pytest.param(env({"name": "CUDA_VISIBLE_DEVICES", "value": "all"}), id="CUDA's own only narrows"),
+    pytest.param(mount("/data" + DEVICES), id="a mount that ends so"),
+    pytest.param(gpus(1), id="a GPU that is asked for"),
+    pytest.param(container(env=None, volumeMounts=None), id="null lists"),
+    pytest.param(container(env=[], volumeMounts=[]), id="empty lists"),
+]
+
+
+@pytest.mark.parametrize("list_name", ["containers", "initContainers"])
+@pytest.mark.parametrize("taker", TAKERS)
+def test_container_that_takes_devices_is_refused_under_deny(taker: dict[str, Any], list_name: str) -> None:
+    document = pod(gpus(1)) if list_name == "initContainers" else pod()
+    document["spec"][list_name] = [taker]
+
+    verdicts = [review(document, "team-a", {}, setting(guard("Deny"))) for review in (mutate, validate)]
+
+    assert all(Code.VisibleDevicesForbidden in [each.code for each in verdict.reasons] for verdict in verdicts)
+
+
+@pytest.mark.parametrize("mode", ["Deny", "Strip", "Leave"])
+@pytest.mark.parametrize("innocent", NO_TAKERS)
+def test_container_that_takes_nothing_is_left_alone(innocent: dict[str, Any], mode: str) -> None:
+    verdict = admit(pod(innocent, gpus(1)), guard(mode))
+
+    assert verdict.allowed
+    assert not verdict.warnings
+    assert [innocent, gpus(1)] == after(pod(innocent, gpus(1)), guard(mode))
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_strip_takes_away_what_would_take_and_nothing_else(taker: dict[str, Any]) -> None:
+    full = taker | {"env": [OTHER, *taker.get("env", ())], "volumeMounts": [CACHE, *taker.get("volumeMounts", ())]}
+    kept = [each for each in taker.get("env", ()) if each == VOID]
+
+    (found,) = after(pod(full), guard("Strip"))
+
+    assert full | {"env": [OTHER, *kept], "volumeMounts": [CACHE]} == found
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(container(), [VOID], id="nothing said: the image may say all"),
+        pytest.param(container(env=None), [VOID], id="null list"),
+        pytest.param(env(OTHER), [OTHER, VOID], id="beside others"),
+        pytest.param(env(visible("all"), OTHER), [VOID, OTHER], id="in its place"),
+        pytest.param(env(visible("all"), visible("0")), [VOID, VOID], id="twice"),
+        pytest.param(env(visible("none")), [visible("none")], id="harmless stays"),
+        pytest.param(env({"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": "x"}}}), [VOID], id="elsewhere"),
+        pytest.param(gpus(1), None, id="a GPU of its own: the plugin says which"),
+        pytest.param(gpus(1, env=[visible("all")]), [], id="beside a GPU of its own: removed"),
+        pytest.param(gpus(0), [VOID], id="zero GPUs"),
+        pytest.param(container(envFrom=[{"configMapRef": {"name": "c"}}]), [VOID], id="counts before envFrom"),
+    ],
+)
+def test_void_hides_gpus_from_containers_that_ask_for_none(given: dict[str, Any], expected: Any) -> None:
+    found = after(pod(given, gpus(1) | {"name": "gpu"}), guard("Void"))
+
+    assert expected == found[0].get("env")
+
+
+def test_void_holds_for_init_containers_and_sidecars_too() -> None:
+    sidecar, first = container() | {"name": "sidecar", "restartPolicy": "Always"}, container() | {"name": "first"}
+    document = pod(gpus(1), initContainers=[sidecar, first])
+
+    changed = apply(document, admit(document, guard("Void")).operations)
+
+    assert [each["env"] for each in changed["spec"]["initContainers"]] == [[VOID]] * 2
+
+
+@pytest.mark.parametrize("mode", ["Strip", "Void"])
+def test_user_is_told_what_was_taken_away_and_what_to_do(mode: str) -> None:
+    verdict = admit(pod(env(visible("all"))), guard(mode))
+
+    assert any("main" in each and VISIBLE in each and "limits" in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize(("action", "spoken"), [("Warn", True), ("Audit", False), ("'Off'", False)])
+@pytest.mark.parametrize("mode", ["Deny", "Strip", "Void"])
+def test_guard_that_is_not_enforced_changes_and_refuses_nothing(mode: str, action: str, spoken: bool) -> None:
+    """F20."""
+    document = pod(env(visible("all")))
+
+    verdict = admit(document, guard(mode, action))
+
+    assert verdict.allowed
+    assert document["spec"] == apply(document, verdict.operations)["spec"]
+    assert spoken is bool(verdict.warnings)
+
+
+def test_shipped_guard_warns_and_lets_in() -> None:
+    verdict = admit(pod(env(visible("all"))), shipped())
+
+    assert verdict.allowed
+    assert any(VISIBLE in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize("labels", [{}, {"app": "exporter"}], ids=["others", "the excepted"])
+def test_exception_frees_only_the_pods_that_it_selects(labels: dict[str, str]) -> None:
+    """F21, F80."""
+    excepted = "{match: {podSelector: {matchLabels: {app: exporter}}}, rules: [visibleDevices]"
+    lenient = f"exceptions: [{excepted}, owner: o, reason: r, expires: 2999-01-01}}]"
+    document = pod(env(visible("all")))
+    document["metadata"]["labels"] = labels
+
+    verdict = admit(document, policies(policy("p", f"admission: {{visibleDevices: Deny}}, {lenient}")))
+
+    assert bool(labels) is verdict.allowed
+
+
+def test_strictest_guard_of_two_policies_holds() -> None:
+    both = policies(
+        policy("a", "priority: 9, admission: {visibleDevices: Leave}"), policy("b", "admission: {visibleDevices: Deny}")
+    )
+
+    assert not admit(pod(env(visible("all"))), both).allowed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{DEVICES[1:]}/all",
+        "/var//run/nvidia-container-devices/all",
+        "/var/run/./nvidia-container-devices/all",
+        "/var/run/../run/nvidia-container-devices/all",
+        "/tmp/../var/run/nvidia-container-devices/all",
+    ],
+    ids=["relative: the kubelet adds the slash", "two slashes", "dot", "dot dot", "through another"],
+)
+@pytest.mark.xfail(strict=True, reason="mount paths are compared as written; the container toolkit cleans them first")
+def test_mount_is_seen_however_its_path_is_written(path: str) -> None:
+    assert not admit(pod(mount(path)), guard("Deny")).allowed
+
+
+@pytest.mark.xfail(strict=True, reason="annotations cdi.k8s.io/* are not looked at (facts: they also select devices)")
+def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
+    document = pod(container())
+    document["metadata"]["annotations"] = {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}
+
+    assert not admit(document, guard("Deny")).allowed
+
+
+@pytest.mark.xfail(strict=True, reason="any claim counts as a GPU; Claimed.containers says who may use one")
+def test_claim_for_a_network_card_gives_no_gpu() -> None:
+    card = container(resources={"claims": [{"name": "card"}]})
+    document = pod(card, gpus(1) | {"name": "gpu"}, resourceClaims=[{"name": "card", "resourceClaimName": "card"}])
+    known = replace(setting(guard("Void")), claimed=lambda _spec, _namespace: Claimed())
+
+    changed = apply(document, mutate(document, "team-a", {}, known).operations)
+
+    assert changed["spec"]["containers"][0].get("env") == [VOID]

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names set by policy: runtime class, scheduler, priority class; never over the pod's own unless told (F5, F6, F13)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.admission.case import Form
+from app.admission.fleet import Fleet
+from app.admission.patch import apply
+from app.admission.review import Verdict, mutate
+from app.policy.load import PolicySet
+from app.reasons import Code
+from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
+
+CLASSES = {"nvidia": {}, "nvidia-cdi": {}, "amd": {}, "picky": {"pool": "gpu"}}
+FLEET = Fleet(fleet(node()).kin, CLASSES)
+OVERRIDE = ", override: true"
+
+
+def names(words: str, action: str = "Enforce", more: str = "") -> PolicySet:
+    """Make a policy that sets names."""
+    return policies(policy("p", f"action: {action}, admission: {{{words}}}{more}"))
+
+
+def admit(document: dict[str, Any], policy_set: PolicySet, known: Fleet = FLEET, form: Form = Form.Pod) -> Verdict:
+    """Mutate an object of team-a."""
+    return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
+
+
+def spec_of(document: dict[str, Any], policy_set: PolicySet, known: Fleet = FLEET) -> dict[str, Any]:
+    """Give the spec after admission, which a second pass leaves alone."""
+    after = apply(document, admit(document, policy_set, known).operations)
+    assert not admit(after, policy_set, known).operations
+    spec: dict[str, Any] = after["spec"]
+    return spec
+
+
+NVIDIA, PRIORITY, SCHEDULER = "runtimeClassName: nvidia", "priorityClassName: gold", "schedulerName: ours"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({}, "nvidia", id="none"),
+        pytest.param({"runtimeClassName": None}, "nvidia", id="null"),
+        pytest.param({"runtimeClassName": "mine"}, "mine", id="one of its own"),
+        pytest.param({"runtimeClassName": "nvidia-cdi"}, "nvidia-cdi", id="another of the vendor"),
+    ],
+)
+def test_runtime_class_is_never_set_over_the_pods_own(given: dict[str, Any], expected: str) -> None:
+    assert spec_of(pod(gpus(1), **given), names(NVIDIA))["runtimeClassName"] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({}, "nvidia", id="none"),
+        pytest.param({"runtimeClassName": "mine"}, "nvidia", id="one of its own"),
+        pytest.param({"runtimeClassName": "kata", "overhead": {"cpu": "1"}}, "kata", id="one that brought overhead"),
+        pytest.param({"runtimeClassName": "mine", "overhead": {}}, "nvidia", id="no overhead"),
+    ],
+)
+def test_override_replaces_the_runtime_class_unless_it_brought_overhead(given: dict[str, Any], expected: str) -> None:
+    assert spec_of(pod(gpus(1), **given), names(NVIDIA + OVERRIDE))["runtimeClassName"] == expected
+
+
+@pytest.mark.parametrize("known", [{"kata": {}}, {}, None], ids=["others exist", "none exists", "not listed"])
+@pytest.mark.parametrize("given", [{}, {"runtimeClassName": "mine"}], ids=["unset", "set"])
+def test_missing_runtime_class_is_said_and_never_set_not_even_by_override(given: dict[str, Any], known: Any) -> None:
+    """F6."""
+    document = pod(gpus(1), **given)
+
+    verdict = admit(document, names(NVIDIA + OVERRIDE), Fleet((), known))
+
+    assert document["spec"] == apply(document, verdict.operations)["spec"]
+    assert any("RuntimeClass nvidia" in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [({}, "picky"), (None, "picky"), ({"pool": "gpu"}, "picky"), ({"zone": "a"}, "picky"), ({"pool": "cpu"}, None)],
+    ids=["none", "null", "the same", "another key", "another value"],
+)
+def test_runtime_class_that_selects_other_nodes_than_the_pod_is_not_set(selector: Any, expected: str | None) -> None:
+    """The API server refuses such a pod (RuntimeClass admission: conflict)."""
+    document = pod(gpus(1), nodeSelector=selector)
+
+    verdict = admit(document, names("runtimeClassName: picky"))
+
+    assert apply(document, verdict.operations)["spec"].get("runtimeClassName") == expected
+    assert (expected is None) is any("selects nodes with pool=gpu" in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "expected"),
+    [("amd.com/gpu", "nvidia", None), ("amd.com/gpu", "amd", "amd"), ("nvidia.com/gpu", "amd", None)],
+)
+def test_runtime_class_of_one_vendor_is_not_set_for_another(resource: str, name: str, expected: str | None) -> None:
+    spec = spec_of(pod(gpus(1, resource)), names(f"runtimeClassName: {name}"))
+
+    assert spec.get("runtimeClassName") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "override", "expected"),
+    [
+        pytest.param({}, "", {"priorityClassName": "gold"}, id="none"),
+        pytest.param({"priorityClassName": ""}, "", {"priorityClassName": "gold"}, id="empty"),
+        pytest.param({"priorityClassName": None}, "", {"priorityClassName": "gold"}, id="null"),
+        pytest.param(
+            {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"},
+            "",
+            {"priorityClassName": "gold"},
+            id="what was computed from no class goes",
+        ),
+        pytest.param({"priority": None}, "", {"priorityClassName": "gold"}, id="null priority goes"),
+        pytest.param(
+            {"priorityClassName": "tin", "priority": 5}, "", {"priorityClassName": "tin", "priority": 5}, id="its own"
+        ),
+        pytest.param(
+            {"priorityClassName": "tin", "priority": 5}, OVERRIDE, {"priorityClassName": "gold"}, id="overridden"
+        ),
+        pytest.param(
+            {"priorityClassName": "gold", "priority": 9},
+            OVERRIDE,
+            {"priorityClassName": "gold", "priority": 9},
+            id="the same: what was computed stays",
+        ),
+    ],
+)
+def test_priority_class_is_set_without_what_was_computed_from_another(
+    given: dict[str, Any], override: str, expected: dict[str, Any]
+) -> None:
+    spec = spec_of(pod(gpus(1), **given), names(PRIORITY + override))
+
+    assert {key: value for key, value in spec.items() if key != "containers"} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({}, "ours", id="none"),
+        pytest.param({"schedulerName": "default-scheduler"}, "ours", id="the default one"),
+        pytest.param({"schedulerName": "ours"}, "ours", id="the policy's"),
+        pytest.param({"schedulerName": "volcano"}, "volcano", id="another one (S14)"),
+        pytest.param({"schedulerName": "gpu-usher-scheduler"}, "gpu-usher-scheduler", id="our second one"),
+    ],
+)
+def test_scheduler_is_never_set_over_one_that_the_pod_chose(given: dict[str, Any], expected: str) -> None:
+    assert spec_of(pod(gpus(1), **given), names(SCHEDULER))["schedulerName"] == expected
+
+
+def test_override_replaces_a_scheduler_that_asks_us() -> None:
+    spec = spec_of(pod(gpus(1), schedulerName="gpu-usher-scheduler"), names(SCHEDULER + OVERRIDE))
+
+    assert spec["schedulerName"] == "ours"
+
+
+@pytest.mark.parametrize("words", [NVIDIA, PRIORITY, SCHEDULER])
+@pytest.mark.parametrize("document", [pod(container()), pod(gpus(0))], ids=["no GPU", "zero GPUs"])
+def test_pod_without_gpus_gets_no_name(document: dict[str, Any], words: str) -> None:
+    assert document["spec"] == spec_of(document, names(words))
+
+
+@pytest.mark.parametrize(("action", "spoken"), [("Warn", 3), ("Audit", 0), ("'Off'", 0)])
+def test_names_that_are_not_enforced_are_only_spoken_of(action: str, spoken: int) -> None:
+    """F20."""
+    document = pod(gpus(1))
+
+    verdict = admit(document, names(f"{NVIDIA}, {PRIORITY}, {SCHEDULER}", action))
+
+    assert document["spec"] == apply(document, verdict.operations)["spec"]
+    assert len([each for each in verdict.warnings if "policy only warns" in each]) == spoken
+
+
+def test_single_rule_has_an_action_of_its_own() -> None:
+    spec = spec_of(pod(gpus(1)), names(f"{NVIDIA}, {PRIORITY}", more=", actions: {priorityClassName: Warn}"))
+
+    assert spec["runtimeClassName"] == "nvidia"
+    assert "priorityClassName" not in spec
+
+
+def test_exception_turns_off_the_rule_that_it_names_and_no_other() -> None:
+    lenient = "{match: {podSelector: {matchLabels: {a: b}}}, rules: [runtimeClassName]"
+    until = f", exceptions: [{lenient}, owner: o, reason: r, expires: 2999-01-01}}]"
+    document = pod(gpus(1))
+    document["metadata"]["labels"] = {"a": "b"}
+
+    spec = spec_of(document, names(f"{NVIDIA}, {PRIORITY}", more=until))
+
+    assert "runtimeClassName" not in spec
+    assert spec["priorityClassName"] == "gold"
+
+
+@pytest.mark.parametrize("second", ["", OVERRIDE], ids=["no override", "override of the lower one"])
+def test_highest_priority_wins_and_only_its_own_override_counts(second: str) -> None:
+    two = policies(
+        policy("high", f"priority: 1, admission: {{{NVIDIA}}}"),
+        policy("low", f"admission: {{runtimeClassName: nvidia-cdi{second}}}"),
+    )
+
+    unset, mine = pod(gpus(1)), pod(gpus(1), runtimeClassName="mine")
+
+    found = [spec_of(document, two)["runtimeClassName"] for document in (unset, mine)]
+
+    assert found == ["nvidia", "mine"]
+
+
+def test_bypass_is_refused_where_policy_says_so() -> None:
+    """F13, F14's neighbour: nodeName, and another scheduler than the policy's."""
+    strict = names(f"{SCHEDULER}, bypass: Deny")
+
+    documents = pod(gpus(1), nodeName="n"), pod(gpus(1), schedulerName="volcano"), pod(gpus(1))
+
+    found = [admit(document, strict) for document in documents]
+
+    bypass = Code.BypassesScheduling
+    assert [[each.code for each in verdict.reasons] for verdict in found] == [[bypass], [bypass], []]
+
+
+@pytest.mark.parametrize("classes", [["kata"], ["nvidia"], None], ids=["missing", "there", "not listed"])
+def test_template_that_names_a_missing_runtime_class_is_warned_of(classes: list[str] | None) -> None:
+    document = pod(gpus(1), runtimeClassName="nvidia")
+
+    verdict = admit(document, names("bypass: Leave"), fleet(classes=classes), Form.Template)
+
+    assert (classes == ["kata"]) is any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
+
+
+@pytest.mark.xfail(strict=True, reason="an empty listing is taken for none (`{} or (said,)`)")
+def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -> None:
+    document = pod(gpus(1), runtimeClassName="nvidia")
+
+    verdict = admit(document, names("bypass: Leave"), fleet(classes=[]), Form.Template)
+
+    assert any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
+
+
+@pytest.mark.xfail(strict=True, reason="pods of other schedulers get repairs and guards only, before override is asked")
+def test_override_replaces_any_scheduler() -> None:
+    """INTERFACES §4: never over a value the user wrote unless override."""
+    spec = spec_of(pod(gpus(1), schedulerName="volcano"), names(SCHEDULER + OVERRIDE))
+
+    assert spec["schedulerName"] == "ours"
