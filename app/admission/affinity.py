@@ -21,9 +21,9 @@ def require(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operat
     Each of the user's terms stands with the first wanted one where it stood; with the others as copies at the end.
     None where that would be more than MOST_TERMS.
     """
-    terms = _get(document, REQUIRED)
+    terms = get(document, REQUIRED)
     if not terms:
-        if _get(document, REQUIRED[:-1]) is not None:
+        if get(document, REQUIRED[:-1]) is not None:
             return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
         return (put(document, REQUIRED, [{"matchExpressions": list(term)} for term in wanted]),)
     # An empty term selects no node; ANDing into it would make it select some.
@@ -45,7 +45,7 @@ def require(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operat
 
 def prefer(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]) -> tuple[Operation, ...]:
     """Build the operations that add (weight, term) as preferred terms, unless they are there."""
-    present = _get(document, PREFERRED) or ()
+    present = get(document, PREFERRED) or ()
     operations: list[Operation] = []
     for weight, expressions in wanted:
         term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
@@ -68,7 +68,8 @@ def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[Expression]:
     return (expression for expression in wanted if expression not in present)
 
 
-def _get(document: Any, path: tuple[str, ...]) -> Any:
+def get(document: Any, path: tuple[str, ...]) -> Any:
+    """Follow members of objects; None where one is missing."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document

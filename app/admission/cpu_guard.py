@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from app.admission.affinity import prefer, require
 from app.admission.case import Case, Change
-from app.pods import PREFIX
+from app.pods import PREFIX, member, objects
 
 CPU_GUARD = PREFIX + "cpu-guard"
 """Namespace label; "preferred" or "required" says how."""
@@ -16,9 +16,12 @@ NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
 
 
 def keep_off_gpu_nodes(case: Case) -> Iterator[Change]:
-    """Ask for nodes without GPUs; a DaemonSet's pod is for its node, and one with a node has its place."""
+    """Ask for nodes without GPUs; a DaemonSet's pod is for its node, one with a node has its place.
+
+    One that claims devices of whatever kind goes where they are.
+    """
     how = case.namespace_labels.get(CPU_GUARD)
-    if how not in ("preferred", "required") or case.pod.node_name or _of_daemon_set(case):
+    if how not in ("preferred", "required") or case.pod.node_name or case.pod.claims or _of_daemon_set(case):
         return
     operations = require(case.document, [NO_GPU]) if how == "required" else prefer(case.document, [(WEIGHT, NO_GPU)])
     if operations:
@@ -26,5 +29,5 @@ def keep_off_gpu_nodes(case: Case) -> Iterator[Change]:
 
 
 def _of_daemon_set(case: Case) -> bool:
-    owners = (case.document.get("metadata") or {}).get("ownerReferences") or ()
-    return any(isinstance(each, dict) and each.get("kind") == "DaemonSet" for each in owners)
+    metadata = member(case.document, "metadata", dict, "") or {}
+    return any(each.get("kind") == "DaemonSet" for _, each in objects(metadata, "ownerReferences", "metadata."))

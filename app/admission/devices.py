@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment hole: GPUs taken by a variable or a mount instead of being asked for (F12).
+"""The environment hole: GPUs taken by a variable, a mount or a CDI annotation instead of being asked for (F12).
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
 scheduler thinks, and the pod's own value counts before the device plugin's (facts: image_cuda env). NVIDIA's operands
 need that; they run in exempt namespaces.
 """
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,34 +20,50 @@ CONTROLLING = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
 """Variables that let a container reconfigure or watch MIG devices that it was not given."""
 HARMLESS = ("", "void", "none")
 """Values that give no GPU; `none` still gives the driver's libraries."""
-DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+DEVICE_FOLDER = "nvidia-container-devices"
+DEVICE_MOUNTS = f"/var/run/{DEVICE_FOLDER}"
 """Mount paths below it are a device list (device-list-strategy volume-mounts)."""
+CDI = "cdi.k8s.io/"
+"""Annotations with this prefix name devices for the container runtime (Container Device Interface)."""
 HIDDEN = {"name": VISIBLE, "value": "void"}
 
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """How a container takes devices. `list_name`, `index`: the item of the container that does it; `word`: its name."""
+    """How devices are taken. `who`: the container, or the pod; `given`: it asks for a GPU besides; `word`: by what."""
 
-    container: Container
-    list_name: str
-    index: int
+    who: str
+    given: bool
+    path: tuple[str, ...]
     word: str
 
 
 def takings(case: Case) -> Iterator[Taking]:
-    """List every way in which a container of the case takes devices that it was not given."""
+    """List every way in which devices are taken that nobody gave, those of one list in the order of the list."""
+    for key, value in case.pod.annotations.items() if case.form is not Form.Ephemeral else ():
+        if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in case.knowledge.families.all):
+            yield Taking("pod", case.asks, ("metadata", "annotations", key), key[:40])
     for container in guarded(case):
         raw = case.raw(container)
         where = f"spec.{container.list_name}[{container.index}]."
         for index, variable in objects(raw, "env", where):
             name = str(variable.get("name", ""))
             if name in CONTROLLING or (name == VISIBLE and not _harmless(variable)):
-                yield Taking(container, "env", index, name)
+                yield _taking(case, container, name, "env", index)
         for index, mount in objects(raw, "volumeMounts", where):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
-            if path.startswith(DEVICE_MOUNTS):
-                yield Taking(container, "volumeMounts", index, DEVICE_MOUNTS)
+            if _cleaned(path).startswith(DEVICE_MOUNTS):
+                yield _taking(case, container, DEVICE_MOUNTS, "volumeMounts", index)
+
+
+def _taking(case: Case, container: Container, word: str, list_name: str, index: int) -> Taking:
+    who = f"container {container.name[:24]}"
+    return Taking(who, given(case, container), _path(container, list_name, str(index)), word)
+
+
+def _cleaned(path: str) -> str:
+    """Clean a mount path as the container toolkit does before it compares."""
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
 def guarded(case: Case) -> tuple[Container, ...]:
@@ -57,9 +74,11 @@ def guarded(case: Case) -> tuple[Container, ...]:
 
 
 def given(case: Case, container: Container) -> bool:
-    """Tell whether a container asks for a GPU itself, by its resources or by a claim."""
+    """Tell whether a container asks for a GPU itself, by its resources or by a claim; one nobody knows yet may be."""
+    if case.units(container) > 0 or container.name in case.claimed.containers:
+        return True
     resources = case.raw(container).get("resources") or {}
-    return case.units(container) > 0 or bool(resources.get("claims"))
+    return bool(resources.get("claims") and case.claimed.unknown)
 
 
 def _harmless(variable: Mapping[str, Any]) -> bool:
@@ -73,11 +92,10 @@ def guard_devices(case: Case) -> Iterator[Change]:
     if mode not in ("Strip", "Void"):
         return
     for taking in reversed(list(takings(case))):  # from the end, so that positions before it stay true
-        path = _path(taking.container, taking.list_name, str(taking.index))
-        if mode == "Void" and taking.word == VISIBLE and not given(case, taking.container):
-            yield _change(taking, Operation("replace", path, HIDDEN), "set to void")
+        if mode == "Void" and taking.word == VISIBLE and not taking.given:
+            yield _change(taking, Operation("replace", taking.path, HIDDEN), "set to void")
         else:
-            yield _change(taking, Operation("remove", path), "removed")
+            yield _change(taking, Operation("remove", taking.path), "removed")
 
 
 def hide_devices(case: Case) -> Iterator[Change]:
@@ -85,13 +103,10 @@ def hide_devices(case: Case) -> Iterator[Change]:
     if case.rules.visible_devices != "Void":
         return
     for container in guarded(case):
-        if container.variable(VISIBLE) is None and not given(case, container) and not _named(container):
+        named = any(name == VISIBLE for name, _ in container.env)
+        if not named and not given(case, container):
             operation = append(case.document, _path(container, "env"), HIDDEN)
-            yield Change((operation,), f"{container.name}: {VISIBLE} set to void")
-
-
-def _named(container: Container) -> bool:
-    return any(name == VISIBLE for name, _ in container.env)
+            yield Change((operation,), f"container {container.name}: {VISIBLE} set to void")
 
 
 def _path(container: Container, *rest: str) -> tuple[str, ...]:
@@ -99,5 +114,5 @@ def _path(container: Container, *rest: str) -> tuple[str, ...]:
 
 
 def _change(taking: Taking, operation: Operation, done: str) -> Change:
-    record = f"{taking.container.name}: {taking.word} {done}"
+    record = f"{taking.who}: {taking.word} {done}"
     return Change((operation,), record, f"{record}: ask for the GPU in limits")

@@ -18,9 +18,16 @@ GFD_KEYS = (PRODUCT, MEMORY, SHARING, f"{COMPUTE[0]}.major", f"{DRIVER[0]}.major
 """Labels of GPU Feature Discovery in which needs are written as affinity."""
 
 
-@dataclass(frozen=True, slots=True)
+KinKey = tuple[NodeClass, tuple[Taint, ...], tuple[tuple[str, str], ...]]
+"""What a kin is told by: class, taints, labels."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Kin:
-    """Nodes that admission need not tell apart: one class, the same taints, the same labels as far as they tell."""
+    """Nodes that admission need not tell apart: one class, the same taints, the same labels as far as they tell.
+
+    Compared by identity: there is one for all nodes of a KinKey.
+    """
 
     node_class: NodeClass
     taints: tuple[Taint, ...] = ()
@@ -36,35 +43,38 @@ class Fleet:
     """What admission knows of the cluster; compared by identity, so that what follows from it can be kept.
 
     `runtime_classes`: the node selector of each; None where they could not be listed. `provisioners`: dialects that
-    some node speaks, with or without GPUs. `free`: units of each GPU resource, a live view.
+    some node speaks, with or without GPUs. `free`: units of each GPU resource on nodes of a kin, a live view.
     """
 
     kin: tuple[Kin, ...] = ()
     runtime_classes: Mapping[str, Mapping[str, str]] | None = None
     provisioners: tuple[str, ...] = ()
-    free: Mapping[str, int] = field(default_factory=dict)
+    free: Mapping[tuple[Kin, str], int] = field(default_factory=dict)
 
 
-def kin_of(node: Node, knowledge: Knowledge) -> Kin | None:
+def kin_key(node: Node, knowledge: Knowledge) -> KinKey | None:
     """Say which kind of GPU node it is; None for one without GPUs."""
     if not node.has_gpus:
         return None
     told = tuple((key, node.labels[key]) for key in telling_keys(knowledge) if key in node.labels)
-    return Kin(node.node_class, node.taints, told)
+    return (node.node_class, node.taints, told)
 
 
 def fleet_of(
     nodes: Iterable[Node], runtime_classes: Mapping[str, Mapping[str, str]] | None, knowledge: Knowledge
 ) -> Fleet:
     """Sum up nodes at once, as the state does one by one."""
-    known = list(nodes)
-    free: dict[str, int] = {}
-    for node in known:
-        for resource, units in node.free.units.items():
-            free[resource] = free.get(resource, 0) + units
-    kin = dict.fromkeys(each for node in known if (each := kin_of(node, knowledge)) is not None)
-    provisioners = {name for node in known for name in knowledge.clouds.spoken(node.labels)}
-    return Fleet(tuple(kin), runtime_classes, tuple(sorted(provisioners)), free)
+    kinds: dict[KinKey, Kin] = {}
+    free: dict[tuple[Kin, str], int] = {}
+    provisioners: set[str] = set()
+    for node in nodes:
+        provisioners.update(knowledge.clouds.spoken(node.labels))
+        key = kin_key(node, knowledge)
+        if key is not None:
+            kin = kinds.setdefault(key, Kin(*key))
+            for resource, units in node.free.units.items():
+                free[kin, resource] = free.get((kin, resource), 0) + units
+    return Fleet(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), free)
 
 
 @lru_cache(maxsize=4)

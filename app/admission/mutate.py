@@ -55,7 +55,8 @@ def _copy(document: Any, container: Container, resource: str, source: str, targe
 def set_runtime_class(case: Case) -> Iterator[Change]:
     """Set runtimeClassName where the pod names none and the class exists; a missing one rejects the pod (F5, F6)."""
     name, said = case.rules.runtime_class_name, case.pod.runtime_class_name
-    if said and case.form in TEMPLATES and said not in (case.fleet.runtime_classes or (said,)):
+    known = case.fleet.runtime_classes
+    if said and case.form in TEMPLATES and known is not None and said not in known:
         missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {said[:24]} does not exist").message
         yield Change((), missing, f"{missing}: no pod of this template would be created")
     if name is None or name == said or not _suits_family(case, name):

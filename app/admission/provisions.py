@@ -6,7 +6,7 @@ from typing import Any
 
 from app.admission.case import Case, Change
 from app.admission.patch import Operation, append, apply, put
-from app.pods import Container, member
+from app.pods import Container, member, objects
 from app.quantity import parse_quantity, times
 
 SHM = "/dev/shm"
@@ -23,7 +23,7 @@ def provide_cpu_and_memory(case: Case) -> Iterator[Change]:
         for container in case.gpu_containers():
             amount = times(per_gpu, case.units(container))
             said = resource in container.requests or resource in container.limits
-            if said and (not _overriding(case) or _equal(container, resource, amount)):
+            if said and (not _overriding(case, f"{resource}_per_gpu") or _equal(container, resource, amount)):
                 continue
             operations = tuple(_request(document, container, resource, amount))
             document = apply(document, operations)
@@ -32,12 +32,13 @@ def provide_cpu_and_memory(case: Case) -> Iterator[Change]:
 
 def _of_pod(case: Case, resource: str) -> bool:
     """Tell whether the pod as a whole asks for it (spec.resources, KEP-2837)."""
-    whole = member(case.document.get("spec") or {}, "resources", dict, "spec.") or {}
-    return any(resource in (whole.get(side) or {}) for side in ("requests", "limits"))
+    whole = member(case.document["spec"], "resources", dict, "spec.") or {}
+    sides = (member(whole, side, dict, "spec.resources.") or {} for side in ("requests", "limits"))
+    return any(resource in side for side in sides)
 
 
-def _overriding(case: Case) -> bool:
-    return "defaults" in case.rules.override
+def _overriding(case: Case, field: str) -> bool:
+    return f"defaults.{field}" in case.rules.override
 
 
 def _equal(container: Container, resource: str, amount: str) -> bool:
@@ -57,7 +58,7 @@ def _request(document: Any, container: Container, resource: str, amount: str) ->
 def provide_shared_memory(case: Case) -> Iterator[Change]:
     """Mount memory at /dev/shm where GPUs talk through it: NCCL and data loaders need more than the usual 64 MiB."""
     size = case.rules.defaults.shared_memory
-    if size is None or sum(units for _, units in case.amounts()) < 2:
+    if size is None or sum(units for _, units in case.amounts()) < 2 or case.document["spec"].get("hostIPC"):
         return
     lacking = [each for each in case.gpu_containers() if not _mounts(case, each)]
     if not lacking:
@@ -77,8 +78,9 @@ def provide_shared_memory(case: Case) -> Iterator[Change]:
 
 
 def _mounts(case: Case, container: Container) -> bool:
-    mounts = case.raw(container).get("volumeMounts") or ()
-    return any(isinstance(each, dict) and str(each.get("mountPath")).rstrip("/") == SHM for each in mounts)
+    where = f"spec.{container.list_name}[{container.index}]."
+    mounts = objects(case.raw(container), "volumeMounts", where)
+    return any(str(each.get("mountPath")).rstrip("/") == SHM for _, each in mounts)
 
 
 def provide_driver_capabilities(case: Case) -> Iterator[Change]:
@@ -87,8 +89,18 @@ def provide_driver_capabilities(case: Case) -> Iterator[Change]:
     if wanted is None:
         return
     for container in case.gpu_containers():
-        named = [name for name, _ in container.env]
-        if CAPABILITIES not in named:
-            variable = {"name": CAPABILITIES, "value": wanted}
-            path = ("spec", container.list_name, str(container.index), "env")
-            yield Change((append(case.document, path, variable),), f"{container.name}: {CAPABILITIES} set to {wanted}")
+        named = any(name == CAPABILITIES for name, _ in container.env)
+        if named and (not _overriding(case, "driver_capabilities") or container.variable(CAPABILITIES) == wanted):
+            continue
+        done = f"{container.name}: {CAPABILITIES} set to {wanted}"
+        yield Change(tuple(_set_variable(case, container, {"name": CAPABILITIES, "value": wanted})), done)
+
+
+def _set_variable(case: Case, container: Container, variable: dict[str, str]) -> Iterator[Operation]:
+    """Set a variable wherever it stands, or append it; of several the last one counts, so all are set."""
+    path = ("spec", container.list_name, str(container.index), "env")
+    present = case.raw(container).get("env") or ()
+    places = [str(index) for index, each in enumerate(present) if each.get("name") == variable["name"]]
+    if not places:
+        yield append(case.document, path, variable)
+    yield from (Operation("replace", (*path, place), variable) for place in places)

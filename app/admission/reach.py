@@ -8,7 +8,7 @@ The API server evaluates them itself, so a pod or template that concerns nobody 
 
 from collections.abc import Iterator
 
-from app.admission.devices import DEVICE_MOUNTS
+from app.admission.devices import CDI, DEVICE_FOLDER
 from app.knowledge.families import Families
 from app.pods import PREFIX
 
@@ -41,13 +41,14 @@ def cpu_guard_conditions(families: Families) -> list[dict[str, str]]:
 def _concerns(families: Families) -> Iterator[str]:
     takes = (
         "(has(c.env) && c.env.exists(e, e.name.startsWith('NVIDIA_')))",
-        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.startsWith({_text(DEVICE_MOUNTS)})))",
+        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({_text(DEVICE_FOLDER)})))",
     )
     for name in CONTAINER_LISTS:
         yield f"({_some_container(name, ' || '.join((_asks(families), *takes)))})"
     yield "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
     yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
-    yield f"(has(p.metadata) && {_annotation('p', f'k.startsWith({_text(PREFIX)})')})"
+    ours = f"k.startsWith({_text(PREFIX)}) || k.startsWith({_text(CDI)})"
+    yield f"(has(p.metadata) && {_annotation('p', ours)})"
 
 
 def _some_container(list_name: str, question: str) -> str:

@@ -156,7 +156,8 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
         knowledge=setting.knowledge,
         form=setting.form,
         asks=bool(claimed.classes) or _asks(pod, setting.knowledge),
-        served=pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(setting.policies),
+        served=pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(setting.policies)
+        or "scheduler_name" in ruling.enforced.override,
         namespace_labels=labels,
         settled=setting.settled,
         claimed=claimed,

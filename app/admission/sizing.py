@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizing: another slice than the one asked where the fleet has it not, the smallest that holds what the pod needs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.affinity import prefer
+from app.admission.affinity import REQUIRED, get, prefer
 from app.admission.case import Case, Change
-from app.admission.fleet import serving
+from app.admission.fleet import Kin, serving, telling_keys
 from app.admission.patch import Operation, apply, put
-from app.admission.terms import NEED_WEIGHT
+from app.admission.terms import NEED_WEIGHT, fulfils
+from app.admission.tolerations import tolerable
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
 from app.nodes import PRODUCT
+from app.pods import strings
 from app.policy.schema import SharingWish
+
+MEDIA = ".me"
+"""In the name of a profile that has media engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A slice resource that some node advertises: its least size on any of them, and whether one is free."""
+    """A slice resource that nodes advertise which fit: its least size on any of them, and whether one is free."""
 
     resource: str
     size: SliceSize
@@ -36,7 +41,7 @@ def fall_back(case: Case) -> Iterator[Change]:
     present = any(kin.node_class.allocatable(asked) > 0 for kin in case.fleet.kin)
     if present and mode is None:
         return
-    offers = [each for each in _offers(case) if _covers(each.size, wish[0])]
+    offers = [each for each in _offers(case) if _covers(each, wish[0])]
     if not offers or (best := offers[0].resource) == asked:
         return
     why = f"no node has {asked}" if not present else f"it is the smallest that covers {wish[0]}"
@@ -59,12 +64,13 @@ def right_size(case: Case) -> Iterator[Change]:
         why = f"{demand.memory_mib} MiB is all that gpu-memory asks"
         yield Change(tuple(_renamed(case, whole, best)), f"{whole} made {best}", f"{whole} made {best}: {why}")
         return
-    product = _smallest_product(case)
-    if product is not None:
-        term = ({"key": PRODUCT, "operator": "In", "values": [product]},)
+    products = _smallest_products(case)
+    if products:
+        term = ({"key": PRODUCT, "operator": "In", "values": products},)
         operations = prefer(case.document, [(NEED_WEIGHT, term)])
         if operations:
-            yield Change(operations, f"{product} preferred, the smallest that holds what gpu-memory asks")
+            names = " and ".join(products)
+            yield Change(operations, f"{names} preferred, the smallest that holds what gpu-memory asks")
 
 
 def _slice_asked(case: Case) -> str | None:
@@ -73,44 +79,66 @@ def _slice_asked(case: Case) -> str | None:
     return slices[0] if len(slices) == 1 and not slices[0].endswith(".shared") else None
 
 
-def _covers(size: SliceSize, profile: str) -> bool:
+def _covers(offer: Offer, profile: str) -> bool:
+    """Tell whether a slice is at least a profile; one with media engines is no other (INTERFACES §10)."""
     wanted = nominal_size(profile)
-    return wanted is not None and size.covers(wanted)
+    return wanted is not None and offer.size.covers(wanted) and (MEDIA in offer.resource or MEDIA not in profile)
 
 
 def _offers(case: Case) -> list[Offer]:
-    """List the slices on nodes that fit the pod in all else; free ones first, then by size."""
-    found: dict[str, SliceSize] = {}
+    """List the slices on nodes that fit the pod in all else; free ones first, then by size, plain ones first."""
+    found: dict[str, Offer] = {}
     for kin in case.fleet.kin:
-        for resource, units in kin.node_class.offered:
+        for resource, units in kin.node_class.offered if _reachable(case, kin) else ():
             profile = profile_of(resource)
             size = case.knowledge.mig.size(kin.node_class.product, profile) if profile and units > 0 else None
-            if size is None or resource.endswith(".shared"):
+            if size is None or resource.endswith(".shared") or kin not in _fitting(case, resource):
                 continue
+            free = case.fleet.free.get((kin, resource), 0) > 0
             known = found.get(resource)
-            found[resource] = size if known is None or known.covers(size) else known
-    fitting = (
-        Offer(resource, size, case.fleet.free.get(resource, 0) > 0)
-        for resource, size in found.items()
-        if _holds(case, resource)
-    )
-    return sorted(fitting, key=lambda each: (not each.free, each.size.memory_mib, each.size.compute, each.resource))
+            least = size if known is None or known.size.covers(size) else known.size
+            found[resource] = Offer(resource, least, free or (known is not None and known.free))
+    return sorted(found.values(), key=_rank)
 
 
-def _holds(case: Case, resource: str) -> bool:
-    """Tell whether some node would take the pod if it asked for this slice."""
-    demand = replace(case.ruling.demand, resources=((resource, 1),), mig_profile=None)
-    return bool(serving(demand, case.fleet))
+def _rank(offer: Offer) -> tuple[Any, ...]:
+    return (not offer.free, offer.size.memory_mib, offer.size.compute, len(offer.resource), offer.resource)
 
 
-def _smallest_product(case: Case) -> str | None:
-    """Name the product with the least memory that holds the pod; None where all have the same."""
+def _fitting(case: Case, resource: str) -> tuple[Kin, ...]:
+    """List the kinds of nodes that would take the pod if it asked for this slice."""
+    return serving(replace(case.ruling.demand, resources=((resource, 1),), mig_profile=None), case.fleet)
+
+
+def _reachable(case: Case, kin: Kin) -> bool:
+    """Tell whether the pod's own selector, affinity and tolerations surely let it there; labels not known are a no."""
+    spec = case.document["spec"]
+    chosen = strings(spec, "nodeSelector", "spec.")
+    known = telling_keys(case.knowledge)
+    if any(kin.label(key) != value for key, value in chosen.items()):
+        return False
+    terms = get(case.document, REQUIRED)
+    if terms and not any(_lets(kin, term, known) for term in terms):
+        return False
+    return all(tolerable(case, taint) for taint in kin.taints)
+
+
+def _lets(kin: Kin, term: Mapping[str, Any], known: tuple[str, ...]) -> bool:
+    expressions = term.get("matchExpressions") or ()
+    if not expressions or term.get("matchFields"):
+        return False
+    return all(each.get("key") in known for each in expressions) and fulfils(kin, expressions)
+
+
+def _smallest_products(case: Case) -> list[str]:
+    """Name the products with the least memory that holds the pod; none where all have the same."""
     sizes: dict[str, int] = {}
     for kin in serving(case.ruling.demand, case.fleet):
         label, memory = kin.label(PRODUCT), kin.node_class.memory_mib
-        if label and memory:
+        if label and memory and _reachable(case, kin):
             sizes[label] = min(memory, sizes.get(label, memory))
-    return min(sizes, key=lambda label: (sizes[label], label)) if len(set(sizes.values())) > 1 else None
+    least = min(sizes.values(), default=0)
+    return sorted(label for label, size in sizes.items() if size == least) if len(set(sizes.values())) > 1 else []
 
 
 def _renamed(case: Case, asked: str, given: str) -> Iterator[Operation]:

@@ -71,7 +71,7 @@ def _harmless(asked: Asked, needs: list[Words], dialects: tuple[str, ...]) -> li
     kept = list(needs)
     for kin in asked.serving:
         if not _admits(asked, kept, dialects, kin):
-            fewer = [[words for words in kept if _fulfils(kin, words.get(dialect, ()))] for dialect in dialects]
+            fewer = [[words for words in kept if fulfils(kin, words.get(dialect, ()))] for dialect in dialects]
             suited = [each for each in fewer if len(each) < len(kept) and _admits(asked, each, dialects, kin)]
             kept = max(suited, key=len, default=[])
     return kept
@@ -79,7 +79,7 @@ def _harmless(asked: Asked, needs: list[Words], dialects: tuple[str, ...]) -> li
 
 def _admits(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...], kin: Kin) -> bool:
     terms = list(_terms(asked, needs, dialects))
-    return not terms or any(_fulfils(kin, term) for term in terms)
+    return not terms or any(fulfils(kin, term) for term in terms)
 
 
 def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...]) -> Iterator[Term]:
@@ -100,7 +100,8 @@ def _anchor(knowledge: Knowledge, dialect: str) -> str:
     return next((each.key for each in knowledge.clouds.dialects if each.name == dialect), PRODUCT)
 
 
-def _fulfils(kin: Kin, term: Iterable[Expression] | None) -> bool:
+def fulfils(kin: Kin, term: Iterable[Expression] | None) -> bool:
+    """Tell whether nodes of a kind meet all expressions, as kube-scheduler reads them."""
     return term is not None and all(
         requirement(each["key"], each["operator"], each.get("values", ())).allows(kin.label(each["key"]))
         for each in term

@@ -54,6 +54,16 @@ def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
             yield {"key": key, "operator": "Exists", "effect": effect}
 
 
+def tolerable(case: Case, taint: Taint) -> bool:
+    """Tell whether a pod tolerates a taint, or would by what may be added."""
+    key, value, effect = taint
+    if effect == "PreferNoSchedule":
+        return True
+    asked = {"key": key, "value": value, "effect": effect}
+    mine = case.rules.tolerate and case.rules.from_node_taints and key in _allowed_keys(case)
+    return mine or any(covers(each, asked) for each in _present(case.document))
+
+
 def _present(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     spec = document.get("spec") or {}
     return [each for each in spec.get("tolerations") or () if isinstance(each, dict)]

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterator
 
 from app.admission.case import Case, Form
-from app.admission.devices import given, takings
+from app.admission.devices import takings
 from app.pods import Container, member
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
@@ -54,10 +54,14 @@ def limits_equal_requests(case: Case) -> Iterator[Reason]:
 
 def not_too_many(case: Case) -> Iterator[Reason]:
     """Refuse more GPUs than the policy allows a pod (F26)."""
-    allowed = case.rules.max_gpus_per_pod
-    asked = sum(amount for _, amount in case.amounts())
-    if allowed is not None and asked > allowed:
+    allowed, claims = case.rules.max_gpus_per_pod, case.claimed.classes
+    if allowed is None:
+        return
+    asked = sum(amount for _, amount in case.amounts()) + sum(count or 0 for _, count in claims)
+    if asked > allowed:
         yield reason(Code.TooManyGPUs, f"{asked} GPUs asked", f"at most {allowed} per pod")
+    elif any(count is None for _, count in claims):
+        yield reason(Code.TooManyGPUs, "all GPUs of a node claimed", f"at most {allowed} per pod")
 
 
 def annotations_parse(case: Case) -> Iterator[Reason]:
@@ -75,8 +79,8 @@ def devices_asked_for(case: Case) -> Iterator[Reason]:
     if case.rules.visible_devices != "Deny":
         return
     for taking in takings(case):
-        beside = "beside a GPU" if given(case, taking.container) else "without a GPU"
-        yield _about(taking.container, Code.VisibleDevicesForbidden, f"{taking.word} {beside}", "no such setting")
+        beside = "beside a GPU" if taking.given else "without a GPU"
+        yield reason(Code.VisibleDevicesForbidden, f"{taking.who}: {taking.word} {beside}", "no such setting")
 
 
 def unprivileged(case: Case) -> Iterator[Reason]:

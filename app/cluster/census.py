@@ -4,10 +4,10 @@
 Counted node by node, so that a change costs the same whatever the fleet's size.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from app.admission.fleet import Kin, kin_of
+from app.admission.fleet import Kin, KinKey, kin_key
 from app.knowledge.tables import Knowledge
 from app.nodes import Node
 
@@ -17,14 +17,16 @@ class Census:
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
-        self._kin: dict[Kin, int] = {}
+        self._kin: dict[KinKey, Kin] = {}
+        self._of: dict[str, Kin | None] = {}
+        self._members: dict[Kin, int] = {}
         self._dialects: dict[str, int] = {}
-        self.free: dict[str, int] = {}
+        self.free: dict[tuple[Kin, str], int] = {}
         self.changed = False
 
     def kin(self) -> tuple[Kin, ...]:
         """List the kinds of GPU nodes."""
-        return tuple(self._kin)
+        return tuple(self._members)
 
     def provisioners(self) -> tuple[str, ...]:
         """List the dialects that some node speaks."""
@@ -32,20 +34,43 @@ class Census:
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Count a node as what it is now; None: there was none, or it is gone."""
+        if before is not None:
+            self._add_free(before, -1)
         if before is None or after is None or _told(before) != _told(after):
             self._recount(before, after)
-        for node, sign in ((before, -1), (after, 1)):
-            for resource, units in node.free.units.items() if node else ():
-                self.free[resource] = self.free.get(resource, 0) + sign * units
+        if after is not None:
+            self._add_free(after, 1)
+
+    def _add_free(self, node: Node, sign: int) -> None:
+        kin = self._of.get(node.name)
+        if kin is None:
+            return
+        for resource, units in node.free.units.items():
+            self.free[kin, resource] = self.free.get((kin, resource), 0) + sign * units
 
     def _recount(self, before: Node | None, after: Node | None) -> None:
-        left, joined = (kin_of(node, self._knowledge) if node else None for node in (before, after))
-        if left != joined:
-            self._count(self._kin, filter(None, [left]), filter(None, [joined]))
+        left = self._of.pop(before.name, None) if before is not None else None
+        joined = self._kin_of(after) if after is not None else None
+        if after is not None:
+            self._of[after.name] = joined
+        if left is not joined:
+            self._count(self._members, [left] if left else [], [joined] if joined else [])
+        if left is not None and left not in self._members:
+            self._forget(left)
         spoken = [self._knowledge.clouds.spoken(node.labels) if node else () for node in (before, after)]
         self._count(self._dialects, *spoken)
 
-    def _count(self, counts: dict[Any, int], left: Iterable[Hashable], joined: Iterable[Hashable]) -> None:
+    def _kin_of(self, node: Node) -> Kin | None:
+        key = kin_key(node, self._knowledge)
+        return self._kin.setdefault(key, Kin(*key)) if key is not None else None
+
+    def _forget(self, kin: Kin) -> None:
+        """Forget a kind that has no node left."""
+        self._kin.pop((kin.node_class, kin.taints, kin.labels), None)
+        for key in [each for each in self.free if each[0] is kin]:
+            del self.free[key]
+
+    def _count(self, counts: dict[Any, int], left: Iterable[Any], joined: Iterable[Any]) -> None:
         for each in joined:
             self.changed |= each not in counts
             counts[each] = counts.get(each, 0) + 1

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
+from operator import attrgetter
 from typing import Any
 
 from app.knowledge.cuda import Accept, CUDANeed
@@ -15,7 +16,7 @@ from app.policy.annotations import Needs
 from app.policy.cuda import ImageRow, container_needs, minimum_need
 from app.policy.demand import Demand
 from app.policy.schema import STRICTNESS, Action, Rule, SharingWish, Spec
-from app.policy.schema_admission import Defaults
+from app.policy.schema_admission import Admission, Defaults
 from app.quantity import parse_mib
 from app.versions import parse_minimum
 
@@ -185,14 +186,17 @@ _OVERRIDABLE = (
     (Rule.RuntimeClassName, "runtime_class_name"),
     (Rule.SchedulerName, "scheduler_name"),
     (Rule.PriorityClassName, "priority_class_name"),
-    (Rule.Defaults, "defaults"),
+    (Rule.Defaults, "defaults.cpu_per_gpu"),
+    (Rule.Defaults, "defaults.memory_per_gpu"),
+    (Rule.Defaults, "defaults.driver_capabilities"),
 )
 
 
 def _overriding(applied: list[Applied], level: Action) -> Iterator[str]:
     """List the fields whose value comes from a policy that says `override`."""
     for rule, name in _OVERRIDABLE:
-        setters = (each for each in applied if each.at(rule, level) and getattr(each.spec.admission, name) is not None)
+        read = attrgetter(name)
+        setters = (each for each in applied if each.at(rule, level) and _sets(each.spec.admission, read))
         winner = next(setters, None)
         if winner is not None and winner.spec.admission.override:
             yield name
@@ -202,6 +206,13 @@ def first(applied: Iterable[Applied], rule: Rule, level: Action, read: Callable[
     """Take a single value from the highest priority that sets it with this action or a stricter one."""
     found = (read(each.spec) for each in applied if each.at(rule, level))
     return next((value for value in found if value is not None), None)
+
+
+def _sets(admission: Admission, read: Callable[[Admission], Any]) -> bool:
+    try:
+        return read(admission) is not None
+    except AttributeError:  # a block that is not there at all
+        return False
 
 
 def _cuda(

@@ -206,9 +206,6 @@ def test_pod_that_claims_a_gpu_stays_among_gpu_nodes() -> None:
     assert not any("affinity" in each.path for each in found)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a DeviceClass of the cluster's own making counts as no GPU: no GPU node is left"
-)
 def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_nodes() -> None:
     """F47; the guard's own matchConditions leave every pod with claims out, but the other webhook guards it then."""
     found = admit(claiming(), state_of(claim("fast-gpus")), labels=GUARDED).operations
@@ -217,7 +214,6 @@ def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_node
 
 
 @pytest.mark.parametrize("asked", [2, 8])
-@pytest.mark.xfail(strict=True, reason="maxGPUsPerPod counts resources only: claims go around it")
 def test_claimed_gpus_count_towards_the_maximum(asked: int) -> None:
     """F26."""
     limited = policies(policy("p", "admission: {maxGPUsPerPod: 1}"))

@@ -129,7 +129,7 @@ def test_guard_lets_alone(document: dict[str, Any], how: str | None) -> None:
     assert NO_GPU["key"] not in str(after(document, how))
 
 
-@pytest.mark.parametrize("owners", [None, [], [{"kind": "ReplicaSet"}], [{}], [None]])
+@pytest.mark.parametrize("owners", [None, [], [{"kind": "ReplicaSet"}], [{}]])
 def test_pods_of_other_owners_are_guarded(owners: Any) -> None:
     document = cpu()
     document["metadata"]["ownerReferences"] = owners
@@ -186,7 +186,6 @@ def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
     assert not any("affinity" in each.path for each in admit(document, "required", known).operations)
 
 
-@pytest.mark.xfail(strict=True, reason="a claim that the watch has not shown yet counts as none: no GPU node is left")
 def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
     """The template of a claim is often made in the same breath; matchConditions leave pods with claims out, too."""
     known = replace(setting(), claimed=lambda _spec, _namespace: Claimed(unknown=("ResourceClaimTemplate team-a/g",)))
@@ -195,7 +194,6 @@ def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
     assert not any("affinity" in each.path for each in admit(document, "required", known).operations)
 
 
-@pytest.mark.xfail(strict=True, reason="TypeError, a 500")
 def test_owners_of_another_shape_are_bad_input() -> None:
     document = cpu()
     document["metadata"]["ownerReferences"] = 5

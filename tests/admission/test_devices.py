@@ -205,12 +205,10 @@ def test_strictest_guard_of_two_policies_holds() -> None:
     ],
     ids=["relative: the kubelet adds the slash", "two slashes", "dot", "dot dot", "through another"],
 )
-@pytest.mark.xfail(strict=True, reason="mount paths are compared as written; the container toolkit cleans them first")
 def test_mount_is_seen_however_its_path_is_written(path: str) -> None:
     assert not admit(pod(mount(path)), guard("Deny")).allowed
 
 
-@pytest.mark.xfail(strict=True, reason="annotations cdi.k8s.io/* are not looked at (facts: they also select devices)")
 def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
     document = pod(container())
     document["metadata"]["annotations"] = {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}
@@ -218,7 +216,6 @@ def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
     assert not admit(document, guard("Deny")).allowed
 
 
-@pytest.mark.xfail(strict=True, reason="any claim counts as a GPU; Claimed.containers says who may use one")
 def test_claim_for_a_network_card_gives_no_gpu() -> None:
     card = container(resources={"claims": [{"name": "card"}]})
     document = pod(card, gpus(1) | {"name": "gpu"}, resourceClaims=[{"name": "card", "resourceClaimName": "card"}])

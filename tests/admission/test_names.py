@@ -229,7 +229,6 @@ def test_template_that_names_a_missing_runtime_class_is_warned_of(classes: list[
     assert (classes == ["kata"]) is any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
 
 
-@pytest.mark.xfail(strict=True, reason="an empty listing is taken for none (`{} or (said,)`)")
 def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -> None:
     document = pod(gpus(1), runtimeClassName="nvidia")
 
@@ -238,7 +237,6 @@ def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -
     assert any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
 
 
-@pytest.mark.xfail(strict=True, reason="pods of other schedulers get repairs and guards only, before override is asked")
 def test_override_replaces_any_scheduler() -> None:
     """INTERFACES §4: never over a value the user wrote unless override."""
     spec = spec_of(pod(gpus(1), schedulerName="volcano"), names(SCHEDULER + OVERRIDE))

@@ -210,7 +210,6 @@ def test_defaults_that_are_not_enforced_change_nothing(action: str, spoken: bool
     assert spoken is bool(verdict.warnings)
 
 
-@pytest.mark.xfail(strict=True, reason="override is that of the winner of the whole block, not of each default")
 def test_override_of_one_policy_never_arms_the_default_of_another() -> None:
     two = policies(
         policy("high", "priority: 1, admission: {override: true, defaults: {cpuPerGPU: '4'}}"),
@@ -221,7 +220,6 @@ def test_override_of_one_policy_never_arms_the_default_of_another() -> None:
     assert amounts(mine, two) == ({"cpu": "4", "memory": "64Gi"}, {})
 
 
-@pytest.mark.xfail(strict=True, reason="override does not reach driver capabilities (INTERFACES §4, defaults)")
 def test_override_replaces_driver_capabilities() -> None:
     mine = gpus(1, env=[{"name": CAPABILITIES, "value": "all"}])
 
@@ -230,7 +228,6 @@ def test_override_replaces_driver_capabilities() -> None:
     assert after["env"] == [{"name": CAPABILITIES, "value": "compute"}]
 
 
-@pytest.mark.xfail(strict=True, reason="a pod in the host's IPC namespace (MPS clients) loses the host's /dev/shm")
 def test_shared_memory_of_the_host_is_not_covered() -> None:
     document = pod(gpus(2), hostIPC=True)
 
@@ -247,7 +244,6 @@ def test_shared_memory_of_the_host_is_not_covered() -> None:
     ],
     ids=["pod-level requests", "mounts number", "mounts text", "mounts object"],
 )
-@pytest.mark.xfail(strict=True, reason="TypeError or PatchError, a 500; the object ends in a patch of another shape")
 def test_shape_that_kubernetes_would_refuse_is_bad_input(spec: dict[str, Any]) -> None:
     every = defaults("cpuPerGPU: '4', sharedMemory: 8Gi")
 

@@ -225,28 +225,24 @@ REQUIRED = {
 
 
 @pytest.mark.parametrize("placed", [{"nodeSelector": CHOSEN}, {"affinity": REQUIRED}], ids=["selector", "affinity"])
-@pytest.mark.xfail(strict=True, reason="sizing does not look at nodeSelector and affinity: the pod fits no node then")
 def test_slice_on_nodes_that_the_pod_excludes_is_not_given(placed: dict[str, Any]) -> None:
     known = fleet(slices(SMALL), whole("NVIDIA-L4"))
 
     assert {GPU} == asked_after(needs(**placed), known, SIZED)
 
 
-@pytest.mark.xfail(strict=True, reason="sizing does not look at taints: the pod fits no node then")
 def test_slice_behind_the_taint_of_another_team_is_not_given() -> None:
     known = fleet(slices(SMALL, taints=DEDICATED), whole("NVIDIA-L4"))
 
     assert {GPU} == asked_after(needs(), known, SIZED)
 
 
-@pytest.mark.xfail(strict=True, reason="nominal_size drops .me: 1g.10gb.me is not 1g.10gb (settled readings)")
 def test_slice_with_media_engines_never_falls_back_to_one_without() -> None:
     found = asked_after(at_least("1g.10gb.me", MEDIA), fleet(slices(SMALL), slices(MIDDLE)), rules())
 
     assert {MEDIA} == found
 
 
-@pytest.mark.xfail(strict=True, reason="free is counted over the whole fleet, also on nodes that do not fit the pod")
 def test_slice_that_is_free_only_where_the_pod_may_not_run_is_not_taken_for_free() -> None:
     full = slices(SMALL, used=7, product="NVIDIA-H100-80GB-HBM3")
     elsewhere = replace(slices(SMALL), name="elsewhere")
@@ -256,7 +252,6 @@ def test_slice_that_is_free_only_where_the_pod_may_not_run_is_not_taken_for_free
     assert {MIDDLE} == asked_after(document, fleet(full, elsewhere, large), SIZED)
 
 
-@pytest.mark.xfail(strict=True, reason="of products with equal memory only the first by name is preferred")
 def test_products_of_the_same_least_memory_are_all_preferred() -> None:
     known = fleet(
         whole("NVIDIA-L4", labels={"nvidia.com/gpu.memory": "23034"}),
