@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to templates, to new ephemeral containers, to pods of other schedulers (F18, INTERFACES §10, S14)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.admission.case import Form
+from app.admission.fleet import Fleet
+from app.admission.patch import apply
+from app.admission.review import Verdict, mutate, validate
+from app.pods import DECISION
+from app.policy.load import PolicySet
+from app.reasons import Code
+from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
+
+GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+TAINTED = node(taints=[{"key": GPU, "value": "present", "effect": "NoSchedule"}])
+FLEET = fleet(TAINTED, classes=["nvidia"])
+VISIBLE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+EVERYTHING = policies(
+    policy(
+        "p",
+        "admission: {runtimeClassName: nvidia, schedulerName: ours, priorityClassName: gold, rightSizing: true,"
+        " extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits}, affinity: {mode: Required},"
+        " defaults: {cpuPerGPU: '4', sharedMemory: 1Gi, driverCapabilities: compute}, visibleDevices: Strip,"
+        " tolerations: {fromNodeTaints: true}, migFallback: Enforce}",
+    )
+)
+REQUESTS_ONLY = container(None, {GPU: "2"}, env=[VISIBLE])
+
+
+def admit(
+    document: dict[str, Any],
+    policy_set: PolicySet | None = None,
+    form: Form = Form.Pod,
+    known: Fleet = FLEET,
+    settled: tuple[str, ...] = (),
+) -> Verdict:
+    """Mutate an object of team-a. `settled`: ephemeral containers that were there before."""
+    where = replace(setting(policy_set, known), form=form, settled=frozenset(settled))
+    return mutate(document, "team-a", {}, where)
+
+
+def template(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Make a pod template: no kind, no name, no namespace."""
+    made = pod(*containers, **more)
+    annotations = made["metadata"].get("annotations", {})
+    return {"metadata": {"labels": {"app": "a"}, "annotations": annotations}, "spec": made["spec"]}
+
+
+def test_template_is_repaired_and_nothing_else() -> None:
+    """F18: only extended resources, or GitOps tools would fight over the rest."""
+    document = template(REQUESTS_ONLY, initContainers=[container({GPU: "2"}, {GPU: "1"})])
+
+    after = apply(document, admit(document, EVERYTHING, Form.Template).operations)
+
+    assert after["metadata"] == document["metadata"]
+    assert after["spec"] == {
+        "containers": [container({GPU: "2"}, {GPU: "2"}, env=[VISIBLE])],
+        "initContainers": [container({GPU: "2"}, {GPU: "2"})],
+    }
+    assert not admit(after, EVERYTHING, Form.Template).operations
+
+
+@pytest.mark.parametrize("asked", [gpus(1), container({GPU: "1"}), container(), gpus(0)], ids=str)
+def test_template_that_is_valid_as_sent_is_not_touched(asked: dict[str, Any]) -> None:
+    """INTERFACES §10, Rules: a `kubectl diff` stays empty."""
+    assert not admit(template(asked, annotations={"products": "H100"}), EVERYTHING, Form.Template).operations
+
+
+def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
+    verdict = admit(template(REQUESTS_ONLY), EVERYTHING, Form.Template)
+
+    assert any("limits set to 2" in each for each in verdict.warnings)
+    assert not any("runtimeClassName" in each or "toleration" in each for each in verdict.warnings)
+
+
+def test_template_is_warned_of_what_its_pods_will_not_get() -> None:
+    """F6, F18."""
+    verdict = admit(template(gpus(1)), EVERYTHING, Form.Template, fleet(TAINTED, classes=["kata"]))
+
+    assert any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
+
+
+def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
+    warning = policies(policy("p", "action: Warn, admission: {runtimeClassName: nvidia}"))
+
+    verdict = admit(template(gpus(1)), warning, Form.Template)
+
+    assert any("not done, policy only warns: runtimeClassName set to nvidia" in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    ("document", "words", "expected"),
+    [
+        pytest.param(template(gpus("500m")), "extendedResources: {fractional: Deny}", "QuantityFractional", id="half"),
+        pytest.param(template(gpus(-1)), "maxGPUsPerPod: 8", "QuantityNegative", id="negative"),
+        pytest.param(template(gpus(9)), "maxGPUsPerPod: 8", "TooManyGPUs", id="too many"),
+        pytest.param(template(gpus(1, env=[VISIBLE])), "visibleDevices: Deny", "VisibleDevicesForbidden", id="taken"),
+        pytest.param(
+            template(gpus(1, securityContext={"privileged": True})), "privileged: Deny", "PrivilegedGPUPod", id="root"
+        ),
+        pytest.param(template(gpus(1), nodeName="n"), "bypass: Deny", "BypassesScheduling", id="node chosen"),
+        pytest.param(
+            template(gpus(1), annotations={"cuda": "new"}), "bypass: Deny", "InvalidAnnotation", id="annotation"
+        ),
+    ],
+)
+def test_template_is_refused_for_what_its_pods_would_be_refused_for(
+    document: dict[str, Any], words: str, expected: str
+) -> None:
+    """F18: early, so that the person applying sees it; by both webhooks alike."""
+    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=Form.Template)
+
+    verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
+
+    assert [[each.code.name for each in verdict.reasons] for verdict in verdicts] == [[expected]] * 2
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        pytest.param(
+            template(gpus(1, env=[VISIBLE])), "visibleDevices: Strip, privileged: Deny", id="the variable is stripped"
+        ),
+        pytest.param(template(gpus(1)), "schedulerName: ours, bypass: Deny", id="the scheduler is set"),
+        pytest.param(
+            template(container({GPU: "1"}, {GPU: "9"})),
+            "maxGPUsPerPod: 1, extendedResources: {mismatch: UseLimits}",
+            id="the amount is settled",
+        ),
+    ],
+)
+def test_template_is_not_refused_for_what_is_mended_in_its_pods(document: dict[str, Any], words: str) -> None:
+    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=Form.Template)
+
+    verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
+
+    assert [verdict.allowed for verdict in verdicts] == [True, True]
+
+
+def test_template_keeps_a_forged_record_and_is_warned_of_it() -> None:
+    """F15: its pods lose it."""
+    document = template(gpus(1), annotations={"decision": "mine"})
+
+    verdict = admit(document, None, Form.Template)
+
+    assert not verdict.operations
+    assert any(DECISION in each for each in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"metadata": None}, {"spec": None}, {"spec": {}}, {"spec": {"containers": None}}]
+)
+@pytest.mark.parametrize("form", [Form.Template, Form.Ephemeral, Form.Pod])
+def test_empty_object_concerns_nobody(document: dict[str, Any], form: Form) -> None:
+    verdicts = [review(document, "a", {}, replace(setting(EVERYTHING), form=form)) for review in (mutate, validate)]
+
+    assert [verdict.concerned for verdict in verdicts] == [False, False]
+
+
+def debugged(*ephemeral: dict[str, Any], main: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Make a running pod to which ephemeral containers are added."""
+    return pod(main or REQUESTS_ONLY, ephemeralContainers=list(ephemeral))
+
+
+def debugger(name: str = "debugger", **more: Any) -> dict[str, Any]:
+    """Make an ephemeral container."""
+    return {"name": name, "image": "busybox", **more}
+
+
+@pytest.mark.parametrize("mode", ["Deny", "Strip", "Void", "Leave"])
+def test_guard_looks_at_new_ephemeral_containers_only(mode: str) -> None:
+    """INTERFACES §10, Rules: nothing else of a running pod can change."""
+    document = debugged(debugger("old", env=[VISIBLE]), debugger(env=[VISIBLE]))
+    guard = policies(policy("p", f"admission: {{visibleDevices: {mode}}}"))
+
+    verdict = admit(document, guard, Form.Ephemeral, settled=("old",))
+    spec = apply(document, verdict.operations)["spec"]
+
+    expected: dict[str, Any] = {"Deny": [VISIBLE], "Strip": [], "Void": [VOID], "Leave": [VISIBLE]}
+    assert verdict.allowed is (mode != "Deny")
+    assert spec["ephemeralContainers"] == [debugger("old", env=[VISIBLE]), debugger(env=expected[mode])]
+    assert spec["containers"] == document["spec"]["containers"]
+
+
+def test_ephemeral_container_is_hidden_from_gpus_under_void() -> None:
+    """Its image may say `all`."""
+    document = debugged(debugger())
+    void = policies(policy("p", "admission: {visibleDevices: Void}"))
+
+    after = apply(document, admit(document, void, Form.Ephemeral).operations)
+
+    assert after["spec"]["ephemeralContainers"] == [debugger(env=[VOID])]
+    assert after["metadata"] == document["metadata"]
+    assert not admit(after, void, Form.Ephemeral).operations
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        debugged(debugger(), main=gpus("500m")),
+        debugged(debugger(), main=gpus(1, securityContext={"privileged": True})),
+        debugged(debugger(securityContext={"privileged": True})),
+        debugged(),
+        pod(gpus(1), nodeName="n", ephemeralContainers=None, annotations={"cuda": "new"}),
+    ],
+    ids=["fraction", "privileged pod", "privileged debugger", "none", "null, bypass and annotation"],
+)
+def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> None:
+    strict = policies(
+        policy("p", "admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny, maxGPUsPerPod: 0}")
+    )
+
+    verdict = admit(document, strict, Form.Ephemeral)
+
+    assert verdict.allowed
+    assert not verdict.operations
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "user-scheduler"])
+def test_pods_of_other_schedulers_are_repaired_and_guarded_only(scheduler: str) -> None:
+    """S14."""
+    document = pod(REQUESTS_ONLY, schedulerName=scheduler)
+
+    spec = apply(document, admit(document, EVERYTHING).operations)["spec"]
+
+    assert spec == {"containers": [container({GPU: "2"}, {GPU: "2"}, env=[])], "schedulerName": scheduler}
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "gpu-usher-scheduler", "ours", None, ""])
+def test_pods_of_schedulers_that_ask_us_are_completed(scheduler: str | None) -> None:
+    document = pod(gpus(1), schedulerName=scheduler)
+
+    spec = apply(document, admit(document, EVERYTHING).operations)["spec"]
+
+    assert {"runtimeClassName", "tolerations", "priorityClassName"} <= set(spec)
+
+
+def test_valid_pod_of_another_scheduler_is_left_as_it_is() -> None:
+    document = pod(gpus(1), schedulerName="volcano")
+
+    assert not admit(document, shipped()).operations
+
+
+def test_pod_of_another_scheduler_is_refused_as_any_other() -> None:
+    found = admit(pod(gpus("500m"), schedulerName="volcano"), shipped()).reasons
+
+    assert [each.code for each in found] == [Code.QuantityFractional]
+
+
+@pytest.mark.xfail(strict=True, reason="the ruling's warnings are given again for each `kubectl debug`")
+def test_ephemeral_review_does_not_repeat_what_was_said_of_the_pod() -> None:
+    document = pod(gpus(1), annotations={"typo": "x"}, ephemeralContainers=[debugger()])
+
+    assert not admit(document, shipped(), Form.Ephemeral).warnings
