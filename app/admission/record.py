@@ -30,7 +30,8 @@ def record_decision(case: Case, record: tuple[str, ...], changed: bool) -> list[
     if not changed and not (case.asks and case.served):
         known = DECISION in case.pod.annotations
         return [Operation("remove", ("metadata", "annotations", DECISION))] if known else []
-    done = dict.fromkeys([*(earlier["actions"] if earlier and _ours(case.document) else ()), *record])
+    before = map(_text, earlier["actions"]) if earlier and _ours(case.document) else ()
+    done = dict.fromkeys([*before, *record])
     value = {
         "v": DECISION_VERSION,
         "policies": list(case.ruling.policies),
@@ -43,6 +44,11 @@ def record_decision(case: Case, record: tuple[str, ...], changed: bool) -> list[
     if sum(len(part.encode()) for pair in (*others, (DECISION, text)) for part in pair) > ANNOTATIONS_BYTES:
         return []  # the pod's own leave no room for a record
     return [put(case.document, ("metadata", "annotations", DECISION), text)]
+
+
+def _text(action: Any) -> str:
+    """Read an action of an earlier record; whatever it is, it becomes text that can be sent."""
+    return str(action).encode("utf-8", "ignore").decode()
 
 
 def _shortened(actions: list[str]) -> list[str]:

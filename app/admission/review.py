@@ -94,7 +94,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     operations = [each for change in kept for each in change.operations]
     warnings = [*lenient, *(change.warning for change in kept if change.warning)]
     warnings += [f"not done, policy only warns: {change.record}" for change in warned]
-    warnings += case.ruling.warnings if case.asks else ()
+    warnings += case.ruling.warnings if _ours_to_complete(case) else ()
     warnings += [f"{each} is not known yet: whether it claims GPUs cannot be told" for each in case.claimed.unknown]
     if case.form is Form.Pod:
         written = record_decision(case, record, changed=bool(operations))

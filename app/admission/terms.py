@@ -41,6 +41,8 @@ class Terms:
 def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
     """Write a demand as affinity. `keys`: the dialects to use; None: GFD, and those that the fleet's nodes speak."""
     known = replace(demand, refuse_unknown=False)  # what a label does not tell is the node's to tell
+    if not _labelled(demand):
+        return Terms((), (), soft=False)
     names = _dialects(fleet, keys)
     clouds = tuple(each for each in knowledge.clouds.dialects if each.name in names)
     asked = Asked(known, fleet, serving(demand, fleet), knowledge, clouds)
@@ -51,6 +53,12 @@ def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowled
     preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[:1])]
     preferred += _preferences(asked, dialects)
     return Terms(tuple(_terms(asked, hard, dialects)), tuple(preferred), bool(soft))
+
+
+def _labelled(demand: Demand) -> bool:
+    """Tell whether it is of NVIDIA's GPUs, which the labels are about; other vendors' nodes carry none of them."""
+    domain = PRODUCT.partition("/")[0] + "/"
+    return bool(demand.claims) or any(resource.startswith(domain) for resource, _ in demand.resources)
 
 
 def _dialects(fleet: Fleet, keys: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Policies(Protocol):
 def is_policy(request: Mapping[str, Any]) -> bool:
     """Tell whether a request is about a kind of object that may hold policies."""
     resource = member(request, "resource", dict, "request.") or {}
-    found = (resource.get("group") or "", resource.get("resource"))
+    found = (str(resource.get("group") or ""), str(resource.get("resource")))
     return found in {("", "configmaps"), (POLICY_GROUP, "gpupolicies")} and not request.get("subResource")
 
 

@@ -49,7 +49,7 @@ def subject_of(request: Mapping[str, Any]) -> Subject | None:
     made, before = member(request, "object", dict, "request."), member(request, "oldObject", dict, "request.")
     if made is None:
         return None
-    kind = request.get("operation"), request.get("subResource") or ""
+    kind = str(request.get("operation")), str(request.get("subResource") or "")
     if found == ("", "pods") and kind == ("CREATE", ""):
         return Subject(made)
     if found == ("", "pods") and kind == ("UPDATE", "ephemeralcontainers"):

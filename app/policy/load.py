@@ -138,14 +138,7 @@ def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
 def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
     """Find what the schema cannot say: selectors, product names, the reach of workload classes."""
     match, spec = policy.spec.match, policy.spec
-    for name, selector in (
-        ("namespaceSelector", match.namespace_selector),
-        ("podSelector", match.pod_selector),
-    ):
-        try:
-            _selector(selector)
-        except BadInput as error:
-            yield ("spec", "match", name), f"spec.match.{name}: {error}"
+    yield from _selector_problems(("spec", "match"), match.namespace_selector, match.pod_selector)
     if match.workload_class and spec.priority >= WORKLOAD_CLASS_BELOW:
         yield (
             ("spec", "priority"),
@@ -155,7 +148,19 @@ def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[
         if exception.match.namespace_selector is None and exception.match.pod_selector is None:
             where = f"spec.exceptions[{index}].match"
             yield ("spec", "exceptions", index, "match"), f"{where}: selects every pod, wants a selector"
+        path = ("spec", "exceptions", index, "match")
+        yield from _selector_problems(path, exception.match.namespace_selector, exception.match.pod_selector)
     yield from _product_problems(policy, knowledge)
+
+
+def _selector_problems(
+    path: Path, namespace: LabelSelector | None, pod: LabelSelector | None
+) -> Iterable[tuple[Path, str]]:
+    for name, selector in (("namespaceSelector", namespace), ("podSelector", pod)):
+        try:
+            _selector(selector)
+        except BadInput as error:
+            yield (*path, name), f"{_dotted((*path, name))}: {error}"
 
 
 def _product_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:

@@ -61,8 +61,8 @@ def rule_on(
     """
     annotated = read_annotations(pod.annotations, knowledge.products)
     matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
-    if not matching and policy_set.fallback:
-        matching = [policy_set.fallback]
+    if policy_set.fallback and all(policy.workload_classes is not None for policy in matching):
+        matching = [*matching, policy_set.fallback]  # a pod's own word picks policies, and takes none away
     applied = [Applied(each.name, each.spec, _actions(each, pod, namespace_labels)) for each in matching]
     resources = gpu_amounts(pod, knowledge.families.of)
 

@@ -252,7 +252,6 @@ def test_pod_of_another_scheduler_is_refused_as_any_other() -> None:
     assert [each.code for each in found] == [Code.QuantityFractional]
 
 
-@pytest.mark.xfail(strict=True, reason="the ruling's warnings are given again for each `kubectl debug`")
 def test_ephemeral_review_does_not_repeat_what_was_said_of_the_pod() -> None:
     document = pod(gpus(1), annotations={"typo": "x"}, ephemeralContainers=[debugger()])
 

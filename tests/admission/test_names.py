@@ -244,9 +244,6 @@ def test_override_replaces_any_scheduler() -> None:
     assert spec["schedulerName"] == "ours"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the fallback is dropped as soon as a policy matches, be it by the pod's own word"
-)
 def test_workload_class_that_a_pod_gives_itself_takes_nothing_of_the_fallback_away() -> None:
     """INTERFACES §4: a policy picked by an annotation can only tighten."""
     own = policies(policy("mine", "priority: 9, match: {workloadClass: [training]}, placement: {sharing: Exclusive}"))

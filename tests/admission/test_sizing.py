@@ -267,9 +267,6 @@ def test_products_of_the_same_least_memory_are_all_preferred() -> None:
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "gpu.intel.com/xe"])
 @pytest.mark.parametrize("nodes", [[], [whole("NVIDIA-L4")]], ids=["unknown fleet", "none of that vendor yet"])
-@pytest.mark.xfail(
-    strict=True, reason="needs of AMD's and Intel's pods are required in NVIDIA's labels: no node has them"
-)
 def test_memory_is_not_required_in_the_labels_of_another_vendor(resource: str, nodes: list[Node]) -> None:
     """F10, S12: scale from zero; the filter accepts such a node, since its memory is not known."""
     document = needs("40Gi", resource)
