@@ -30,7 +30,7 @@ HIDDEN = {"name": VISIBLE, "value": "void"}
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """How devices are taken. `who`: the container, or the pod; `given`: it asks for a GPU besides; `word`: by what."""
+    """How devices are taken. `who`: the container's name, or "pod"; `given`: it asks for a GPU too; `word`: by what."""
 
     who: str
     given: bool
@@ -57,8 +57,7 @@ def takings(case: Case) -> Iterator[Taking]:
 
 
 def _taking(case: Case, container: Container, word: str, list_name: str, index: int) -> Taking:
-    who = f"container {container.name[:24]}"
-    return Taking(who, given(case, container), _path(container, list_name, str(index)), word)
+    return Taking(container.name, given(case, container), _path(container, list_name, str(index)), word)
 
 
 def _cleaned(path: str) -> str:
@@ -106,7 +105,7 @@ def hide_devices(case: Case) -> Iterator[Change]:
         named = any(name == VISIBLE for name, _ in container.env)
         if not named and not given(case, container):
             operation = append(case.document, _path(container, "env"), HIDDEN)
-            yield Change((operation,), f"container {container.name}: {VISIBLE} set to void")
+            yield Change((operation,), f"{container.name}: {VISIBLE} set to void")
 
 
 def _path(container: Container, *rest: str) -> tuple[str, ...]:

@@ -80,7 +80,8 @@ def devices_asked_for(case: Case) -> Iterator[Reason]:
         return
     for taking in takings(case):
         beside = "beside a GPU" if taking.given else "without a GPU"
-        yield reason(Code.VisibleDevicesForbidden, f"{taking.who}: {taking.word} {beside}", "no such setting")
+        who = "pod" if taking.path[0] == "metadata" else f"container {taking.who[:24]}"
+        yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", "no such setting")
 
 
 def unprivileged(case: Case) -> Iterator[Reason]:

@@ -87,7 +87,8 @@ def workload(kind: str, where: str, more: Object | None = None, **pod: Any) -> O
     version, spec = IDLE[kind]
     fields: Object = {"restartPolicy": "Never"} if version == "batch/v1" else {}
     if kind == "DaemonSet":
-        fields = {"nodeSelector": {"kubernetes.io/hostname": "cpu" if more else "none"}}
+        told: Object = {} if more else {"tolerations": [{"key": GPU, "operator": "Exists"}]}  # or one is told
+        fields = {"nodeSelector": {"kubernetes.io/hostname": "cpu" if more else "none"}, **told}
     whole = plain_pod(where, **{"labels": LABELS, **fields, **pod})
     containers = ({key: each[key] for key in each if each[key]} for each in whole["spec"].pop("containers"))
     metadata = {key: whole["metadata"][key] for key in ("labels", "annotations") if whole["metadata"][key]}
