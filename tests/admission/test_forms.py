@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to templates, to new ephemeral containers, to pods of other schedulers (F18, INTERFACES §10, S14)."""
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -256,3 +258,30 @@ def test_ephemeral_review_does_not_repeat_what_was_said_of_the_pod() -> None:
     document = pod(gpus(1), annotations={"typo": "x"}, ephemeralContainers=[debugger()])
 
     assert not admit(document, shipped(), Form.Ephemeral).warnings
+
+
+def cpu_seconds(make: Callable[[int], dict[str, Any]], containers: int, reviews: int) -> float:
+    """Measure the least CPU time of some reviews of a pod of many containers."""
+    document = pod(*({**make(index), "name": f"c{index}"} for index in range(containers)))
+    spent = []
+    for _ in range(reviews):
+        started = time.process_time()
+        admit(document, EVERYTHING)
+        spent.append(time.process_time() - started)
+    return min(spent)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda index: gpus(1, f"nvidia.com/mig-{index}"), id="as many resources"),
+        pytest.param(lambda _: container(None, {GPU: "1"}), id="requests only"),
+        pytest.param(lambda _: gpus(1), id="provided for"),
+    ],
+)
+@pytest.mark.xfail(strict=True, reason="quadratic and cubic: 800 containers (72 kB) hold the event loop for 4 to 72 s")
+def test_time_grows_with_the_containers_and_not_with_their_square(make: Callable[[int], dict[str, Any]]) -> None:
+    """The API server counts containers only after we have answered; eightfold may take sixteen times as long."""
+    few, many = cpu_seconds(make, 30, reviews=5), cpu_seconds(make, 240, reviews=1)
+
+    assert many < 16 * few

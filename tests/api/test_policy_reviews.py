@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy edits at the door: what would spoil the set is refused with path and reason, the rest passes (F131)."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,35 @@ def test_selector_of_an_exception_that_slipped_in_leaves_the_last_good_set_in_fo
     taken = book.load()
 
     assert taken.error is not None
+
+
+@pytest.mark.xfail(
+    strict=True, reason="`\\d` takes digits of any script, and days compare as text: this one never comes"
+)
+@pytest.mark.parametrize("field", ["enforceFrom", "expires"])
+def test_day_in_digits_of_another_script_is_refused(service: Usher, field: str) -> None:
+    day = "\u0662\u0660\u0662\u0667-01-01"
+    match = {"podSelector": {"matchLabels": {"a": "b"}}}
+    until = {"exceptions": [{"match": match, "owner": "o", "reason": "r", "expires": day}]}
+
+    assert "day" in told(service, gpu_policy(until if field == "expires" else {field: day}), GPUPOLICIES)
+
+
+@pytest.mark.xfail(strict=True, reason="BadInput ends the task group: listeners, loops and all")
+def test_service_outlives_a_policy_whose_exception_cannot_be_read(tmp_path: Path) -> None:
+    """INTERFACES §2: a bad edit never takes readiness away."""
+    book = usher(tmp_path).book
+
+    async def follow() -> bool:
+        heard = asyncio.Event()
+        following = asyncio.create_task(book.follow(lambda _: heard.set()))
+        book.put_source("gpupolicy mine", gpu_policy(EXCEPTION))
+        hearing = asyncio.create_task(heard.wait())
+        await asyncio.wait({following, hearing}, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        survived = not following.done()
+        for task in (following, hearing):
+            task.cancel()
+        await asyncio.gather(following, hearing, return_exceptions=True)
+        return survived
+
+    assert asyncio.run(follow())
