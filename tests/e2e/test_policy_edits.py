@@ -33,10 +33,10 @@ COMPONENT = DEPLOY / "components" / "crd"
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
     """The service, GPUPolicy installed, and every webhook of deploy/."""
+    for name in ("gpupolicies.yaml", "rbac.yaml"):
+        said = plane.kubectl("apply", "-f", str(COMPONENT / name))
+        assert said.code == 0, said.err
     with serving(plane) as running:
-        for name in ("gpupolicies.yaml", "rbac.yaml"):
-            said = plane.kubectl("apply", "-f", str(COMPONENT / name))
-            assert said.code == 0, said.err
         eventually("it is followed", lambda: running.health()["caches"].get("gpupolicies", {}).get("synced"))
         install_webhooks(plane, running)
         install_crd_webhook(plane, running)
