@@ -14,6 +14,7 @@ from app.errors import MalformedPod
 from app.quantity import parse_quantity
 
 T = TypeVar("T")
+NONE = Fraction(0)
 PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
 
@@ -87,6 +88,10 @@ class Container:
         """Say how much it asks: the request, or the limit where only that is set (API defaulting)."""
         return self.requests.get(resource, self.limits.get(resource, Fraction(0)))
 
+    def resources(self) -> tuple[str, ...]:
+        """List the resources that it names, sorted."""
+        return tuple(sorted({*self.requests, *self.limits}))
+
     def names(self, resource: str) -> bool:
         """Tell whether it names an amount other than zero, in requests or in limits."""
         return self.requests.get(resource, 0) != 0 or self.limits.get(resource, 0) != 0
@@ -118,6 +123,20 @@ class Pod:
     def resources(self) -> tuple[str, ...]:
         """List every resource name that some container names, sorted."""
         return tuple(sorted({name for each in self.containers for name in (*each.requests, *each.limits)}))
+
+    def amounts(self) -> Mapping[str, Fraction]:
+        """Sum every resource, in one pass; `amount` says how, and is the plain twin that tests compare with."""
+        running: dict[str, Fraction] = {}
+        peak: dict[str, Fraction] = {}
+        for container in self.containers:
+            passing = container.list_name == "initContainers" and not container.sidecar
+            for name in {*container.requests, *container.limits}:
+                total = running.get(name, NONE) + container.asks(name)
+                if passing:
+                    peak[name] = max(peak.get(name, NONE), total)
+                else:
+                    running[name] = total
+        return {name: max(running.get(name, NONE), peak.get(name, NONE)) for name in (*running, *peak)}
 
     def amount(self, resource: str) -> Fraction:
         """Sum a resource as Kubernetes does: what the running containers hold, or the hungriest moment of the start.
@@ -223,11 +242,13 @@ def _digits(value: int) -> str:
 
 def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, int], ...]:
     """List what a Pod asks of GPU resources: (resource, amount rounded up), positive ones only, sorted."""
-    amounts = ((name, pod.amount(name)) for name in pod.resources() if is_gpu(name))
-    return tuple((name, -int(-amount // 1)) for name, amount in amounts if amount > 0)
+    found = sorted(pod.amounts().items())
+    return tuple((name, -int(-amount // 1)) for name, amount in found if amount > 0 and is_gpu(name))
 
 
 def gpu_containers(pod: Pod, resources: Iterable[str]) -> tuple[Container, ...]:
     """List the containers that ask a positive amount of any of these resources."""
-    wanted = tuple(resources)
-    return tuple(each for each in pod.containers if any(each.asks(name) > 0 for name in wanted))
+    wanted = frozenset(resources)
+    return tuple(
+        each for each in pod.containers if any(name in wanted and each.asks(name) > 0 for name in each.resources())
+    )

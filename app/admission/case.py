@@ -42,7 +42,7 @@ class Case:
     `rules`: what admission does, at the level (enforced, warned, audited) that is looked at. `form`: Template where
     `document` is a pod template. `asks`: it asks for a GPU; one that does not is only guarded. `served`: its scheduler
     is one that asks us, or the default one. `settled`: names of ephemeral containers that are there already.
-    `claimed`: what it asks of DRA.
+    `before`: the template as it was, on UPDATE. `claimed`: what it asks of DRA.
     """
 
     document: Mapping[str, Any]
@@ -56,16 +56,22 @@ class Case:
     served: bool = True
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()
+    before: Mapping[str, Any] | None = None
     claimed: Claimed = NOTHING_CLAIMED
 
     @cached_property
     def gpu_resources(self) -> tuple[str, ...]:
         """The GPU resources of which some container names an amount that is not zero."""
-        return tuple(
-            name
-            for name in self.pod.resources()
-            if self.knowledge.families.of(name) and any(each.names(name) for each in self.pod.containers)
-        )
+        named = {name for each in self.pod.containers for name in each.resources() if each.names(name)}
+        return tuple(sorted(filter(self.knowledge.families.of, named)))
+
+    @cached_property
+    def _gpus(self) -> frozenset[str]:
+        return frozenset(self.gpu_resources)
+
+    def gpus_of(self, container: Container) -> tuple[str, ...]:
+        """List the GPU resources of the pod that a container names, be it with zero."""
+        return tuple(name for name in container.resources() if name in self._gpus)
 
     def after(self, operations: Sequence[Operation]) -> "Case":
         """Give the case with the operations applied.
@@ -88,7 +94,7 @@ class Case:
 
     def units(self, container: Container) -> int:
         """Count the GPUs (slices, shares) that a container asks for."""
-        return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources)
+        return sum(-int(-container.asks(name) // 1) for name in self.gpus_of(container))
 
     def families(self) -> tuple[Family, ...]:
         """List the families of what the pod asks for, by resource or by claim."""

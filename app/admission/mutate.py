@@ -13,7 +13,7 @@ from app.admission.provisions import provide_cpu_and_memory, provide_driver_capa
 from app.admission.sizing import fall_back, right_size
 from app.admission.terms import NEED_WEIGHT, Term, terms_of
 from app.admission.tolerations import seen_taints, wanted_tolerations
-from app.pods import Container, member
+from app.pods import Container, member, read_pod
 from app.reasons import Code, reason
 
 Mutator = Callable[[Case], Iterator[Change]]
@@ -26,9 +26,8 @@ def repair_resources(case: Case) -> Iterator[Change]:
     """
     document: Any = case.document
     for container in case.pod.containers:
-        for resource in case.gpu_resources:
-            said = resource in container.requests or resource in container.limits
-            change = _repair(case, document, container, resource) if said else None
+        for resource in case.gpus_of(container):
+            change = _repair(case, document, container, resource)
             if change is not None:
                 document = apply(document, change.operations)
                 yield change
@@ -40,8 +39,20 @@ def _repair(case: Case, document: Any, container: Container, resource: str) -> C
         return _copy(document, container, resource, "requests", "limits") if copied else None
     differs = resource in container.requests and container.limits[resource] != container.requests[resource]
     if differs and case.rules.mismatch == "UseLimits":
-        return _copy(document, container, resource, "limits", "requests")
+        edited = case.rules.requests_only == "CopyToLimits" and _only_requests_edited(case, container, resource)
+        return _copy(document, container, resource, *(("requests", "limits") if edited else ("limits", "requests")))
     return None
+
+
+def _only_requests_edited(case: Case, container: Container, resource: str) -> bool:
+    """Tell whether an edit of a template changed requests and left limits, which we may have added (F18)."""
+    if case.before is None:
+        return False
+    former = next((each for each in read_pod(case.before).containers if each.name == container.name), None)
+    if former is None:
+        return False
+    same = former.limits.get(resource) == container.limits[resource]
+    return same and former.requests.get(resource) != container.requests[resource]
 
 
 def _copy(document: Any, container: Container, resource: str, source: str, target: str) -> Change:
@@ -117,8 +128,10 @@ def add_tolerations(case: Case) -> Iterator[Change]:
     """Tolerate the GPU taints of the nodes that could serve the pod (F2, F3, F4)."""
     wanted = wanted_tolerations(case)
     operations: list[Operation] = []
+    document: Any = case.document
     for toleration in wanted:
-        operations.append(append(apply(case.document, operations), ("spec", "tolerations"), toleration))
+        operations.append(append(document, ("spec", "tolerations"), toleration))
+        document = apply(document, operations[-1:])
     if operations:
         keys = ", ".join(dict.fromkeys(each["key"] for each in wanted))
         if case.form is Form.DaemonSet and any(taint[0] in keys for taint in seen_taints(case)):

@@ -64,15 +64,14 @@ def provide_shared_memory(case: Case) -> Iterator[Change]:
     if not lacking:
         return
     operations: list[Operation] = []
-    document: Any = case.document
+    document = case.document
     volumes = member(case.document["spec"], "volumes", list, "spec.") or []
     if not any(isinstance(each, dict) and each.get("name") == SHM_VOLUME for each in volumes):
         volume = {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
         operations.append(append(document, ("spec", "volumes"), volume))
     for container in lacking:
         path = ("spec", container.list_name, str(container.index), "volumeMounts")
-        mount = {"name": SHM_VOLUME, "mountPath": SHM}
-        operations.append(append(apply(document, operations), path, mount))
+        operations.append(append(document, path, {"name": SHM_VOLUME, "mountPath": SHM}))
     names = ", ".join(each.name for each in lacking)
     yield Change(tuple(operations), f"{SHM} of {size} mounted in {names}")
 

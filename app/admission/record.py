@@ -104,7 +104,7 @@ def _fingerprint(case: Case) -> str:
             *([str(side.get(name, "")) for side in (each.requests, each.limits)]),
         ]
         for each in pod.containers
-        for name in case.gpu_resources
+        for name in case.gpus_of(each)
     ]
     ours = sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION)
     parts = [asked, ours, pod.runtime_class_name, pod.scheduler_name]

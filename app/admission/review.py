@@ -32,7 +32,7 @@ OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 class Setting:
     """Where a review happens: the policies in force, the fleet as known now, the fact tables.
 
-    `form`, `settled`: what the object is, and which of its ephemeral containers were there before (see Case).
+    `form`, `settled`, `before`: what the object is, and what of it was there before (see Case).
     `claimed`: says which GPUs a spec in a namespace claims through DRA. `rule`: rules on a pod.
     """
 
@@ -41,6 +41,7 @@ class Setting:
     knowledge: Knowledge
     form: Form = Form.Pod
     settled: frozenset[str] = frozenset()
+    before: Mapping[str, Any] | None = None
     claimed: Callable[[Mapping[str, Any], str], Claimed] = lambda _spec, _namespace: NOTHING_CLAIMED
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, Claims], Ruling] = rule_on
 
@@ -160,13 +161,14 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
         or "scheduler_name" in ruling.enforced.override,
         namespace_labels=labels,
         settled=setting.settled,
+        before=setting.before,
         claimed=claimed,
     )
 
 
 def _asks(pod: Pod, knowledge: Knowledge) -> bool:
     is_gpu = knowledge.families.of
-    return any(is_gpu(name) and each.names(name) for each in pod.containers for name in pod.resources())
+    return any(is_gpu(name) and each.names(name) for each in pod.containers for name in each.resources())
 
 
 def _named_schedulers(policies: PolicySet) -> set[str]:

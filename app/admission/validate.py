@@ -15,7 +15,7 @@ Validator = Callable[[Case], Iterator[Reason]]
 def amounts_whole(case: Case) -> Iterator[Reason]:
     """Refuse fractions and negatives in words that name the alternative (F8)."""
     for container in case.pod.containers:
-        for resource in case.gpu_resources:
+        for resource in case.gpus_of(container):
             for amounts in (container.requests, container.limits):
                 amount = amounts.get(resource)
                 if amount is None:
@@ -31,7 +31,7 @@ def limits_present(case: Case) -> Iterator[Reason]:
     if case.rules.requests_only != "Deny":
         return
     for container in case.pod.containers:
-        for resource in case.gpu_resources:
+        for resource in case.gpus_of(container):
             if resource not in container.limits and container.names(resource):
                 yield _about(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
 
@@ -41,7 +41,7 @@ def limits_equal_requests(case: Case) -> Iterator[Reason]:
     if case.rules.mismatch != "Deny":
         return
     for container in case.pod.containers:
-        for resource in case.gpu_resources:
+        for resource in case.gpus_of(container):
             both = resource in container.limits and resource in container.requests
             if both and container.limits[resource] != container.requests[resource]:
                 yield _about(

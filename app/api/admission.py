@@ -95,7 +95,7 @@ def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backe
     subject = subject_of(request)
     if subject is None:
         return None
-    setting = replace(backend.setting(), form=subject.form, settled=subject.settled)
+    setting = replace(backend.setting(), form=subject.form, settled=subject.settled, before=subject.before)
     verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
     operations = tuple(map(subject.placed, verdict.operations))
     apply(request["object"], operations)

@@ -27,12 +27,13 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A pod, or what stands for one. `path`: where it stands in the object; `settled`: as in Case."""
+    """A pod, or what stands for one. `path`: where it stands in the object; `settled`, `before`: as in Case."""
 
     document: Mapping[str, Any]
     form: Form = Form.Pod
     path: tuple[str, ...] = ()
     settled: frozenset[str] = frozenset()
+    before: Mapping[str, Any] | None = None
 
     def placed(self, operation: Operation) -> Operation:
         """Turn an operation on the subject into one on the object."""
@@ -66,9 +67,10 @@ def _template(
 ) -> Subject | None:
     template = _at(made, path)
     leaving = (member(made, "metadata", dict, "") or {}).get("deletionTimestamp") is not None
-    if template is None or leaving or (before is not None and _at(before, path) == template):
+    old = _at(before, path) if before is not None else None
+    if template is None or leaving or old == template:
         return None
-    return Subject(template, form, path)
+    return Subject(template, form, path, before=old)
 
 
 def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:

@@ -40,7 +40,10 @@ class Taken:
 
 
 class PolicyBook:
-    """The policies in force. `loaded` is as written, `current` as it applies today."""
+    """The policies in force. `loaded` is as written, `current` as it applies today.
+
+    `_whole`: a set with sources from the cluster in it was good since the start, so that there is one to stay with.
+    """
 
     def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str]) -> None:
         self._directory = directory
@@ -50,6 +53,7 @@ class PolicyBook:
         self._texts = policy_texts(directory)
         self._sources: dict[str, Mapping[str, Any]] = {}
         self._sources_changed = False
+        self._whole = False
         self._told = asyncio.Event()
         self.error: str | None = None
         self.loaded = self._read(self._sources)
@@ -63,10 +67,24 @@ class PolicyBook:
             loaded = self._read(self._sources)
         except PolicyError as error:
             self.error = str(error)
+            if not self._whole:
+                self._take_what_is_good()
         else:
-            self.error = None
+            self.error, self._whole = None, self._whole or bool(self._sources)
             self._take(loaded)
         return Taken(len(self.loaded.policies), self.current.hash, self.error)
+
+    def _take_what_is_good(self) -> None:
+        """Take the sources that bring no problem, where there is no last good set to stay with: we have just started.
+
+        What came in while we were down costs its own policies only, not everybody's.
+        """
+        good: dict[str, Mapping[str, Any]] = {}
+        for source, content in sorted(self._sources.items()):
+            if not self._problems({**good, source: content}):
+                good[source] = content
+        if not self._problems(good):
+            self._take(self._read(good))
 
     def _read(self, sources: Mapping[str, Mapping[str, Any]]) -> PolicySet:
         """Load the directory as last read, then ConfigMaps and GPUPolicies, each by name.
@@ -152,7 +170,8 @@ async def _wakes(directory: Path, told: asyncio.Event) -> AsyncIterator[None]:
         while True:
             yield
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), POLL_SECONDS)
+                async with asyncio.timeout(POLL_SECONDS):  # wait_for swallows a cancellation that meets the event
+                    await told.wait()
             told.clear()
     finally:
         stop.set()

@@ -27,7 +27,7 @@ def _checked(parse: Any) -> AfterValidator:
 
 def _check_day(text: str) -> None:
     """Check YYYY-MM-DD; days compare as text, so the core needs no calendar."""
-    match = re.fullmatch(r"\d{4}-(\d{2})-(\d{2})", text)
+    match = re.fullmatch(r"\d{4}-(\d{2})-(\d{2})", text, re.ASCII)
     if not match or not 1 <= int(match[1]) <= 12 or not 1 <= int(match[2]) <= 31:
         raise BadInput(f"got {text[:20]!r}, wants a day such as 2027-01-31")
 

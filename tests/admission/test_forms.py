@@ -279,9 +279,20 @@ def cpu_seconds(make: Callable[[int], dict[str, Any]], containers: int, reviews:
         pytest.param(lambda _: gpus(1), id="provided for"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="quadratic and cubic: 800 containers (72 kB) hold the event loop for 4 to 72 s")
 def test_time_grows_with_the_containers_and_not_with_their_square(make: Callable[[int], dict[str, Any]]) -> None:
     """The API server counts containers only after we have answered; eightfold may take sixteen times as long."""
     few, many = cpu_seconds(make, 30, reviews=5), cpu_seconds(make, 240, reviews=1)
 
     assert many < 16 * few
+
+
+def test_edit_of_requests_alone_is_followed_by_the_limits_that_we_added() -> None:
+    """F18: `kubectl apply` of requests 2 over requests 1 leaves our limits 1, which must not win."""
+    before = pod(container({GPU: "1"}, {GPU: "1"}))
+    edited = pod(container({GPU: "1"}, {GPU: "2"}))
+    where = replace(setting(), form=Form.Template, before=before)
+
+    verdict = mutate(edited, "team-a", {}, where)
+
+    amounts = apply(edited, verdict.operations)["spec"]["containers"][0]["resources"]
+    assert amounts == {"limits": {GPU: "2"}, "requests": {GPU: "2"}}

@@ -249,9 +249,6 @@ def test_selector_of_an_exception_that_slipped_in_leaves_the_last_good_set_in_fo
     assert taken.error is not None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="`\\d` takes digits of any script, and days compare as text: this one never comes"
-)
 @pytest.mark.parametrize("field", ["enforceFrom", "expires"])
 def test_day_in_digits_of_another_script_is_refused(service: Usher, field: str) -> None:
     day = "\u0662\u0660\u0662\u0667-01-01"
@@ -261,7 +258,6 @@ def test_day_in_digits_of_another_script_is_refused(service: Usher, field: str) 
     assert "day" in told(service, gpu_policy(until if field == "expires" else {field: day}), GPUPOLICIES)
 
 
-@pytest.mark.xfail(strict=True, reason="BadInput ends the task group: listeners, loops and all")
 def test_service_outlives_a_policy_whose_exception_cannot_be_read(tmp_path: Path) -> None:
     """INTERFACES §2: a bad edit never takes readiness away."""
     book = usher(tmp_path).book
