@@ -21,6 +21,7 @@ class Census:
         self._of: dict[str, Kin | None] = {}
         self._members: dict[Kin, int] = {}
         self._dialects: dict[str, int] = {}
+        self._spoken: dict[str, tuple[str, ...]] = {}
         self.free: dict[tuple[Kin, str], int] = {}
         self.changed = False
 
@@ -50,19 +51,26 @@ class Census:
 
     def _recount(self, before: Node | None, after: Node | None) -> None:
         left = self._of.pop(before.name, None) if before is not None else None
-        joined = self._kin_of(after) if after is not None else None
+        joined = self._kin_of(after, left) if after is not None else None
         if after is not None:
             self._of[after.name] = joined
         if left is not joined:
             self._count(self._members, [left] if left else [], [joined] if joined else [])
         if left is not None and left not in self._members:
             self._forget(left)
-        spoken = [self._knowledge.clouds.spoken(node.labels) if node else () for node in (before, after)]
-        self._count(self._dialects, *spoken)
+        spoke = self._spoken.pop(before.name, ()) if before is not None else ()
+        speaks = self._knowledge.clouds.spoken(after.labels) if after is not None else ()
+        if after is not None:
+            self._spoken[after.name] = speaks
+        if spoke != speaks:
+            self._count(self._dialects, spoke, speaks)
 
-    def _kin_of(self, node: Node) -> Kin | None:
+    def _kin_of(self, node: Node, former: Kin | None) -> Kin | None:
+        """Find the kind of a node; most often it is the former one, and comparing is cheaper than looking up."""
         key = kin_key(node, self._knowledge)
-        return self._kin.setdefault(key, Kin(*key)) if key is not None else None
+        if key is None or (former is not None and (former.node_class, former.taints, former.labels) == key):
+            return former if key is not None else None
+        return self._kin.setdefault(key, Kin(*key))
 
     def _forget(self, kin: Kin) -> None:
         """Forget a kind that has no node left."""
