@@ -69,7 +69,7 @@ def test_every_file_of_the_folder_is_part_of_a_recorded_exchange() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
 def test_recorded_request_is_answered_with_200_and_json(service: Usher, ask: Ask, name: str) -> None:
-    """CONTROL_PLANE §3, §5.3: only 200 counts, for both callers."""
+    """F1; CONTROL_PLANE §3, §5.3: only 200 counts, for both callers."""
     answer = replay(service, ask, name)
 
     assert answer.status_code == 200

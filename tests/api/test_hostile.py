@@ -139,7 +139,7 @@ CASES = [
     ("path", "body"), [pytest.param(path, body, id=f"{path} {name}") for path, name, body in CASES]
 )
 def test_malformed_body_is_a_400_with_a_clear_word_and_the_next_is_served(path: str, body: bytes) -> None:
-    """F103, F125, P20."""
+    """F1, F103, F125, P20."""
     answer = post(path, body)
 
     assert answer.status_code == 400, answer.text

@@ -184,6 +184,7 @@ SHARED = [({"limits": {GPU: 1}}, []), ({"limits": {GPU: 2}}, [MEMORY]), (OWN_MOU
 
 @pytest.mark.parametrize(("pod", "volumes"), SHARED, ids=["one GPU", "two", "two, mounted already"])
 def test_shared_memory_is_for_two_gpus(plane: ControlPlane, where: str, pod: Object, volumes: list[Object]) -> None:
+    """F129."""
     spec = made(plane, where, "memory", **pod)
 
     assert spec.get("volumes", []) == volumes
@@ -202,7 +203,7 @@ def test_runtime_class_that_selects_other_nodes_is_not_set(plane: ControlPlane, 
 
 
 def test_slice_that_no_node_has_is_made_the_smallest_that_covers_it(plane: ControlPlane, where: str) -> None:
-    """F35."""
+    """F59, INTERFACES §7."""
     pod = plain_pod(where, {SMALL: 1}, annotations=AT_LEAST)
 
     answer = plane.kubectl.create(pod)
@@ -212,7 +213,7 @@ def test_slice_that_no_node_has_is_made_the_smallest_that_covers_it(plane: Contr
 
 
 def test_slice_in_a_template_is_left_as_it_is(plane: ControlPlane, where: str) -> None:
-    """F35, F18: the fleet may be another when its pods come."""
+    """F59, F18: the fleet may be another when its pods come."""
     answer = plane.kubectl.create(workload("Deployment", plain_pod(where, {SMALL: 1}, annotations=AT_LEAST)))
 
     template = plane.api.get(f"/apis/apps/v1/namespaces/{where}/deployments/w")["spec"]["template"]
