@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher schema`: print what GPUPolicy documents look like, as JSON Schema or as CustomResourceDefinition."""
+"""`gpu-usher schema`: print what is generated: what GPUPolicy documents look like, and who reaches the webhooks."""
 
 import json
 
 import typer
 import yaml
 
+from app.admission.reach import cpu_guard_conditions, match_conditions
+from app.cluster.files import read_knowledge
 from app.policy.crd import custom_resource_definition
 from app.policy.schema import json_schema
 
@@ -17,14 +19,24 @@ CRD_HEADER = """\
 
 def schema(
     crd: bool = typer.Option(False, "--crd", help="Print the CustomResourceDefinition, as YAML, instead."),
+    conditions: bool = typer.Option(
+        False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
+    ),
 ) -> None:
     """Print the JSON Schema of GPUPolicy documents, for editors."""
-    print(crd_text() if crd else schema_text(), end="")
+    print(crd_text() if crd else conditions_text() if conditions else schema_text(), end="")
 
 
 def schema_text() -> str:
     """Write the schema as policies/schema/gpupolicy.json holds it."""
     return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def conditions_text() -> str:
+    """Write who reaches us, generated from the resource families, as the webhooks in deploy/ have it (F22)."""
+    families = read_knowledge().families
+    found = {"mutate, validate": match_conditions(families), "cpu-guard": cpu_guard_conditions(families)}
+    return yaml.safe_dump(found, sort_keys=False, width=120)
 
 
 def crd_text() -> str:

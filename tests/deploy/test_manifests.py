@@ -9,6 +9,7 @@ import yaml
 
 from app.admission.reach import cpu_guard_conditions, match_conditions
 from app.api.subjects import WORKLOADS
+from app.cli.schema import conditions_text
 from tests.builders import knowledge
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -34,6 +35,13 @@ def webhooks() -> dict[str, dict[str, Any]]:
 def test_match_conditions_are_those_generated_from_the_families(name: str) -> None:
     """F22: one without quotes or a family that changed would show here."""
     assert match_conditions(knowledge().families) == webhooks()[name]["matchConditions"]
+
+
+def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:
+    printed = yaml.safe_load(conditions_text())
+
+    assert printed["mutate, validate"] == webhooks()["mutate.gpu-usher.io"]["matchConditions"]
+    assert printed["cpu-guard"] == webhooks()["cpu-guard.gpu-usher.io"]["matchConditions"]
 
 
 def test_cpu_guard_is_for_the_pods_that_ask_for_no_gpu() -> None:
