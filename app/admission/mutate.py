@@ -59,7 +59,8 @@ def _copy(document: Any, container: Container, resource: str, source: str, targe
     raw = document["spec"][container.list_name][container.index]["resources"][source][resource]
     path = ("spec", container.list_name, str(container.index), "resources", target, resource)
     done = f"{resource} {target} set to {raw} as in {source}"
-    why = "the API server refuses requests without limits" if target == "limits" else "requests must equal limits"
+    lacking = resource not in container.limits
+    why = "the API server refuses requests without limits" if lacking else "requests must equal limits"
     return Change((put(document, path, raw),), f"{container.name}: {done}", f"{container.name}: {done}: {why}")
 
 
