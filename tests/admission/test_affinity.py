@@ -271,7 +271,7 @@ def test_node_selector_of_a_policy_stands_in_every_term_in_the_operators_own_wor
     selector = ["pool In train", "spot DoesNotExist", "zone NotIn b,c"]
 
     alone = terms(pod(), node(labels={"pool": "train"}), policy_set=POOL)
-    beside = terms(wishing(gpu_memory="40Gi"), node(), policy_set=POOL)
+    beside = terms(wishing(gpu_memory="40Gi"), node(labels={"nvidia.com/gpu.memory": "81559"}), policy_set=POOL)
 
     assert [sorted(selector)] == [sorted(term) for term in alone]
     assert all(set(selector) < set(term) for term in beside)

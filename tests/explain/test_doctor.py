@@ -22,7 +22,7 @@ def found(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
     return {each.check: each.nodes for each in examine(Fleet(nodes, **more))}
 
 
-HEALTHY = {"taints": TAINT, "capacity": {GPU: 8}}
+HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
 
 
 @pytest.mark.parametrize(
