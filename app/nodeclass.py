@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from app.hashing import HashedOnce
 from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.versions import Version
@@ -20,7 +21,7 @@ class Sharing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeClass:
+class NodeClass(HashedOnce):
     """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
 
     `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
@@ -58,6 +59,7 @@ class NodeClass:
     ailing: int = 0
     by_dra: frozenset[str] = frozenset()
     labels: tuple[tuple[str, str], ...] | None = None
+    __hash__ = HashedOnce.__hash__
 
     @property
     def host(self) -> Host:

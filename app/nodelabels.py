@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from app.errors import VersionError
 from app.knowledge.mig import RESOURCE_PREFIX, profile_of
@@ -28,6 +29,10 @@ RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
+SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, MIG_STRATEGY, MIG_STATE, UPGRADE_STATE, PLUGIN)
+VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
+CLASSES_KEPT = 4096
+"""Makes of nodes remembered; fleets have dozens, and one costs some 2 kB."""
 
 
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
@@ -43,8 +48,25 @@ def read_class(
 ) -> NodeClass:
     """Read what the labels say, and complete it from the fact tables where they leave gaps.
 
-    `capacity`: None where the node does not tell it.
+    `capacity`: None where the node does not tell it. Nodes of one make are read once: the labels that tell are few.
     """
+    exact, prefix = _telling(knowledge)
+    told = tuple((key, labels[key]) for key in labels if key in exact or key.startswith(prefix))
+    return _read_class(told, offered, knowledge, capacity)
+
+
+@lru_cache(maxsize=4)
+def _telling(knowledge: Knowledge) -> tuple[frozenset[str], str]:
+    """Give the keys of the labels that tell of a node's class, and the beginning of others that do."""
+    of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
+    return frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.telling())), RESOURCE_PREFIX
+
+
+@lru_cache(maxsize=CLASSES_KEPT)
+def _read_class(
+    told: tuple[tuple[str, str], ...], offered: Amounts, knowledge: Knowledge, capacity: Amounts | None
+) -> NodeClass:
+    labels = dict(told)
     label = labels.get(PRODUCT) or knowledge.clouds.product(labels) or ""
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)

@@ -70,6 +70,12 @@ class Clouds:
         """Give the label that tells how many share a GPU; None if there is none."""
         return next((labels[key] for key in self.replicas_keys if key in labels), None)
 
+    def telling(self) -> Iterator[str]:
+        """List the label keys that tell of GPUs."""
+        for dialect in self.dialects:
+            yield from dialect.telling()
+        yield from (*self.sharing, *self.replicas_keys)
+
     def spoken(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Name the dialects whose labels a node carries."""
         return tuple(each.name for each in self.dialects if each.spoken(labels))

@@ -101,9 +101,11 @@ def enough_units(demand: Demand, free: Free) -> Reason | None:
 
 def memory_left(demand: Demand, free: Free) -> Reason | None:
     """Refuse a node whose shared GPUs have no memory left that others have not declared (INTERFACES §8)."""
+    if not demand.declared_mib or not free.memory:
+        return None
     for resource, amount in demand.resources:
         left = free.memory.get(resource)
-        if demand.declared_mib and left is not None and amount * demand.declared_mib > left:
+        if left is not None and amount * demand.declared_mib > left:
             wants = f"{demand.declared_mib} MiB on each of {amount} {resource}"
             return reason(Code.GPUMemoryBudgetExceeded, "memory of the shared GPUs is given away", wants)
     return None
