@@ -12,16 +12,25 @@ from functools import cache
 
 from tests.placement import twin_node as said
 from tests.placement.twin_compatible import cuda_causes
+from tests.placement.twin_cuda import facts
 from tests.placement.twin_free import free_causes
 from tests.placement.twin_health import count_causes, health_causes
-from tests.placement.twin_world import GPU, SHARED, SLICES, Part, Policy, RawNode, RawPod, Wish
+from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawNode, RawPod, Wish
 
 __all__ = ["GPU", "Part", "Policy", "RawNode", "RawPod", "Wish", "causes", "class_causes", "could_serve", "free_causes"]
 
 UPGRADING = (
-    "cordon-required wait-for-jobs-required pod-deletion-required drain-required node-maintenance-required "
-    "post-maintenance-required pod-restart-required validation-required uncordon-required upgrade-failed"
-).split()
+    "cordon-required",
+    "wait-for-jobs-required",
+    "pod-deletion-required",
+    "drain-required",
+    "node-maintenance-required",
+    "post-maintenance-required",
+    "pod-restart-required",
+    "validation-required",
+    "uncordon-required",
+    "upgrade-failed",
+)
 """Driver-upgrade states from cordon-required on (gfd_labels); upgrade-required alone scores down (INTERFACES §10)."""
 FORMS = {"SXM2": "SXM", "SXM4": "SXM", "SXM5": "SXM", "SXM6": "SXM"}
 PARSES = {
@@ -57,12 +66,15 @@ def could_serve(wish: Wish, labels: dict[str, str], offers: dict[str, int]) -> b
 
 
 def readable(wish: Wish, _: RawNode) -> Iterator[str]:
-    """INTERFACES §10: an annotation that does not parse refuses in filter."""
+    """INTERFACES §10: an annotation that does not parse refuses in filter; §7: so does one slice beside another."""
     for key, text in wish.broken:
         words = [word for item in text.split(",") for word in item.strip().removeprefix("!").split("-")]
         starred = key == "products" and any("*" in word and word != "*" for word in words)
         if starred or not re.fullmatch(PARSES[key], text):
             yield "InvalidAnnotation"
+    named = {said.profile_of(resource) for resource in wish.asked if resource.startswith(SLICES)}
+    if wish.mig_profile and not wish.mig_profile.startswith(">=") and named - {wish.mig_profile}:
+        yield "InvalidAnnotation"
 
 
 def settled(_: Wish, node: RawNode) -> Iterator[str]:
@@ -102,7 +114,7 @@ def refuses_unknown(wish: Wish) -> bool:
 def named(word: str, product: str) -> bool:
     """Tell whether a word of a product list means a product: family, one name, a glob over whole tokens, tokens."""
     row = said.product_row(product)
-    families = {each["family"].lower() for each in said.facts("gpu_products.yaml")["products"]}
+    families = {each["family"].lower() for each in facts("gpu_products.yaml")["products"]}
     if "*" in word:
         tokens = [r"[^-]+(-[^-]+)*" if each == "*" else re.escape(each) for each in said.bare(word).split("-")]
         return re.fullmatch("-".join(tokens), product) is not None
@@ -154,9 +166,11 @@ def right_sharing(wish: Wish, node: RawNode) -> Iterator[str]:
             yield "SharedReplicasAskedAsGPUs"
     units = [said.unit_of(resource, node) for resource in wish.asked]
     wanted = {wish.sharing, *(rule.sharing for rule in wish.rules)}
-    if "Exclusive" in wanted and any(unit not in ("whole", "named slice") for unit in units):
-        yield "SharingNotAllowed"
-    if "Shared" in wanted and any(unit not in ("share", "mps-share") for unit in units):
+    if "Exclusive" in wanted:  # the strictest holds; beside Shared, admission has denied the pod (INTERFACES §4)
+        allowed = ["whole", "named slice"]
+    else:
+        allowed = ["share", "mps-share"] if "Shared" in wanted else units
+    if any(unit not in allowed for unit in units):
         yield "SharingNotAllowed"
 
 
@@ -175,7 +189,8 @@ def right_slice(wish: Wish, node: RawNode) -> Iterator[str]:
         if size[0] < compute or size[1] < memory:
             yield "MIGProfileAbsent"
         return
-    if "Shared" in {wish.sharing, *(rule.sharing for rule in wish.rules)}:
+    wishes = {wish.sharing, *(rule.sharing for rule in wish.rules)}
+    if "Shared" in wishes and "Exclusive" not in wishes:
         yield "MIGProfileAbsent"
     for resource in wish.asked:
         whole, found = said.unit_of(resource, node) == "whole", said.unit_memory(resource, node)
@@ -197,7 +212,7 @@ def right_memory(wish: Wish, node: RawNode) -> Iterator[str]:
             if refuses_unknown(wish):
                 yield "GPUFactsMissing"
             continue
-        shares = said.replicas(node) if said.unit_of(resource, node) == "mps-share" else 1
+        shares = said.replicas(resource, node) if said.unit_of(resource, node) == "mps-share" else 1
         if memory / shares < wanted:
             yield "GPUMemoryTooSmall"
 

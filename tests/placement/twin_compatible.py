@@ -28,7 +28,7 @@ def cuda_causes(wish: Wish, node: RawNode, refuses_unknown: bool) -> Iterator[st
 
 @cache
 def image_causes(accept: str, image: str, driver: str, consumer: bool) -> tuple[str, ...]:
-    """Judge an image: by the branches that it lists itself, if any (ImageRequirementUnmet), and as if it listed none."""
+    """Judge an image by the branches that it lists itself, if any (ImageRequirementUnmet), and as if it listed none."""
     facts = image_facts(image)
     needs = (accept, facts["cuda"], facts["native"])
     if driver_serves(*needs, facts["listed"], facts["claimed"], driver, consumer):
@@ -52,7 +52,11 @@ def capability_causes(
     wish: Wish, minimums: list[str], images: tuple[str, ...], has: str | None, refuses_unknown: bool
 ) -> Iterator[str]:
     """Judge floors that are asked, floors of images, and what toolkits can target (decision_procedure 5)."""
-    floors = [wish.capability, *(rule.capability for rule in wish.rules), *(image_facts(each)["floor"] for each in images)]
+    floors = [
+        wish.capability,
+        *(rule.capability for rule in wish.rules),
+        *(image_facts(each)["floor"] for each in images),
+    ]
     floors = [floor for floor in floors if floor]
     if has is None:
         if refuses_unknown and (floors or minimums or images):

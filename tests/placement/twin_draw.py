@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tests.placement.twin_cuda import facts
+from tests.placement.twin_node import profile_of, slice_size
 from tests.placement.twin_world import GPU, Part, Policy, RawNode, RawPod, Wish
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ UPGRADES = ["", "upgrade-done", "upgrade-required", "tomorrow", "drain-required"
 PAUSES = ["true", "paused-for-mig-change", "paused-for-driver-upgrade", "false"]
 MEMORIES = ["9856", "15360", "23028", "40960", "76185", "76186", "81559", "0", "odd"]
 CLOUDS = {
-    "cloud.google.com/gke-accelerator": ["nvidia-l4", "nvidia-h100-80gb", "nvidia-tesla-t4", "nvidia-tesla-v100"],
+    "cloud.google.com/gke-accelerator": ["nvidia-l4", "nvidia-h100-80gb", "nvidia-tesla-t4", "nvidia-tomorrow"],
     "karpenter.k8s.aws/instance-gpu-name": ["l4", "a10g", "a100", "a100", "v100", "h100", "tomorrow"],
     "karpenter.azure.com/sku-gpu-name": ["T4", "A100", "H100", "MI300"],
 }
@@ -78,8 +79,10 @@ def some(draw: random.Random, share: float, choices: Sequence[T]) -> tuple[T, ..
 
 def node(draw: random.Random) -> RawNode:
     """Draw a node: labels of GPU Feature Discovery, of a cloud, or of nobody."""
-    kind = draw.choice(["gfd"] * 14 + ["cloud"] * 3 + ["nobody"])
-    labels, offers = {"gfd": gfd, "cloud": cloud, "nobody": nobody}[kind](draw)
+    kind = draw.choice(["gfd"] * 14 + ["cloud"] * 3 + ["both"] + ["nobody"])
+    labels, offers = {"gfd": gfd, "both": gfd, "cloud": cloud, "nobody": nobody}[kind](draw)
+    if kind == "both":
+        labels = cloud(draw)[0] | labels
     if draw.random() < 0.8:
         labels["zone"] = draw.choice(ZONES)
     if draw.random() < 0.3:
@@ -124,7 +127,7 @@ def driver_labels(draw: random.Random) -> Labels:
 
 def divided(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
     """Draw how the GPUs are given out: whole, shared, renamed, sliced by either strategy, or not at all."""
-    kinds = ["whole"] * 6 + ["shared", "shared", "mps", "mps", "renamed", "both", "mps renamed", "odd", "none"]
+    kinds = ["whole"] * 7 + ["shared"] * 3 + ["mps"] * 2 + ["renamed", "renamed", "both", "mps renamed", "odd", "none"]
     kind = draw.choice([*kinds, "single", "single", "single shared", "mixed", "mixed", "mixed shared", "invalid"])
     count, product = draw.choice([8, 8, 8, 4, 1]), labels["nvidia.com/gpu.product"]
     shares = draw.choice([2, 4])
@@ -136,21 +139,39 @@ def divided(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
         return labels | said, {GPU: count * shares}
     if kind in ("renamed", "both", "mps renamed"):
         said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps renamed" else {}
-        more = {GPU: draw.choice([0, 2, 4])} if kind == "both" else {}
-        return labels | said, {f"{GPU}.shared": count * shares, **more}
+        plain = {GPU: draw.choice([0, 2, 4])} if kind == "both" else {}
+        return labels | said, {f"{GPU}.shared": count * shares, **plain}
     if kind.startswith("single"):
         name = f"{product}-MIG-{draw.choice(PROFILES)}"
-        said = {**said, "nvidia.com/gpu.product": f"{name}-SHARED"} if "shared" in kind else {"nvidia.com/gpu.product": name}
+        said = (
+            {**said, "nvidia.com/gpu.product": f"{name}-SHARED"}
+            if "shared" in kind
+            else {"nvidia.com/gpu.product": name}
+        )
         return labels | said | {"nvidia.com/mig.strategy": "single"}, {GPU: draw.choice([7, 14])}
     if kind.startswith("mixed"):
-        resource = f"nvidia.com/mig-{draw.choice(PROFILES)}" + (".shared" if "shared" in kind else "")
-        return labels | {"nvidia.com/mig.strategy": "mixed"}, {GPU: draw.choice([0, 0, 4]), resource: draw.choice([2, 7, 14])}
+        return mixed(draw, labels, shared="shared" in kind)
     if kind == "invalid":
         return labels | {"nvidia.com/gpu.product": f"{product}-MIG-INVALID"}, {GPU: draw.choice([0, 8])}
     if kind == "odd":
         more = {"nvidia.com/gpu.sharing-strategy": draw.choice(["mps", "time-slicing", "none", "tomorrow"])}
-        return labels | more | dict([("nvidia.com/gpu.replicas", draw.choice(["0", "1", "2", "3"]))]), {GPU: count}
+        return labels | more | {"nvidia.com/gpu.replicas": draw.choice(["0", "1", "2", "3"])}, {GPU: count}
     return labels, draw.choice([{GPU: 0}, {}]) if kind == "none" else {GPU: count}
+
+
+def mixed(draw: random.Random, labels: Labels, shared: bool) -> tuple[Labels, Units]:
+    """Draw a node of slices by name, each maybe time-sliced, under a name of its own or not."""
+    resource, more = f"nvidia.com/mig-{draw.choice(PROFILES)}", {"nvidia.com/mig.strategy": "mixed"}
+    if draw.random() < 0.3:
+        more |= {
+            f"{resource}.memory": str(slice_size(profile_of(resource))[1] * 97 // 100),
+            "nvidia.com/gpu.replicas": "0",
+        }
+    offers = {GPU: draw.choice([0, 0, 4])}
+    if not shared:
+        return labels | more, offers | {resource: draw.choice([2, 7, 14])}
+    more |= {f"{resource}.replicas": draw.choice(["2", "4"]), f"{resource}.sharing-strategy": "time-slicing"}
+    return labels | more, offers | {resource + draw.choice(["", ".shared", ".shared"]): 14}
 
 
 def cloud(draw: random.Random) -> tuple[Labels, Units]:
@@ -176,10 +197,10 @@ def pods(draw: random.Random, where: RawNode) -> tuple[RawPod, ...]:
     """Draw what is bound to a node: nothing, some, or all of it."""
     found = []
     for resource, offered in where.allocatable.items():
-        left = offered if draw.random() < 0.2 else draw.randint(0, offered) if draw.random() < 0.5 else 0
+        left = offered if draw.random() < 0.15 else draw.randint(0, offered) if draw.random() < 0.7 else 0
         while left > 0:
             units = draw.randint(1, min(4, left))
-            memory = maybe(draw, 0.5, ["2Gi", "4Gi", "8Gi", "20Gi", "4915Mi", "lots"])
+            memory = maybe(draw, 0.6, ["8Gi", "20Gi", "40Gi", "40Gi", "4915Mi", "lots"])
             found.append(RawPod(((resource, units),), memory, draw.random() < 0.1))
             left -= units
     return tuple(found)
@@ -187,8 +208,15 @@ def pods(draw: random.Random, where: RawNode) -> tuple[RawPod, ...]:
 
 def wish(draw: random.Random) -> Wish:
     """Draw what a pod asks."""
-    words = [("!" if draw.random() < 0.2 else "") + draw.choice([*WORDS * 3, *GLOBS]) for _ in range(draw.randint(1, 3))]
-    slices = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared", "nvidia.com/mig-3g.40gb"]
+    words = [
+        ("!" if draw.random() < 0.2 else "") + draw.choice([*WORDS * 3, *GLOBS]) for _ in range(draw.randint(1, 3))
+    ]
+    slices = [
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/mig-1g.10gb.shared",
+        "nvidia.com/mig-3g.40gb",
+    ]
     made = Wish(
         resource=draw.choice([GPU] * 10 + [f"{GPU}.shared"] * 2 + slices),
         amount=draw.choice([1, 1, 1, 1, 2, 2, 4, 8, 9]),
@@ -196,7 +224,9 @@ def wish(draw: random.Random) -> Wish:
         cuda=maybe(draw, 0.1, ["11.8", "12.0", "12.2", "12.4", "12.7", "12.9", "13.0", "13.3"]),
         image=maybe(draw, 0.35, IMAGES),
         capability=maybe(draw, 0.1, ["7.5", "8.0", "8.6", "9.0", "10.0"]),
-        memory=maybe(draw, 0.3, ["2Gi", "4Gi", "8GB", "9000Mi", "10Gi", "16Gi", "24Gi", "40GB", "80Gi", "141Gi"]),
+        memory=maybe(
+            draw, 0.35, ["2Gi", "4Gi", "4Gi", "8GB", "9000Mi", "10Gi", "16Gi", "24Gi", "40GB", "80Gi", "141Gi"]
+        ),
         sharing=draw.choice(["Any"] * 6 + ["Exclusive", "Shared"]),
         mig_profile=maybe(draw, 0.08, ["1g.10gb", "1g.10gb.me", ">=1g.5gb", ">=1g.10gb", ">=3g.40gb", "2g.20gb"]),
         nvlink=draw.random() < 0.05,
@@ -222,7 +252,7 @@ BROKEN = {
     "cuda": ("cuda", ["twelve", ">12", "12.x"]),
     "compute-capability": ("capability", ["x.y", "<8.0"]),
     "gpu-memory": ("memory", ["lots", "-4Gi"]),
-    "sharing": ("sharing", ["Sometimes", "exclusive"]),
+    "sharing": ("sharing", ["Sometimes"]),
     "interconnect": ("nvlink", ["Ethernet"]),
     "mig-profile": ("mig_profile", ["big", ">1g.10gb"]),
     "products": ("products", ["A10*", "H100, L4*"]),

@@ -9,7 +9,10 @@ from tests.placement.twin_world import RawNode, RawPod, Wish
 
 
 def free_causes(wish: Wish, node: RawNode, pods: Sequence[RawPod]) -> set[str]:
-    """Name every reason that an eviction could mend (INTERFACES §3 Free)."""
+    """Name every reason that an eviction could mend (INTERFACES §3 Free).
+
+    A pod that declares nothing takes nothing off a budget, be it overrun already (INTERFACES §8; §10 Day one).
+    """
     found = set()
     living = [pod for pod in pods if not pod.done]
     for resource, amount in wish.asked.items():
@@ -18,7 +21,8 @@ def free_causes(wish: Wish, node: RawNode, pods: Sequence[RawPod]) -> set[str]:
             found.add("InsufficientGPUs")
         promised = sum(declared(pod.memory) * units for pod in living for name, units in pod.holds if name == resource)
         budget = budget_of(resource, node)
-        if budget is not None and promised + declared(wish.memory) * amount > budget:
+        own = declared(wish.memory) * amount
+        if budget is not None and own and promised + own > budget:
             found.add("GPUMemoryBudgetExceeded")
     return found
 
@@ -35,4 +39,4 @@ def budget_of(resource: str, node: RawNode) -> int | None:
     if said.unit_of(resource, node) not in ("share", "mps-share"):
         return None
     memory = said.unit_memory(resource, node)
-    return None if memory is None else memory * (node.offers(resource) // said.replicas(node))
+    return None if memory is None else memory * (node.offers(resource) // said.replicas(resource, node))

@@ -18,20 +18,21 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
             continue
         if amount <= offered + node.withdrawn(resource):
             yield "GPUUnhealthy"
-        elif offered + node.withdrawn(resource):
+        elif offered:
             yield "RequestExceedsNode"
-        elif ghost(node):
-            yield "GhostGPUs"
-        elif resource.startswith(SLICES):
-            yield "MIGProfileAbsent"
         else:
-            yield "ResourceNotOffered"
+            if ghost(node):
+                yield "GhostGPUs"
+            if resource.startswith(SLICES):
+                yield "MIGProfileAbsent"
+            elif not ghost(node):
+                yield "ResourceNotOffered"
 
 
 def ghost(node: RawNode) -> bool:
     """Tell whether labels promise GPUs where the device plugin has none in any form."""
     promised = said.positive(node.labels.get("nvidia.com/gpu.count")) is not None
-    return promised and not any(node.offers(each) + node.withdrawn(each) for each in node.resources())
+    return promised and not any(node.offers(each) for each in node.resources())
 
 
 def rule_for(wish: Wish, part: str) -> str:
@@ -47,9 +48,9 @@ def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         yield "GPUUnhealthy"
     if node.health is None:
         return
-    for part, count in zip(("ill", "ailing"), node.health, strict=True):
-        if rule_for(wish, part) == "Refuse" and count > gone:
-            yield "GPUUnhealthy"
+    ill, ailing = node.health
+    if (rule_for(wish, "ill") == "Refuse" and ill > gone) or (rule_for(wish, "ailing") == "Refuse" and ailing):
+        yield "GPUUnhealthy"
 
 
 def withdrawn_gpus(node: RawNode) -> int:
@@ -58,5 +59,5 @@ def withdrawn_gpus(node: RawNode) -> int:
     for resource in node.resources():
         units = node.withdrawn(resource)
         shared = resource.endswith(SHARED) or said.unit_of(resource, node) in ("share", "mps-share")
-        found += -(-units // said.replicas(node)) if shared else units
+        found += -(-units // said.replicas(resource, node)) if shared else units
     return found

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from tests.placement.twin_cuda import facts
-from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode
+from tests.placement.twin_world import SHARED, SLICES, RawNode
 
 NEW_DRIVER = tuple(f"nvidia.com/cuda.driver-version.{part}" for part in ("major", "minor", "revision"))
 OLD_DRIVER = tuple(f"nvidia.com/cuda.driver.{part}" for part in ("major", "minor", "rev"))
@@ -84,18 +84,25 @@ def unit_of(resource: str, node: RawNode) -> str:
     if resource.endswith(SHARED):
         return "mps-share" if strategy(node) == "mps" and not resource.startswith(SLICES) else "share"
     if resource.startswith(SLICES):
-        return "named slice"
+        shared = node.labels.get(f"{resource}.sharing-strategy") == "time-slicing" and not renames(node)
+        return "share" if shared else "named slice"
     label = node.labels.get("nvidia.com/gpu.product", "")
-    renamed = node.offers(f"{GPU}{SHARED}") > 0
-    if label.endswith("-SHARED") or (strategy(node) and not renamed):
+    if label.endswith("-SHARED") or (strategy(node) and not renames(node)):
         return "mps-share" if strategy(node) == "mps" else "share"
     return "slice" if label_slice(node) else "whole"
 
 
-def replicas(node: RawNode) -> int:
-    """Read the shares of one GPU: 1 where the GPUs are not shared."""
-    said = node.labels.get("nvidia.com/gpu.replicas", node.labels.get("cloud.google.com/gke-max-shared-clients-per-gpu"))
-    return positive(said) or 1
+def renames(node: RawNode) -> bool:
+    """Tell whether shares have names of their own (`renameByDefault`), so that plain names are whole ones."""
+    return any(resource.endswith(SHARED) for resource in node.allocatable)
+
+
+def replicas(resource: str, node: RawNode) -> int:
+    """Read the shares of one GPU, or of one slice of a profile: 1 where they are not shared."""
+    if resource.startswith(SLICES):
+        return positive(node.labels.get(f"{SLICES}{profile_of(resource)}.replicas")) or 1
+    keys = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
+    return next((found for key in keys if (found := positive(node.labels.get(key)))), 1)
 
 
 def slice_size(profile: str) -> tuple[int, int]:
@@ -110,17 +117,21 @@ def profile_of(resource: str) -> str:
 
 
 def unit_memory(resource: str, node: RawNode) -> int | None:
-    """Find the MiB of the GPU or slice behind one unit, not divided by shares."""
+    """Find the MiB of the GPU or slice behind one unit, not divided by shares.
+
+    A slice's is nominal where no label tells.
+    """
     if resource.startswith(SLICES):
-        return slice_size(profile_of(resource))[1]
+        profile = profile_of(resource)
+        return positive(node.labels.get(f"{SLICES}{profile}.memory")) or slice_size(profile)[1]
     if said := positive(node.labels.get("nvidia.com/gpu.memory")):
         return said
     if has := label_slice(node):
         return slice_size(has)[1]
     row = row_of(node)
-    if row:
+    if row is not None and row["memory_mib"] is not None:
         return int(row["memory_mib"])
-    return None
+    return positive(node.labels.get(cloud_of(node.labels).get("memory_key", "")))
 
 
 def capability(node: RawNode) -> str | None:
