@@ -53,9 +53,7 @@ class Table:
         """Count the pairs of which we say a code, or that they fit."""
         return sum(count for (said, _), count in self.counts.items() if said == code)
 
-    def take(
-        self, said: Answer, causes: set[str], pair: Pair
-    ) -> None:
+    def take(self, said: Answer, causes: set[str], pair: Pair) -> None:
         """Count a pair."""
         code, kind = said[0] if said else FITS, compare(said, causes)
         self.counts[code, kind] += 1

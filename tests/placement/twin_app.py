@@ -7,10 +7,10 @@ from typing import Any
 
 from app.cluster.state import State
 from app.health import Health
-from app.nodes import Node
+from app.nodeclass import Node
 from app.placement.engine import judge
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet
 from tests.builders import container, demand, knowledge, pod, policies, policy
 from tests.placement.twin_world import Part, Policy, RawNode, RawPod, Wish
 
