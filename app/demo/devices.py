@@ -12,7 +12,8 @@ from app.demo.notation import GPU, DeviceClass, Pool, Slice
 from app.slices import NVIDIA_DRIVER
 
 API_VERSION = "resource.k8s.io/v1"
-ARCHITECTURES = {"7": "Turing", "8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper", "10": "Blackwell"}
+ARCHITECTURES = {"8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper", "10": "Blackwell"}
+"""By compute capability, or its major number alone; what the sample fleets have under DRA."""
 
 
 def device_class(name: str, of: DeviceClass) -> dict[str, Any]:
@@ -67,7 +68,12 @@ def _device(name: str, kind: str, pool: Pool, gpu: GPU, memory: int, more: dict[
     }
     attributes: dict[str, Any] = {key: {"string": text} for key, text in texts.items()}
     attributes |= {key: {"version": _semantic(text)} for key, text in versions.items()}
-    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": f"{memory}Mi"}}}
+    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": _quantity(memory)}}}
+
+
+def _quantity(mib: int) -> str:
+    """Write an amount as the API server does, in the largest unit that keeps it whole."""
+    return f"{mib}Mi" if mib % 1024 else f"{mib // 1024}Gi"
 
 
 def _semantic(version: str) -> str:

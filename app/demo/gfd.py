@@ -75,8 +75,8 @@ def _gpu_labels(pool: Pool, gpu: GPU, old: bool) -> Labels:
         "nvidia.com/mig.capable": str(gpu.compute in MIG_CAPABLE).lower(),
     }
     if not old:
-        made["nvidia.com/gpu.mode"] = "compute"
-        made["nvidia.com/mps.capable"] = str(bool(shared) and shared is not None and shared.strategy == "mps").lower()
+        mps = shared is not None and shared.strategy == "mps"
+        made |= {"nvidia.com/gpu.mode": "compute", "nvidia.com/mps.capable": str(mps).lower()}
     return made
 
 
