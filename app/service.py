@@ -4,7 +4,8 @@
 import datetime as dt
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from app.cluster.policies import PolicyBook
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
+from app.holdings import Holding
 from app.knowledge.tables import Knowledge
 from app.metrics import Metrics
-from app.nodes import Node
-from app.pods import PREFIX, Pod
+from app.nodeclass import Node
+from app.pods import PREFIX, Pod, group_of
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet
 from app.policy.match import Claims, Ruling, rule_on
 from app.settings import Settings
 
@@ -102,6 +104,27 @@ class Usher:
         """Rule on a Pod; pods of one template share a ruling."""
         labels = self.state.namespace_labels(pod.namespace)
         return self._rule(pod, labels, self.policies, self.state.knowledge)
+
+    def demand(self, pod: Pod) -> Demand:
+        """Compile what a Pod that the scheduler asks about needs; what was promised to it before is forgotten."""
+        demand = self.ruling(pod).demand
+        group = group_of(pod.namespace, pod.labels)
+        if demand.declared_mib or group:
+            self.state.release(pod.uid, time.monotonic())
+        near = self.state.cliques_of(group) if group else None
+        return replace(demand, near=near) if near else demand
+
+    def promise(self, pod: Pod, demand: Demand, node: str) -> None:
+        """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""
+        group = group_of(pod.namespace, pod.labels)
+        if demand.declared_mib or group:
+            name = f"{pod.namespace}/{pod.name}"
+            holding = Holding(pod.uid, node, name, demand.resources, demand.declared_mib, group)
+            self.state.promise(holding, time.monotonic())
+
+    def without(self, name: str, uids: Collection[str]) -> Node | None:
+        """Give a node as it would be with these pods gone; None for one that is not known."""
+        return self.state.without(name, uids)
 
     def _rule(
         self,

@@ -10,7 +10,8 @@ from app.cluster.claimindex import ClaimIndex
 from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_holding
-from app.nodes import Node, read_node
+from app.nodeclass import Node
+from app.nodes import read_node
 from app.pods import member, strings
 from app.policy.crd import GROUP, PLURAL, VERSION
 from app.shapes import ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape

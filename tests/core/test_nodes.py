@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from app.errors import MalformedPod
-from app.nodes import NodeClass, Sharing, read_node, slice_profiles
+from app.nodeclass import NodeClass, Sharing, slice_profiles
+from app.nodes import read_node
 from app.placement.engine import judge_class
 from app.versions import Version
 from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy
@@ -240,7 +241,7 @@ def test_two_replicas_of_mps_are_refused_under_the_renamed_resource_too() -> Non
     """INTERFACES §10: more than one replica is refused on MPS, the kubelet would reject it."""
     refusal = judge_class(demand(pod(gpus(2, SHARED))), made(**RENAMED_MPS))
 
-    assert (refusal.code.name if refusal else None) == "SharingNotAllowed"
+    assert (refusal.code.name if refusal else None) == "SharedReplicasAskedAsGPUs"
 
 
 def test_replica_of_mps_has_its_share_of_memory_under_the_renamed_resource_too() -> None:

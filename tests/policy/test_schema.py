@@ -7,8 +7,8 @@ from pathlib import Path
 from app.cli.schema import schema_text
 from app.knowledge.cuda import Accept
 from app.policy.demand import Demand
-from app.policy.merge import AdmissionRules
-from app.policy.schema import SharingWish
+from app.policy.merge_admission import AdmissionRules
+from app.policy.schema_placement import SharingWish
 from tests.builders import gpus, pod, ruling, shipped
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -51,7 +51,7 @@ def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
 
     found = ruling(pod(gpus(1)))
 
-    told = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny")
+    told = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny", shared_replicas="Deny")
     assert [expected, told, told] == [found.enforced, found.warned, found.audited]
 
 
@@ -59,6 +59,7 @@ def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
     scores = shipped().policies[-1].spec.placement.scores or ()
     expected = Demand(
         resources=(("nvidia.com/gpu", 1),),
+        most=(("nvidia.com/gpu", 1),),
         sharing=SharingWish.Any,
         accept=Accept.MinorVersion,
         refuse_unknown=False,

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a node: facts that many nodes share, and what is free on each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from app.knowledge.mig import profile_of
+from app.knowledge.require import Host
+from app.versions import Version
+
+
+class Sharing(Enum):
+    """What one `nvidia.com/gpu` means on a node."""
+
+    Exclusive = "a whole GPU"
+    TimeSlicing = "a time-slice"
+    MPS = "an MPS share"
+    MIG = "a MIG slice"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
+
+    `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
+    a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
+    of a `.shared` one, is; `shared_slices`: MIG profiles whose own resource is a share. `offered`: (resource,
+    allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that their plugin withdrew.
+    `labelled`: the GPUs that the labels promise; `stale`: they contradict what the node has. `budgets`: (shared
+    resource, MiB in all). `ill`, `ailing`: GPUs that external health reports. `by_dra`: resources that DRA serves,
+    which kube-scheduler counts. `labels`: those that a demand asks about; None: not judged.
+    """
+
+    product: str | None = None
+    driver: Version | None = None
+    cuda: Version | None = None
+    compute_capability: Version | None = None
+    memory_mib: int | None = None
+    sharing: Sharing = Sharing.Exclusive
+    renamed: Sharing = Sharing.TimeSlicing
+    shared_slices: frozenset[str] = frozenset()
+    replicas: int = 1
+    mig_strategy: str | None = None
+    mig_profile: str | None = None
+    mig_invalid: bool = False
+    mig_state: str | None = None
+    upgrade_state: str | None = None
+    nvlink: bool | None = None
+    form_factor: str | None = None
+    datacenter: bool = True
+    labelled: int = 0
+    stale: bool = False
+    offered: tuple[tuple[str, int], ...] = ()
+    lacking: tuple[tuple[str, int], ...] = ()
+    budgets: tuple[tuple[str, int], ...] = ()
+    ill: int = 0
+    ailing: int = 0
+    by_dra: frozenset[str] = frozenset()
+    labels: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def host(self) -> Host:
+        """What the node answers to a container's requirement."""
+        return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
+
+    def allocatable(self, resource: str) -> int:
+        """Say how many units of a resource the node has in all."""
+        return next((amount for name, amount in self.offered if name == resource), 0)
+
+    def capacity(self, resource: str) -> int:
+        """Say how many units the node would have if all its devices were healthy."""
+        return self.allocatable(resource) + next((amount for name, amount in self.lacking if name == resource), 0)
+
+    def unit(self, resource: str) -> Sharing:
+        """Say what one unit of a resource is: a slice asked by name is hardware of its own, unless it is shared."""
+        if resource.endswith(".shared"):
+            return self.renamed
+        if profile := profile_of(resource):
+            return Sharing.TimeSlicing if profile in self.shared_slices else Sharing.Exclusive
+        return self.sharing
+
+    @property
+    def withdrawn(self) -> int:
+        """Count the GPUs (slices, on a node of slices) that the device plugin has withdrawn as unhealthy."""
+        return sum(-(-amount // self.replicas) for _, amount in self.lacking)
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is free now.
+
+    `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
+    `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know. `memory`: MiB of shared
+    GPUs that no pod has declared yet, by shared resource; negative where in-flight pods overran it.
+    """
+
+    units: Mapping[str, int]
+    gpus: tuple[int, ...] | None = None
+    uncounted: frozenset[str] = frozenset()
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `labels` and `taints` (key, value, effect) are what admission looks at."""
+
+    name: str
+    node_class: NodeClass
+    free: Free
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    taints: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def clique(self) -> str:
+        """Name the NVLink domain of its GPUs: nodes of one clique share it (GFD, from v0.17.0); empty for none."""
+        return self.labels.get("nvidia.com/gpu.clique", "")
+
+    @property
+    def has_gpus(self) -> bool:
+        """Tell whether the node offers or promises any GPU."""
+        return bool(self.node_class.offered) or self.node_class.labelled > 0 or bool(self.node_class.by_dra)
+
+
+def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:
+    """List the MIG profiles that a node offers as resources, positive amounts only."""
+    found = (profile_of(resource) for resource, amount in node_class.offered if amount > 0)
+    return tuple(profile for profile in found if profile)
