@@ -10,7 +10,7 @@ from typing import Any
 
 from app.admission.patch import escape
 from app.demo.fleet import demo_fleet
-from app.nodes import DRIVER, PRODUCT
+from app.nodelabels import DRIVER, PRODUCT
 from app.pods import DECISION
 
 Send = Callable[[str, bytes], Any]

@@ -11,7 +11,7 @@ from app.demo.gfd import product_label
 from app.demo.notation import Fleet, Pool, fleet_names, read_fleet
 from app.errors import BadInput
 from app.knowledge.products import normal_form
-from app.nodes import Node, Sharing
+from app.nodeclass import Node, Sharing
 from app.placement.engine import judge
 from app.service import build
 from app.settings import Settings
@@ -28,7 +28,7 @@ UNITS = {
 
 
 def say(node: Node) -> str:
-    """Say what a node was read as: product; what is offered, and of what kind; what is wrong with it."""
+    """Say what a node was read as: product; what is offered, and of what kind; what is wrong; memory not declared."""
     known = node.node_class
     names = {"nvidia.com/gpu": UNITS[known.sharing], "nvidia.com/gpu.shared": f"shared {UNITS[known.renamed]}"}
     words = [known.product or "unknown"]
@@ -42,7 +42,10 @@ def say(node: Node) -> str:
     words += [f"layout {known.mig_state}"] * (known.mig_state not in (None, "success"))
     words += [known.upgrade_state or ""] * (known.upgrade_state not in (None, "upgrade-done"))
     promised = known.labelled and not known.by_dra and not any(amount for _, amount in known.offered)
-    return " ".join(words + [f"but {known.labelled} promised"] * bool(promised))
+    words += [f"but {known.labelled} promised"] * bool(promised)
+    told = [f"{known.withdrawn} withdrawn"] * (known.withdrawn > 0) + ["stale labels"] * known.stale
+    told += [f"{left} MiB left" for left in node.free.memory.values()]
+    return ", ".join([" ".join(words), *told])
 
 
 MEANT: dict[str, dict[str, str]] = {
@@ -88,6 +91,8 @@ MEANT: dict[str, dict[str, str]] = {
         "gke-prod-h100-1": "h100-80gb-hbm3 8 whole",
         "gke-prod-v100-0": "unknown 1 whole",
         "gke-prod-a100-mig-0": "a100-sxm4-40gb 7 slices of 1g.5gb",
+        "gke-prod-t4-shared-0": "t4 4 time-sliced by 4, 15360 MiB left",
+        "gke-prod-l4-mps-0": "l4 2 MPS by 2, 23034 MiB left",
         "gke-prod-a100-0": "a100-sxm4-80gb 4 whole",
         "gke-prod-t4-spot-0": "t4 1 whole",
         "gke-prod-default-0": "unknown",
@@ -95,7 +100,7 @@ MEANT: dict[str, dict[str, str]] = {
     "mig": {
         "h100-balanced-1": "h100-80gb-hbm3 0 whole 16 mig-1g.10gb 8 mig-2g.20gb 8 mig-3g.40gb",
         "h100-changing-0": "h100-80gb-hbm3 0 whole 0 mig-1g.10gb 0 mig-2g.20gb 0 mig-3g.40gb layout pending"
-        " but 8 promised",
+        " but 8 promised, 32 withdrawn",
         "a100-40-half-0": "a100-sxm4-40gb 4 whole 28 mig-1g.5gb",
         "a100-80-media-0": "a100-80gb-pcie 0 whole 2 mig-1g.10gb.me 2 mig-3g.40gb",
         "a100-40-single-0": "a100-sxm4-40gb 56 slices of 1g.5gb",
@@ -114,8 +119,8 @@ MEANT: dict[str, dict[str, str]] = {
         "a10-0": "a10 4 whole",
         "l4-0": "l4 1 whole",
         "l40s-0": "l40s 4 whole",
-        "a10-shared-0": "a10 4 time-sliced by 4",
-        "t4-mps-0": "t4 2 MPS by 2",
+        "a10-shared-0": "a10 4 time-sliced by 4, 23028 MiB left",
+        "t4-mps-0": "t4 2 MPS by 2, 15360 MiB left",
         "a100-mig-single-0": "a100-sxm4-80gb 7 slices of 1g.10gb",
         "h100-mig-success": "h100-80gb-hbm3 0 whole 4 mig-1g.10gb 1 mig-3g.40gb",
         "h100-mig-pending": "h100-80gb-hbm3 0 whole 4 mig-1g.10gb 1 mig-3g.40gb layout pending",
@@ -125,31 +130,33 @@ MEANT: dict[str, dict[str, str]] = {
         "cpu-0": "unknown",
     },
     "shared": {
-        "a10-sliced-1": "a10 8 time-sliced by 4",
-        "l4-renamed-0": "l4 16 shared time-sliced by 8",
-        "l4-renamed-lately-0": "l4 0 whole 8 shared time-sliced by 8",
-        "l40s-mps-0": "l40s 16 MPS by 4",
-        "l40s-mps-renamed-0": "l40s 16 shared MPS by 4",
-        "a100-mig-sliced-0": "a100-sxm4-80gb 28 time-sliced of 1g.10gb by 2",
+        "a10-sliced-1": "a10 8 time-sliced by 4, 46056 MiB left",
+        "l4-renamed-0": "l4 16 shared time-sliced by 8, 46068 MiB left",
+        "l4-renamed-lately-0": "l4 0 whole 8 shared time-sliced by 8, 23034 MiB left",
+        "l40s-mps-0": "l40s 16 MPS by 4, 184272 MiB left",
+        "l40s-mps-renamed-0": "l40s 16 shared MPS by 4, 184272 MiB left",
+        "a100-mig-sliced-0": "a100-sxm4-80gb 28 time-sliced of 1g.10gb by 2, 137984 MiB left",
         "a10-whole-0": "a10 2 whole",
     },
     "sick": {
-        "ghost-fresh-0": "h100-80gb-hbm3 0 whole but 8 promised",
+        "ghost-fresh-0": "h100-80gb-hbm3 0 whole but 8 promised, 8 withdrawn",
         "ghost-old-0": "h100-80gb-hbm3 0 whole but 8 promised",
         "ghost-never-0": "h100-80gb-hbm3 but 8 promised",
-        "unhealthy-0": "h100-80gb-hbm3 6 whole",
-        "unhealthy-full-0": "h100-80gb-hbm3 7 whole",
+        "unhealthy-0": "h100-80gb-hbm3 6 whole, 2 withdrawn",
+        "unhealthy-full-0": "h100-80gb-hbm3 7 whole, 1 withdrawn",
         "upgrade-required-0": "a100-sxm4-80gb 8 whole upgrade-required",
         "upgrade-draining-0": "a100-sxm4-80gb 8 whole drain-required",
-        "upgrade-restarting-0": "a100-sxm4-80gb 0 whole pod-restart-required but 8 promised",
+        "upgrade-restarting-0": "a100-sxm4-80gb 0 whole pod-restart-required but 8 promised, 8 withdrawn",
         "upgrade-failed-0": "a100-sxm4-80gb 8 whole upgrade-failed",
         "upgrade-done-0": "a100-sxm4-80gb 8 whole",
         "mig-invalid-0": "a100-sxm4-80gb invalid",
         "mig-failed-0": "h100-80gb-hbm3 0 whole 2 mig-1g.10gb 1 mig-2g.20gb 1 mig-3g.40gb layout failed",
-        "stale-count-0": "a100-sxm4-80gb 4 whole",
+        "stale-count-0": "a100-sxm4-80gb 4 whole, stale labels",
         "stale-mig-0": "h100-80gb-hbm3 0 whole 7 mig-1g.10gb 0 mig-2g.20gb 0 mig-3g.40gb",
-        "shared-overrun-0": "a10 4 time-sliced by 4",
-        "shared-mps-0": "t4 4 MPS by 2",
+        "shared-roomy-0": "a10 4 time-sliced by 4, 8692 MiB left",
+        "shared-overrun-0": "a10 4 time-sliced by 4, -5644 MiB left",
+        "shared-silent-0": "a10 4 time-sliced by 4, 12788 MiB left",
+        "shared-mps-0": "t4 4 MPS by 2, 23552 MiB left",
     },
 }  # fmt: skip
 
@@ -164,18 +171,14 @@ def test_every_fleet_has_its_meaning_written_down() -> None:
     ids=[f"{name} {node}" for name, rows in MEANT.items() for node in rows],
 )
 def test_node_is_read_as_its_fleet_means_it(name: str, node: str, meant: str) -> None:
-    """S1-S4, S9, S15, F135."""
+    """S1-S4, S9, S15, F65, F67, F70, F73, F135."""
     assert say(state(name).nodes[node]) == meant
 
 
-@pytest.mark.xfail(reason="GKE's count of clients per GPU is not read: no replicas without GFD's label")
-@pytest.mark.parametrize(
-    ("node", "meant"),
-    [("gke-prod-t4-shared-0", "t4 4 time-sliced by 4"), ("gke-prod-l4-mps-0", "l4 2 MPS by 2")],
-)
-def test_shared_node_of_gke_is_read_as_meant(node: str, meant: str) -> None:
-    """S9, F67."""
-    assert say(state("gke").nodes[node]) == meant
+@pytest.mark.xfail(reason="labels of slices are not compared with the slices there are, under strategy mixed")
+def test_labels_of_slices_that_are_gone_are_stale() -> None:
+    """F73: GFD still tells of 2, 1 and 1 slices, where the device plugin has seven small ones."""
+    assert state("sick").nodes["stale-mig-0"].node_class.stale
 
 
 @pytest.mark.xfail(reason="devices are not told apart by type: a class of whole GPUs counts as served by MIG devices")
