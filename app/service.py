@@ -242,11 +242,11 @@ def serving_pair(settings: Settings) -> Pair:
 def fill_state(usher: Usher) -> None:
     """Fold the demo fleet or the snapshots in, and note which kinds were not there.
 
-    Raises SnapshotError, MalformedPod.
+    Raises SnapshotError, MalformedPod, and BadInput for a demo fleet there is none of.
     """
     settings = usher.settings
     if settings.demo:
-        objects = demo_fleet()
+        objects = demo_fleet(settings.demo_fleet)
     else:
         objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
     counts = fill(usher.state, objects)

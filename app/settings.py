@@ -15,7 +15,9 @@ class Settings:
     """How one process serves. Ports: 0 takes a free one."""
 
     demo: bool = False
-    """Serve the embedded fleet."""
+    """Serve an embedded fleet."""
+    demo_fleet: str = "mixed"
+    """Which one."""
     snapshots: tuple[Path, ...] = ()
     """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."""
     policies: Path | None = None

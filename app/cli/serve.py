@@ -10,6 +10,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from app.demo.notation import fleet_names
 from app.errors import BadInput
 from app.logs import start_logging
 from app.service import Usher, build
@@ -39,6 +40,7 @@ def _flag(help_text: str, name: str) -> typer.models.OptionInfo:
 
 def serve(
     demo: Annotated[bool, _flag("Serve an embedded demo fleet.", "demo")] = False,
+    demo_fleet: Annotated[str, _flag(f"Which one, with --demo: {', '.join(fleet_names())}.", "demo-fleet")] = "mixed",
     snapshot: Annotated[
         list[Path] | None,
         _flag("Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`.", "snapshot"),
@@ -71,6 +73,7 @@ def serve(
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
     settings = Settings(
         demo=demo,
+        demo_fleet=demo_fleet,
         snapshots=tuple(snapshot or ()),
         policies=policies,
         knowledge=knowledge,
