@@ -13,6 +13,7 @@ from app.admission.fleet import Fleet
 from app.claims import Claimed, claimed_classes, read_claim, read_claim_template
 from app.cluster.census import Census
 from app.cluster.claimindex import ClaimIndex
+from app.health import Health
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
@@ -39,6 +40,7 @@ class State:
         self._slices: dict[str, ResourceSlice] = {}
         self._slices_of: dict[str, dict[str, ResourceSlice]] = {}
         self._device_classes: dict[str, str] = {}
+        self.health: dict[str, Health] = {}
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -99,6 +101,13 @@ class State:
         if holding is not None:
             _remove(self._by_node, holding.node, uid)
             self._recount(holding.node)
+
+    def put_health(self, node_name: str, health: Health | None) -> None:
+        """Take in the health of a node's GPUs, known or not yet; None: unknown."""
+        if health is None:
+            self.health.pop(node_name, None)
+        else:
+            self.health[node_name] = health
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceSlice in, new or changed.
