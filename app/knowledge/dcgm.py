@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """DCGM exporter's metrics: which are read, what they say about a GPU, and whose they are."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from app.knowledge.xids import Severity
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Of a metric or label (Prometheus' data model, without the colons of recording rules); they go into a query as are."""
 
 
 class Judge(Enum):
@@ -57,20 +61,28 @@ class DCGM:
 def load_dcgm(document: Mapping[str, Any]) -> DCGM:
     """Read dcgm.yaml.
 
-    Raises ValueError for a row without a condition that needs one.
+    Raises ValueError for a row without a condition that needs one, or a name that is none.
     """
     rows = [_reading(row) for row in document["readings"]]
     severities = document["xid_severities"].items()
     return DCGM(
         readings={metric: row for row in rows for metric in row.metrics},
         conditions={Severity(name): Condition(value) for name, value in severities if value is not None},
-        node_labels=tuple(document["node_labels"]),
-        gpu_labels=tuple(document["gpu_labels"]),
-        part_labels=tuple(document["part_labels"]),
+        node_labels=_names(document["node_labels"]),
+        gpu_labels=_names(document["gpu_labels"]),
+        part_labels=_names(document["part_labels"]),
     )
 
 
 def _reading(row: Mapping[str, Any]) -> Reading:
     judge = Judge(row["judge"])
     condition = None if judge is Judge.XID else Condition(row.get("severity"))
-    return Reading(row["name"], tuple(row["metrics"]), judge, condition, row["meaning"])
+    return Reading(row["name"], _names(row["metrics"]), judge, condition, row["meaning"])
+
+
+def _names(words: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(words)
+    for word in found:
+        if not _NAME.fullmatch(word):
+            raise ValueError(f"got {word[:60]!r}, wants the name of a metric or label")
+    return found
