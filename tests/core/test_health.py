@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.health import BLANK, CAUSES, INT64_BLANK, Health, Memory, Sample, examine, read_sample
@@ -252,26 +252,24 @@ def twin_faults(polls: list[Poll], node: str, gpu: str, now: float) -> list[str]
     return faults
 
 
-STEPS = st.sampled_from([30.0, 30.0, 30.0, 590.0, 600.0, 3600.0, 12 * 3600.0, DAY - 1.0, DAY + 0.0])
-SAMPLES = st.one_of(
-    st.builds(sample, st.just(XID), st.sampled_from([0.0, 79.0, 63.0, 13.0]), st.sampled_from("ab")),
-    st.builds(sample, st.sampled_from([DBE, PENDING]), st.sampled_from([0.0, 2.0]), st.sampled_from("ab")),
-    st.builds(
-        sample,
-        st.just(NVLINK),
-        st.integers(0, 3).map(float),
-        st.sampled_from("ab"),
-        st.just("n"),
-        st.sampled_from(["", "1"]),
-    ),
+STEPS = st.sampled_from([30.0, 30.0, 300.0, 590.0, 600.0, 12 * 3600.0, DAY - 60.0, DAY + 0.0])
+XIDS = st.builds(sample, st.just(XID), st.sampled_from([0.0, 79.0, 79.0, 63.0, 13.0]), st.just("a"))
+LINKS = st.builds(
+    sample, st.just(NVLINK), st.integers(0, 3).map(float), st.just("a"), st.just("n"), st.sampled_from(["", "1"])
 )
-ROUNDS = st.lists(
-    st.tuples(STEPS, st.lists(SAMPLES, max_size=6, unique_by=lambda e: (e.metric, e.gpu, e.part))),
-    min_size=1,
-    max_size=12,
-)
+COUNTS = st.builds(sample, st.sampled_from([DBE, PENDING]), st.sampled_from([0.0, 2.0]), st.sampled_from("ab"))
 
 
+def rounds_of(samples: st.SearchStrategy[Sample]) -> st.SearchStrategy[list[tuple[float, list[Sample]]]]:
+    """Some polls, each some time after the last."""
+    one = st.lists(samples, max_size=4, unique_by=lambda each: (each.metric, each.gpu, each.part))
+    return st.lists(st.tuples(STEPS, one), min_size=1, max_size=10)
+
+
+ROUNDS = st.one_of(rounds_of(XIDS), rounds_of(LINKS), rounds_of(st.one_of(XIDS, LINKS, COUNTS)))
+
+
+@settings(max_examples=600)
 @given(ROUNDS)
 def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[Sample]]]) -> None:
     """F72: folding poll by poll comes to the same as reading all of history."""
