@@ -28,18 +28,22 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     if not name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
     labels = strings(metadata, "labels", "metadata.")
-    offered = _offered(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    offered = _amounts(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    capacity = member(status, "capacity", dict, "status.")
+    node_class = read_class(labels, offered, knowledge, _amounts(capacity, knowledge) if capacity else None)
     held = used or {}
     return Node(
         name=name,
-        node_class=read_class(labels, offered, knowledge),
-        free=Free({resource: amount - held.get(resource, 0) for resource, amount in offered}),
+        node_class=node_class,
+        free=Free(
+            {resource: amount - held.get(resource, 0) for resource, amount in offered}, memory=dict(node_class.budgets)
+        ),
         labels=labels,
         taints=_taints(spec),
     )
 
 
-def _offered(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
+def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
     amounts = []
     for resource, amount in allocatable.items():
         if knowledge.families.of(resource) is None:
@@ -82,6 +86,9 @@ def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], 
             mig_profile=shared.mig_profile,
             nvlink=row.nvlink if row else known.nvlink,
             datacenter=row.datacenter if row else known.datacenter,
+            budgets=(),
+            stale=False,
+            form_factor=row.form_factor if row else known.form_factor,
             by_dra=served,
         ),
         free=replace(node.free, uncounted=served),

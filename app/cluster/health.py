@@ -25,7 +25,7 @@ FORGET_SECONDS = 180.0
 class Sink(Protocol):
     """Who is told."""
 
-    def put_health(self, node_name: str, health: Health | None) -> None:
+    def put_health(self, name: str, health: Health | None) -> None:
         """Take in the health of a node's GPUs; None: unknown. The node itself may not be known (yet)."""
         ...
 

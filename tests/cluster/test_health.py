@@ -2,7 +2,6 @@
 """The health of GPUs asked of exporters and of what pretends to be a Prometheus: what is told, forgotten, survived."""
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -10,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.cluster import prometheus
-from app.cluster.exporters import Exporters, read_exposition
-from app.cluster.health import FORGET_SECONDS, HealthPoller, Source, find_source
-from app.cluster.prometheus import Prometheus, read_answer
+from app.cluster.exporters import Exporters
+from app.cluster.health import FORGET_SECONDS, HealthPoller, Source
+from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import Clock
-from app.errors import BadInput, SourceError
-from app.health import Health, Sample
+from app.health import Health
 from app.metrics import Metrics
-from app.settings import Settings
 from tests.builders import knowledge
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
 from tests.controlplane.processes import free_port
@@ -37,8 +32,8 @@ class Told:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Health | None]] = []
 
-    def put_health(self, node_name: str, health: Health | None) -> None:
-        self.calls.append((node_name, health))
+    def put_health(self, name: str, health: Health | None) -> None:
+        self.calls.append((name, health))
 
 
 class Scene:
@@ -197,23 +192,6 @@ def test_answer_that_is_none_is_a_failure_and_keeps_what_is_known(body: bytes) -
         play(Prometheus(server.url, DCGM), test)
 
 
-def test_values_that_are_no_number_are_a_problem_and_the_others_count() -> None:
-    """F72."""
-    series = [one(value, UUID=str(index)) for index, value in enumerate(["NaN", "+Inf", "-Inf", "x", "", "79"])]
-
-    polled = read_answer(vector(*series), DCGM)
-
-    assert polled.samples == [Sample(XID, "a", "5", "", 79.0)]
-    assert polled.problem == "5 values that are no number"
-
-
-def test_warning_of_a_prometheus_is_a_problem_and_its_series_count() -> None:
-    """F72: a store behind it that did not answer."""
-    polled = read_answer(vector(one("0"), warnings=["store down", "another"]), DCGM)
-
-    assert (len(polled.samples), polled.problem) == (1, "store down")
-
-
 def test_answer_of_a_million_series_is_refused_before_it_is_all_read() -> None:
     """F72."""
 
@@ -297,46 +275,6 @@ def test_token_is_read_at_every_poll_and_sent_to_nobody_else(tmp_path: Path) -> 
         server.body = vector(one("0"))
         play(Prometheus(server.url + "/prefix/", DCGM, token), test)
         assert server.paths[0].startswith("/prefix/api/v1/query?query=")
-
-
-@pytest.mark.parametrize(
-    "url", ["", "prometheus:9090", "ftp://x", "http://", "http://x:y", "http://[", "http://x?q=1", "http://u:secret@x"]
-)
-def test_url_that_is_none_is_bad_input_that_says_no_password(url: str) -> None:
-    """F72."""
-    for read in (lambda: Prometheus(url, DCGM), lambda: Exporters([url], DCGM)):
-        with pytest.raises(BadInput) as raised:
-            read()
-        assert "secret" not in str(raised.value)
-
-
-def test_one_source_at_most_is_taken_and_a_token_needs_a_prometheus() -> None:
-    """F72: both at once are bad input; none at all is no source."""
-    assert find_source(Settings(), DCGM) is None
-    with pytest.raises(BadInput, match="wants one of them"):
-        find_source(Settings(prometheus="http://p", dcgm_exporters=("http://e",)), DCGM)
-    with pytest.raises(BadInput, match="token"):
-        find_source(Settings(prometheus_token_file=Path("t")), DCGM)
-
-
-@given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)), st.booleans())
-def test_any_bytes_are_metrics_or_a_failure(tail: bytes, ours: bool) -> None:
-    """F72: never a crash."""
-    body = (XID.encode() + b'{Hostname="a",' if ours else b"") + tail
-    for read in (read_exposition, read_answer):
-        with contextlib.suppress(SourceError):
-            read(body, DCGM)
-
-
-LABEL = st.text('abXY_\\"{}=, \n}79#\t', max_size=6)
-
-
-@given(st.lists(st.tuples(LABEL, LABEL, LABEL), max_size=4))
-def test_any_line_of_a_metric_that_is_read_is_a_sample_or_a_failure(parts: list[tuple[str, str, str]]) -> None:
-    """F72: never a crash."""
-    lines = "".join(f'{XID}{{{name}="{value}"}} {end}\n' for name, value, end in parts)
-    with contextlib.suppress(SourceError):
-        read_exposition(lines.encode(), DCGM)
 
 
 def test_run_ends_cleanly_when_it_is_cancelled() -> None:

@@ -32,10 +32,10 @@ class Ledger:
     def __init__(self) -> None:
         self.health: dict[str, Health] = {}
 
-    def put_health(self, node_name: str, health: Health | None) -> None:
-        self.health = {name: each for name, each in self.health.items() if name != node_name}
+    def put_health(self, name: str, health: Health | None) -> None:
+        self.health = {key: each for key, each in self.health.items() if key != name}
         if health is not None:
-            self.health[node_name] = health
+            self.health[name] = health
 
 
 @pytest.fixture(scope="module")
@@ -174,12 +174,12 @@ def test_sample_that_nobody_marked_as_ended_is_not_read_when_it_is_old(program: 
 
 
 def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: Path, tmp_path: Path) -> None:
-    """F72: /statusz and /metrics tell; /readyz does not depend on it."""
+    """F72: the node is ill while it is known; /statusz and /metrics tell; /readyz does not depend on it."""
     service = usher(tmp_path / "certs")
     folder = tmp_path / "prometheus"
     folder.mkdir()
     with scraped(program, folder) as (exporter, found):
-        exporter.say(XID, 79, Hostname="a")
+        exporter.say(XID, 79, Hostname="h100-0")
         source = Prometheus(found.url, knowledge().dcgm)
         service.gpu_health = HealthPoller(
             source, service.state, knowledge(), service.metrics, poll_seconds=0.1, forget_seconds=1
@@ -197,9 +197,11 @@ def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: P
                     lambda: 'gpu_usher_health_nodes{state="ill"} 1.0' in clients.ops.get("/metrics").text,
                 )
             )
+            assert service.nodes["h100-0"].node_class.ill == 1
             found.process.stop()
             asyncio.run(until("it is forgotten", lambda: state()["nodes"] == {"known": 0, "ill": 0, "ailing": 0}))
 
+            assert service.nodes["h100-0"].node_class.ill == 0
             assert clients.ops.get("/readyz").status_code == 200
             assert state()["source"] == found.url
             assert state()["error"]
