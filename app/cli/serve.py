@@ -64,6 +64,16 @@ def serve(
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
+    prometheus: Annotated[
+        str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health of GPUs.", "prometheus")
+    ] = None,
+    prometheus_token_file: Annotated[
+        Path | None, _flag("File with a bearer token for the Prometheus.", "prometheus-token-file")
+    ] = None,
+    dcgm_exporters: Annotated[
+        list[str] | None,
+        _flag("URL of DCGM exporters, instead of a Prometheus; a headless Service gives all.", "dcgm-exporters"),
+    ] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
     shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
     filter_answer: Annotated[
@@ -88,6 +98,9 @@ def serve(
         certs=certs,
         cert=cert,
         key=key,
+        prometheus=prometheus,
+        prometheus_token_file=prometheus_token_file,
+        dcgm_exporters=tuple(dcgm_exporters or ()),
         recount=_one_of(recount, get_args(Recount), "--recount"),
         filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
         shadow=shadow,
