@@ -68,6 +68,7 @@ def _read_class(
 ) -> NodeClass:
     labels = dict(told)
     label = labels.get(PRODUCT) or knowledge.clouds.product(labels) or ""
+    candidates = () if label else knowledge.clouds.candidates(labels)
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = _single_profile(label) or (None if PRODUCT in labels else knowledge.clouds.profile(labels))
@@ -77,9 +78,11 @@ def _read_class(
     mig_state, upgrade_state = labels.get(MIG_STATE), labels.get(UPGRADE_STATE)
     found = NodeClass(
         product=normal_form(label) if label else None,
+        may_be=frozenset(map(normal_form, candidates)),
         driver=driver,
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
-        compute_capability=_version(labels, COMPUTE) or (row.compute_capability if row else None),
+        compute_capability=_version(labels, COMPUTE)
+        or (row.compute_capability if row else _common_capability(candidates, knowledge)),
         memory_mib=memory or _whole(knowledge.clouds.memory(labels)),
         renamed=Sharing.MPS if strategy == "mps" else Sharing.TimeSlicing,
         sharing=_sharing(strategy, label, profile, offered),
@@ -99,7 +102,7 @@ def _read_class(
     )
     return replace(
         found,
-        stale=_stale(found, capacity),
+        stale=_stale(found, labels, capacity),
         withdrawn=sum(-(-amount // _sharers(found, name, labels)) for name, amount in found.lacking),
         budgets=tuple(_budgets(found, label, labels, knowledge)),
     )
@@ -120,17 +123,29 @@ def _lacking(offered: Amounts, capacity: Amounts) -> Amounts:
     return tuple((name, amount - healthy.get(name, 0)) for name, amount in capacity if amount > healthy.get(name, 0))
 
 
-def _stale(found: NodeClass, capacity: Amounts | None) -> bool:
-    """Tell whether labels contradict what the node has: another count of GPUs, slices where they promise none.
+def _stale(found: NodeClass, labels: Mapping[str, str], capacity: Amounts | None) -> bool:
+    """Tell whether labels contradict what the node has: another count of GPUs or slices, or none of what they promise.
 
-    Under strategy mixed, count and replicas speak of some of the GPUs only; where the node offers none there is
-    nothing to compare (a ghost, or DRA).
+    Under strategy mixed the slices have counts of their own, and `gpu.count` speaks of some of the GPUs only. Where
+    capacity has no GPU resource at all there is nothing to compare (a ghost, or DRA).
     """
-    if capacity is None or not found.labelled or found.mig_invalid or found.mig_strategy == "mixed":
+    has = dict(capacity or ())
+    if not any(has.values()) or found.mig_invalid:
         return False
-    has = sum(amount for name, amount in capacity if not profile_of(name))
-    slices = sum(amount for name, amount in capacity if profile_of(name))
-    return slices > 0 or has not in (0, found.labelled * found.replicas)
+    if found.mig_strategy == "mixed":
+        promised = _slices_promised(labels)
+        return any(has.get(name, 0) + has.get(f"{name}.shared", 0) != units for name, units in promised)
+    slices = sum(amount for name, amount in has.items() if profile_of(name))
+    return found.labelled > 0 and (slices > 0 or sum(has.values()) != found.labelled * found.replicas)
+
+
+def _slices_promised(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """List the slice resources that labels promise, with their units."""
+    for key in labels:
+        if key.startswith(RESOURCE_PREFIX) and key.endswith(".count"):
+            resource = key.removesuffix(".count")
+            replicas = max(1, _number(labels, f"{resource}.replicas") or 1)
+            yield resource, (_number(labels, key) or 0) * replicas
 
 
 def _shared_slices(labels: Mapping[str, str], offered: Amounts) -> Iterator[str]:
@@ -156,6 +171,13 @@ def _budgets(
                 memory = size.memory_mib
         if memory is not None:
             yield resource, memory * (amount // _sharers(found, resource, labels))
+
+
+def _common_capability(candidates: tuple[str, ...], knowledge: Knowledge) -> Version | None:
+    """Give the compute capability that all products which a node may have share."""
+    rows = [knowledge.products.find(each) for each in candidates]
+    found = {row.compute_capability if row else None for row in rows}
+    return found.pop() if len(found) == 1 else None
 
 
 def _memory_of(row: Product | None, label: str, profile: str | None, knowledge: Knowledge) -> int | None:

@@ -74,14 +74,21 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse other products than those asked; an unknown product never fulfils a wish for one."""
     if not demand.products and not demand.denied_products:
         return None
-    if node.product is None and not node.offered and not node.by_dra:
+    candidates = (node.product,) if node.product is not None else node.may_be
+    if not candidates and not node.offered and not node.by_dra:
         return None  # no GPU node: resources_offered says so
-    if node.product is None:
-        return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
-    allowed = all(any(pattern.matches(node.product) for pattern in any_of) for any_of in demand.products)
-    if allowed and not any(pattern.matches(node.product) for pattern in demand.denied_products):
+    verdicts = {_allowed(demand, product) for product in candidates}
+    if verdicts == {True}:
         return None
-    return reason(Code.ProductNotAllowed, "GPU product not allowed", _wanted_products(demand))
+    if verdicts == {False}:
+        return reason(Code.ProductNotAllowed, "GPU product not allowed", _wanted_products(demand))
+    return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
+
+
+def _allowed(demand: Demand, product: str) -> bool:
+    if any(pattern.matches(product) for pattern in demand.denied_products):
+        return False
+    return all(any(pattern.matches(product) for pattern in any_of) for any_of in demand.products)
 
 
 def _wanted_products(demand: Demand) -> str:
