@@ -152,7 +152,7 @@ MEANT: dict[str, dict[str, str]] = {
         "mig-invalid-0": "a100-sxm4-80gb invalid",
         "mig-failed-0": "h100-80gb-hbm3 0 whole 2 mig-1g.10gb 1 mig-2g.20gb 1 mig-3g.40gb layout failed",
         "stale-count-0": "a100-sxm4-80gb 4 whole, stale labels",
-        "stale-mig-0": "h100-80gb-hbm3 0 whole 7 mig-1g.10gb 0 mig-2g.20gb 0 mig-3g.40gb",
+        "stale-mig-0": "h100-80gb-hbm3 0 whole 7 mig-1g.10gb 0 mig-2g.20gb 0 mig-3g.40gb, stale labels",
         "shared-roomy-0": "a10 4 time-sliced by 4, 8692 MiB left",
         "shared-overrun-0": "a10 4 time-sliced by 4, -5644 MiB left",
         "shared-silent-0": "a10 4 time-sliced by 4, 12788 MiB left",
