@@ -51,6 +51,9 @@ class Health:
     causes: tuple[str, ...] = ()
 
 
+HEALTHY = Health()
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """The XIDs of a GPU: those of the last poll that told, when that was, and since when each is known."""

@@ -61,6 +61,18 @@ def find_source(settings: Settings, dcgm: DCGM) -> Source | None:
     return Exporters(settings.dcgm_exporters, dcgm) if settings.dcgm_exporters else None
 
 
+async def ask_once(source: Source, knowledge: Knowledge) -> dict[str, Health]:
+    """Ask a source a single time, for a command that answers and ends: counters have no past, and every XID is new.
+
+    Raises SourceError.
+    """
+    try:
+        polled = await source.poll()
+    finally:
+        await source.close()
+    return examine(polled.samples, Memory(), knowledge, 0.0)[1]
+
+
 class HealthPoller:
     """Asks a source, and tells the sink of every node whose health changed. `known`: what it was told last."""
 
