@@ -260,8 +260,8 @@ class State:
     def _recount(self, names: Iterable[str]) -> None:
         for name in names:
             node = self.nodes.get(name)
-            if node is not None:
-                self._set(replace(node, free=self._free(node)))
+            if node is not None and (free := self._free(node)) != node.free:
+                self._set(replace(node, free=free))
 
     def _renew(self, name: str) -> None:
         """Put a node together again: as read, with the devices of its slices, less what pods hold."""
