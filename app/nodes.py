@@ -8,13 +8,14 @@ from enum import Enum
 from typing import Any
 
 from app.errors import MalformedPod, QuantityError, VersionError
+from app.knowledge.layout import Layout
 from app.knowledge.mig import profile_of
 from app.knowledge.products import Product, normal_form
 from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
-from app.slices import Device, common
+from app.slices import Device, common, makes
 from app.versions import Version, parse_version
 
 # Label keys of GPU Feature Discovery, MIG Manager and the GPU Operator; the second of a pair is the deprecated
@@ -50,7 +51,9 @@ class NodeClass:
     `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
     a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
     of a `.shared` one, is. `offered`: (resource, allocatable), GPU families only, sorted.
-    `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts.
+    `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts;
+    `dra_profiles`: the MIG profiles that it shows, made or to be made on demand.
+    `makes`: the class that the node would be with GPUs of each of its products, where DRA shows several.
     """
 
     product: str | None = None
@@ -71,6 +74,8 @@ class NodeClass:
     labelled: int = 0
     offered: tuple[tuple[str, int], ...] = ()
     by_dra: frozenset[str] = frozenset()
+    dra_profiles: frozenset[str] = frozenset()
+    makes: tuple["NodeClass", ...] = ()
 
     @property
     def host(self) -> Host:
@@ -88,11 +93,14 @@ class Free:
 
     `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
     `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know.
+    `layouts`: the GPUs that are carved into MIG slices on demand and not given away whole; None where there are none
+    such, or their geometry is unknown.
     """
 
     units: Mapping[str, int]
     gpus: tuple[int, ...] | None = None
     uncounted: frozenset[str] = frozenset()
+    layouts: tuple[Layout, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,27 +249,36 @@ def _whole(text: str | None) -> int | None:
 
 def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], knowledge: Knowledge) -> Node:
     """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135)."""
-    shared = common(devices)
-    if shared is None or not served:
+    several = tuple(devices)
+    if not several or not served:
         return node
-    row = knowledge.products.find(shared.label) if shared.label else None
-    known = node.node_class
+    sliced = all(device.mig_profile for device in several)
+    known = replace(
+        node.node_class,
+        sharing=Sharing.MIG if sliced else Sharing.Exclusive,
+        dra_profiles=frozenset(device.mig_profile for device in several if device.mig_profile),
+        by_dra=served,
+    )
+    found = makes(several)
+    classes = tuple(_of_make(known, make, knowledge) for make in found)
+    shared = classes[0]
+    if len(classes) > 1:
+        shared = replace(_of_make(known, common(found), knowledge), product=None, makes=classes)
+    return replace(node, node_class=shared, free=replace(node.free, uncounted=served))
+
+
+def _of_make(known: NodeClass, make: Device, knowledge: Knowledge) -> NodeClass:
+    row = knowledge.products.find(make.label) if make.label else None
     return replace(
-        node,
-        node_class=replace(
-            known,
-            product=normal_form(shared.label) if shared.label else known.product,
-            driver=shared.driver or known.driver,
-            cuda=shared.cuda or known.cuda,
-            compute_capability=shared.compute_capability or known.compute_capability,
-            memory_mib=shared.memory_mib or known.memory_mib,
-            sharing=Sharing.MIG if shared.mig_profile else Sharing.Exclusive,
-            mig_profile=shared.mig_profile,
-            nvlink=row.nvlink if row else known.nvlink,
-            datacenter=row.datacenter if row else known.datacenter,
-            by_dra=served,
-        ),
-        free=replace(node.free, uncounted=served),
+        known,
+        product=normal_form(make.label) if make.label else known.product,
+        driver=make.driver or known.driver,
+        cuda=make.cuda or known.cuda,
+        compute_capability=make.compute_capability or known.compute_capability,
+        memory_mib=make.memory_mib or known.memory_mib,
+        mig_profile=make.mig_profile,
+        nvlink=row.nvlink if row else known.nvlink,
+        datacenter=row.datacenter if row else known.datacenter,
     )
 
 

@@ -10,9 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet import Fleet
-from app.claims import Claimed, claimed_classes, read_claim, read_claim_template
+from app.carving import left
+from app.claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
 from app.cluster.census import Census
 from app.cluster.claimindex import ClaimIndex
+from app.cluster.deviceindex import DeviceIndex
+from app.cluster.groups import remove
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
@@ -35,8 +38,7 @@ class State:
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
         self._read: dict[str, Node] = {}
-        self._slices: dict[str, ResourceSlice] = {}
-        self._slices_of: dict[str, dict[str, ResourceSlice]] = {}
+        self._devices = DeviceIndex(knowledge)
         self._device_classes: dict[str, str] = {}
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
@@ -96,7 +98,7 @@ class State:
         """Forget a pod."""
         holding = self._holdings.pop(uid, None)
         if holding is not None:
-            _remove(self._by_node, holding.node, uid)
+            remove(self._by_node, holding.node, uid)
             self._recount(holding.node)
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
@@ -108,18 +110,13 @@ class State:
 
     def take_slice(self, found: ResourceSlice) -> None:
         """Take in a ResourceSlice as read."""
-        self.drop_slice(found.name)
-        if found.node is not None:
-            self._slices[found.name] = found
-            self._slices_of.setdefault(found.node, {})[found.name] = found
-            self._renew(found.node)
+        for node in self._devices.put(found):
+            self._renew(node)
 
     def drop_slice(self, name: str) -> None:
         """Forget a ResourceSlice."""
-        known = self._slices.pop(name, None)
-        if known is not None and known.node is not None:
-            _remove(self._slices_of, known.node, name)
-            self._renew(known.node)
+        for node in self._devices.drop(name):
+            self._renew(node)
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Take a DeviceClass in, new or changed; it touches every node that has slices.
@@ -135,7 +132,7 @@ class State:
         self._device_classes.pop(name, None)
         if resource:
             self._device_classes[name] = resource
-        for node in self._slices_of:
+        for node in self._devices.nodes():
             self._renew(node)
 
     def drop_device_class(self, name: str) -> None:
@@ -147,7 +144,19 @@ class State:
 
         Raises MalformedPod.
         """
-        self.claims.put(read_claim(document))
+        self.take_claim(read_claim(document))
+
+    def take_claim(self, claim: Claim) -> None:
+        """Take in a ResourceClaim as read; it touches the node whose devices it was given or gives back."""
+        self.claims.put(claim)
+        for node in self._devices.give(claim.key, claim.devices):
+            self._recount(node)
+
+    def drop_claim(self, key: str) -> None:
+        """Forget a ResourceClaim, by namespace/name."""
+        self.claims.drop(key)
+        for node in self._devices.give(key):
+            self._recount(node)
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceClaimTemplate in, new or changed.
@@ -224,26 +233,27 @@ class State:
     def _free(self, node: Node) -> Free:
         used: dict[str, int] = {}
         for holding in self._by_node.get(node.name, {}).values():
-            for resource, units in holding.units:
-                used[resource] = used.get(resource, 0) + units
-        return Free({resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered})
+            for resource, amount in holding.units:
+                used[resource] = used.get(resource, 0) + amount
+        units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
+        if not node.free.uncounted:
+            return replace(node.free, units=units)
+        gpus, layouts = left(self._devices.gpus(node.name), self._devices.held(node.name))
+        return replace(node.free, units=units, gpus=gpus, layouts=layouts)
 
     def _recount(self, name: str) -> None:
         node = self.nodes.get(name)
         if node is not None:
-            self._set(replace(node, free=replace(node.free, units=self._free(node).units)))
+            self._set(replace(node, free=self._free(node)))
 
     def _renew(self, name: str) -> None:
-        """Put a node together again: as read, with the devices of its slices, less what pods hold."""
+        """Put a node together again: as read, with the devices of its slices, less what pods and claims hold."""
         node = self._read.get(name)
         if node is None:
             return
-        devices = [device for each in self._slices_of.get(name, {}).values() for device in each.devices]
-        if devices:
-            served = frozenset(self._device_classes.values())
-            node = with_devices(node, devices, served, self.knowledge)
-        free = replace(node.free, units=self._free(node).units)
-        self._set(replace(node, node_class=self.intern(node.node_class), free=free))
+        served = frozenset(self._device_classes.values())
+        node = with_devices(node, self._devices.devices(name), served, self.knowledge)
+        self._set(replace(node, node_class=self.intern(node.node_class), free=self._free(node)))
 
     def _set(self, node: Node) -> None:
         known = self.nodes.get(node.name)
@@ -258,10 +268,3 @@ class State:
             kept = self._changes[CHANGES_KEPT // 2 :]
             self._first_change += len(self._changes) - len(kept)
             self._changes = kept
-
-
-def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
-    """Take a key out of its group, and the group with its last key: names of nodes that are gone must not pile up."""
-    del groups[group][key]
-    if not groups[group]:
-        del groups[group]

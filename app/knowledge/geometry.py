@@ -7,7 +7,7 @@ profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from app.knowledge.products import normal_form
@@ -48,6 +48,11 @@ class Geometry:
     slots: Mapping[str, Slot]
     compute_total: int
     inferred: bool
+
+    @cached_property
+    def memory_total(self) -> int:
+        """Count the memory slices of the GPU: as far as any instance reaches."""
+        return max(slot.starts[-1] + slot.length for slot in self.slots.values())
 
     def places(self, profiles: Sequence[str], taken: Iterable[Instance] = ()) -> tuple[int, ...] | None:
         """Find a start for each instance, in the order given, beside those that lie there; None if they do not fit.

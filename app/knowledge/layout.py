@@ -123,7 +123,12 @@ class _Search:
     def __init__(self, gpus: tuple[_GPU, ...]) -> None:
         self._gpus = gpus
         self._dead: set[tuple[int, Counts]] = set()
-        self._alone = _sums_from(tuple((*_alone(gpu), gpu.room.compute, _free(gpu)) for gpu in gpus))
+        self._alone = _sums_from(
+            tuple(
+                (*_alone(gpu), gpu.room.compute, gpu.geometry.memory_total - gpu.room.memory.bit_count())
+                for gpu in gpus
+            )
+        )
         self._sizes = tuple(zip(*map(_least, *(gpu.slots for gpu in gpus)), strict=True)) if gpus else ()
 
     def shares(self, wanted: Counts, first: int = 0) -> tuple[Counts, ...] | None:
@@ -151,12 +156,6 @@ def _least(*slots: Slot | None) -> tuple[int, int]:
     """Give the least (compute slices, memory slices) that a profile takes on any GPU."""
     found = [slot for slot in slots if slot]
     return min((slot.compute for slot in found), default=0), min((slot.length for slot in found), default=0)
-
-
-def _free(gpu: _GPU) -> int:
-    """Count the memory slices that are free and that some profile may lie on."""
-    reach = max(slot.starts[-1] + slot.length for slot in gpu.geometry.slots.values())
-    return reach - gpu.room.memory.bit_count()
 
 
 def _alone(gpu: _GPU) -> Counts:

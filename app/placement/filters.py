@@ -10,6 +10,7 @@ from collections.abc import Callable
 from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
 from app.nodes import Free, NodeClass, Sharing, slice_profiles
+from app.placement.layouts import layout_fits
 from app.policy.demand import Demand
 from app.policy.schema import SharingWish
 from app.reasons import Code, Reason, either, reason
@@ -200,11 +201,20 @@ def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
         return None
     wanted, at_least = demand.mig_profile
     size = nominal_size(wanted)
+    if not demand.resources and _shown(node, wanted, at_least):
+        return None
     if at_least and size is not None and _covers(demand, node, size):
         return None
     if not at_least and node.mig_profile == wanted:
         return None
     return reason(Code.MIGProfileAbsent, "MIG profile not on this node", f"{'>= ' if at_least else ''}{wanted}")
+
+
+def _shown(node: NodeClass, wanted: str, at_least: bool) -> bool:
+    """Tell whether DRA shows such a slice, for a pod that claims devices and names no resource."""
+    sizes = map(nominal_size, node.dra_profiles) if at_least else ()
+    size = nominal_size(wanted)
+    return wanted in node.dra_profiles or any(each.covers(size) for each in sizes if each and size)
 
 
 def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
@@ -282,8 +292,8 @@ The wrong product comes first, since no waiting mends it; a node in the middle o
 resources that it lacks meanwhile.
 """
 
-FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units,)
+FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, layout_fits)
 """In this order."""
 
-COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units})
+COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, layout_fits})
 """Those that repeat kube-scheduler's own count: off in filter behind a live scheduler (INTERFACES §10, Counts)."""
