@@ -92,7 +92,7 @@ def _instances(taken: list[Device]) -> tuple[Instance, ...]:
 def _free_milli(gpu: GPU, taken: list[Device]) -> int:
     """Give the free share of a GPU in thousandths.
 
-    Of one that is carved on demand the lesser of its compute and its memory slices; of fixed slices their memory.
+    Of one that is carved on demand the lesser of its compute and its memory slices; of others their memory.
     """
     if all(device.withheld for device in gpu.devices) or not all(device.mig_profile for device in taken):
         return 0
@@ -101,7 +101,14 @@ def _free_milli(gpu: GPU, taken: list[Device]) -> int:
         total = gpu.geometry.memory_total
         free = min(room.compute / gpu.geometry.compute_total, (total - room.memory.bit_count()) / total)
         return int(WHOLE_MILLI * max(0.0, free))
-    slices = [device for device in gpu.devices if device.mig_profile]
-    size = sum(device.memory_mib or 1 for device in slices)
-    free_mib = sum(device.memory_mib or 1 for device in slices if not device.withheld and device not in taken)
-    return WHOLE_MILLI * free_mib // size if slices else WHOLE_MILLI
+    whole = next((device for device in gpu.devices if not device.mig_profile), None)
+    if whole is not None:
+        return _share(whole.memory_mib or 0, taken)
+    gone = [device for device in gpu.devices if device.withheld or device in taken]
+    return _share(sum(device.memory_mib or 0 for device in gpu.devices), gone)
+
+
+def _share(size_mib: int, gone: list[Device]) -> int:
+    """Give the share of a GPU's memory that is not gone; without known memory it is all or nothing."""
+    gone_mib = sum(device.memory_mib or size_mib for device in gone)
+    return WHOLE_MILLI * max(0, size_mib - gone_mib) // size_mib if size_mib else 0 if gone else WHOLE_MILLI

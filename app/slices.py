@@ -178,7 +178,7 @@ def common(devices: Iterable[Device]) -> Device:
     """Keep the facts that all these devices share."""
     several = list(devices)
     values = {name: {getattr(each, name) for each in several} for name in FACTS}
-    shared = {name: next(iter(found)) if len(found) == 1 else None for name, found in values.items()}
+    shared: dict[str, Any] = {name: next(iter(found)) if len(found) == 1 else None for name, found in values.items()}
     return replace(_UNKNOWN, **shared)
 
 
