@@ -42,6 +42,7 @@ class Code(Enum):
     MIGReconfiguring = Kind.CLASS, "wait for MIG Manager to reach success, or look at its log"
     DriverUpgrading = Kind.CLASS, "wait for the driver upgrade to finish"
     InterconnectAbsent = Kind.CLASS, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
+    FormFactorNotAllowed = Kind.CLASS, "allow another form factor in the policy, or add such nodes"
     NodeExcluded = Kind.CLASS, "change the policy's node selector"
     GhostGPUs = Kind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
     GPUFactsMissing = Kind.CLASS, "install GPU Feature Discovery so that nodes say what they have"

@@ -23,10 +23,10 @@ from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.knowledge.tables import Knowledge
 from app.metrics import Metrics
-from app.nodes import Node
+from app.nodeclass import Node
 from app.pods import PREFIX, Pod
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet
 from app.policy.match import Claims, Ruling, rule_on
 from app.settings import Settings
 

@@ -16,10 +16,12 @@ from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.knowledge.tables import Knowledge
-from app.nodes import Node, read_node
+from app.nodeclass import Node
+from app.nodes import read_node
 from app.pods import read_pod
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet, load_policies
+from app.policy.load import load_policies
 from app.policy.match import Ruling, rule_on
 from app.service import Usher
 from app.settings import Settings

@@ -14,7 +14,7 @@ from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.pods import Container, Pod, gpu_amounts, read_pod
 from app.policy.match import Ruling
-from app.policy.merge import AdmissionRules
+from app.policy.merge_admission import AdmissionRules
 
 WARNING_LIMIT = 120
 """Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from app.knowledge.tables import Knowledge
-from app.nodes import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING, Node, NodeClass
+from app.nodeclass import Node, NodeClass
+from app.nodelabels import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
 from app.reasons import Reason

@@ -8,7 +8,8 @@ from app.admission.fleet import Kin
 from app.knowledge.clouds import Dialect
 from app.knowledge.mig import profile_of
 from app.knowledge.tables import Knowledge
-from app.nodes import PRODUCT, NodeClass, read_class
+from app.nodeclass import NodeClass
+from app.nodelabels import PRODUCT, read_class
 from app.placement.filters import (
     ClassFilter,
     compute_capability_served,
@@ -20,7 +21,7 @@ from app.placement.filters import (
     toolkit_targets_gpu,
 )
 from app.policy.demand import Demand
-from app.policy.schema import SharingWish
+from app.policy.schema_placement import SharingWish
 
 BY_PRODUCT: tuple[ClassFilter, ...] = (
     product_allowed,

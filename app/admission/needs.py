@@ -24,10 +24,10 @@ from app.knowledge.cuda import Accept, CUDANeed, judge_driver
 from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
-from app.nodes import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
+from app.nodelabels import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
 from app.placement.filters import MEMORY_TOLERANCE
 from app.policy.demand import Demand
-from app.policy.schema import SharingWish
+from app.policy.schema_placement import SharingWish
 from app.versions import Version
 
 GFD, OLD_GFD = "GFD", "GFD, old names"

@@ -14,10 +14,10 @@ from app.admission.validate import validators_of
 from app.claims import Claimed
 from app.knowledge.tables import Knowledge
 from app.pods import DECISION, PREFIX, Pod, read_pod
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet
 from app.policy.match import Claims, Ruling, rule_on
-from app.policy.merge import AdmissionRules
+from app.policy.merge_admission import AdmissionRules
 from app.reasons import Code, Reason, reason
 
 MOST_WARNINGS = 3

@@ -12,9 +12,9 @@ from app.admission.patch import Operation, apply, put
 from app.admission.terms import NEED_WEIGHT, fulfils
 from app.admission.tolerations import tolerable
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
-from app.nodes import PRODUCT
+from app.nodelabels import PRODUCT
 from app.pods import strings
-from app.policy.schema import SharingWish
+from app.policy.schema_placement import SharingWish
 
 MEDIA = ".me"
 """In the name of a profile that has media engines."""

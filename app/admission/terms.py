@@ -13,7 +13,7 @@ from app.admission.fleet import Fleet, Kin, serving
 from app.admission.needs import DRIVER_MAJOR, GFD, NEEDS, OLD_DRIVER_MAJOR, OLD_GFD, Asked, Expression, Words
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.nodes import PRODUCT
+from app.nodelabels import PRODUCT
 from app.policy.demand import Demand
 from app.requirements import requirement
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from app.admission.review import Setting
-from app.nodes import Node
+from app.nodeclass import Node
 from app.pods import Pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling

@@ -26,7 +26,8 @@ from app.api.wire import (
     member_folded,
 )
 from app.errors import BadInput, WireError
-from app.nodes import Node, read_node
+from app.nodeclass import Node
+from app.nodes import read_node
 from app.placement.engine import first_in_order, judge, total, wire_scores
 from app.placement.preempt import spare
 from app.pods import Pod

@@ -8,7 +8,7 @@ since, a call costs one set comparison, not a filter run per node. The plain eng
 from collections.abc import Sequence
 
 from app.cluster.state import State
-from app.nodes import Node
+from app.nodeclass import Node
 from app.placement.engine import class_share, combine, judge_class, judge_free
 from app.policy.demand import Demand
 from app.reasons import Code, Reason

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.admission.fleet import Kin, KinKey, kin_key
 from app.knowledge.tables import Knowledge
-from app.nodes import Node
+from app.nodeclass import Node
 
 
 class Census:

@@ -9,7 +9,8 @@ from app.claims import read_claim, read_claim_template
 from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_holding
-from app.nodes import Node, read_node
+from app.nodeclass import Node
+from app.nodes import read_node
 from app.pods import member, strings
 from app.policy.crd import GROUP, PLURAL, VERSION
 from app.shapes import ClaimShape, ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape

@@ -21,7 +21,8 @@ from app.cluster.files import policy_texts, shipped_default
 from app.errors import PolicyError
 from app.knowledge.tables import Knowledge
 from app.policy.calendar import expired, in_force
-from app.policy.load import PolicySet, load_policies
+from app.policy.compiled import PolicySet
+from app.policy.load import load_policies
 
 CONFIGMAP = "configmap"
 GPUPOLICY = "gpupolicy"

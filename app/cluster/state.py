@@ -19,7 +19,8 @@ from app.cluster.groups import remove
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
-from app.nodes import Free, Node, NodeClass, read_node, with_devices
+from app.nodeclass import Free, Node, NodeClass
+from app.nodes import read_node, with_devices
 from app.pods import member
 from app.slices import ResourceSlice, read_device_class, read_slice
 

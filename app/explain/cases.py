@@ -16,11 +16,12 @@ from app.admission.patch import apply
 from app.admission.review import Setting, mutate
 from app.errors import PolicyError
 from app.knowledge.tables import Knowledge
-from app.nodes import Node, read_node
+from app.nodeclass import Node
+from app.nodes import read_node
 from app.placement.engine import first_in_order, judge, total
 from app.pods import read_pod
+from app.policy.compiled import Policy, PolicySet
 from app.policy.document import read_documents
-from app.policy.load import Policy, PolicySet
 from app.policy.match import rule_on
 from app.reasons import Code
 

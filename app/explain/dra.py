@@ -24,7 +24,7 @@ from app.knowledge.tables import Knowledge
 from app.placement.filters import MEMORY_TOLERANCE
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
-from app.policy.schema import SharingWish
+from app.policy.schema_placement import SharingWish
 from app.slices import NVIDIA_DRIVER
 from app.versions import Version
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from app.nodes import Node
+from app.nodeclass import Node
 from app.placement.engine import breakdown, judge, order, total
 from app.policy.cuda import show_need
 from app.policy.demand import Demand

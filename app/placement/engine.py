@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
-from app.nodes import Free, Node, NodeClass
+from app.nodeclass import Free, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
 from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS
 from app.policy.demand import Demand

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
-from app.nodes import Free, NodeClass, Sharing, slice_profiles
+from app.nodeclass import Free, NodeClass, Sharing, slice_profiles
 from app.placement.layouts import layout_fits
 from app.policy.demand import Demand
-from app.policy.schema import SharingWish
+from app.policy.schema_placement import SharingWish
 from app.reasons import Code, Reason, either, reason
 from app.versions import show_driver, show_version
 

@@ -3,7 +3,7 @@
 
 from app.knowledge.layout import places
 from app.knowledge.mig import profile_of
-from app.nodes import Free
+from app.nodeclass import Free
 from app.policy.demand import Demand
 from app.reasons import Code, Reason, reason
 

@@ -8,7 +8,7 @@ five nodes (CONTROL_PLANE §5, traps). Dropping such nodes here is what keeps ru
 from collections.abc import Mapping
 from typing import TypeVar
 
-from app.nodes import Node
+from app.nodeclass import Node
 from app.placement.engine import judge_class, judge_free
 from app.policy.demand import Demand
 

@@ -4,9 +4,9 @@
 from collections.abc import Callable
 
 from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
-from app.nodes import Node
+from app.nodeclass import Node
 from app.policy.demand import Demand
-from app.policy.schema import ScorerName
+from app.policy.schema_placement import ScorerName
 
 Scorer = Callable[[Demand, Node], float]
 

@@ -10,9 +10,11 @@ from app.errors import BadInput
 from app.knowledge.mig import parse_profile
 from app.knowledge.products import ProductPattern, Products
 from app.pods import DECISION, PREFIX
-from app.policy.schema import SharingWish, WorkloadClass
+from app.policy.schema import WorkloadClass
+from app.policy.schema_placement import FormFactor, SharingWish
 from app.quantity import parse_mib
 from app.reasons import Code, Reason, reason
+from app.requirements import Requirement
 from app.versions import Version, parse_minimum
 
 
@@ -28,6 +30,8 @@ class Needs:
     sharing: SharingWish | None = None
     mig_profile: tuple[str, bool] | None = None
     nvlink: bool = False
+    form_factors: frozenset[FormFactor] | None = None
+    node_selector: tuple[Requirement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

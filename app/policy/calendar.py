@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from app.policy.load import Policy, PolicySet, hash_of
+from app.policy.compiled import Policy, PolicySet, hash_of
 from app.policy.schema import STRICTNESS, Action
 
 

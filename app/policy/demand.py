@@ -9,9 +9,25 @@ from dataclasses import dataclass, field
 
 from app.knowledge.cuda import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
-from app.policy.schema import ScorerName, SharingWish
+from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
 from app.reasons import Reason
+from app.requirements import Requirement
 from app.versions import Version
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """What sick GPUs of a node mean: those to be drained now, those that ail, devices that their plugin withdrew.
+
+    The defaults hold where no policy says anything: they bite only where somebody reports that a GPU is sick.
+    """
+
+    ill: HealthAction = HealthAction.Refuse
+    ailing: HealthAction = HealthAction.ScoreDown
+    withdrawn: HealthAction = HealthAction.ScoreDown
+
+
+HEALTH = HealthRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +36,10 @@ class Demand:
 
     `resources`: (GPU resource, units), sorted. `products`: lists of which each must be met by any of its
     patterns. `cuda`: needs of its containers, all of which must be met; `cuda_wishes`: the same, for the score
-    only. `memory_mib`: per GPU or slice. `mig_profile`: (profile, larger ones will do). `scores`: (scorer, weight).
+    only. `memory_mib`: per GPU or slice. `declared_mib`: what the pod itself says it uses of each unit, which counts
+    against the budget of shared GPUs. `most`: the largest amount of a resource that one container asks.
+    `mig_profile`: (profile, larger ones will do). `form_factors`: any of them; None is all. `node_selector`: on the
+    node's labels. `near`: NVLink domains in which pods of its group run. `scores`: (scorer, weight).
     `claims`: (DeviceClass, devices; None is all) that DRA is to give; kube-scheduler counts those.
     `invalid`: why the pod itself can be judged nowhere (an annotation that does not parse).
     """
@@ -32,11 +51,17 @@ class Demand:
     cuda: tuple[CUDANeed, ...] = ()
     cuda_wishes: tuple[CUDANeed, ...] = ()
     accept: Accept = Accept.MinorVersion
+    most: tuple[tuple[str, int], ...] = ()
     memory_mib: int = 0
+    declared_mib: int = 0
     compute_capability: Version | None = None
     sharing: SharingWish = SharingWish.Any
     mig_profile: tuple[str, bool] | None = None
     nvlink: bool = False
+    form_factors: frozenset[FormFactor] | None = None
+    node_selector: tuple[Requirement, ...] = ()
+    health: HealthRules = HEALTH
+    near: frozenset[str] = frozenset()
     refuse_unknown: bool = False
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True

@@ -2,9 +2,9 @@
 """What the parts of a GPUPolicy are made of: strict documents, and texts that are kept as written but must parse."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from app.errors import BadInput
@@ -43,3 +43,18 @@ class Part(BaseModel):
     """A mapping in which an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, strict=True, use_enum_values=False)
+
+
+class LabelExpression(Part):
+    """One line of a label selector."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class LabelSelector(Part):
+    """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
+
+    match_labels: dict[str, str] = Field(default={})
+    match_expressions: tuple[LabelExpression, ...] = Field(default=(), strict=False)

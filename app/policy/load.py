@@ -5,57 +5,24 @@ Texts come in by file name, objects that came parsed by a name of their own; the
 all of them are good or none is used.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from itertools import combinations, groupby
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from app.errors import BadInput, PolicyError
 from app.knowledge.tables import Knowledge
+from app.policy.compiled import Policy, PolicySet, Selected, hash_of
 from app.policy.document import Document, Path, read_documents
-from app.policy.schema import GPUPolicy, LabelSelector, Rule, Spec
-from app.requirements import Requirement, disjoint, from_selector
+from app.policy.fields import LabelSelector
+from app.policy.schema import GPUPolicy, Rule
+from app.policy.ties import set_problems
+from app.requirements import Requirement, from_selector
 
 WORKLOAD_CLASS_BELOW = 1000
 """Only policies below this priority may be picked by a pod's own annotation (INTERFACES §4)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """Which pods: requirements on the namespace's and on the pod's labels, None where there is no selector."""
-
-    namespace: tuple[Requirement, ...] | None
-    pod: tuple[Requirement, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """One policy, compiled. `exceptions`: which pods, and which rules are off for them."""
-
-    name: str
-    origin: str
-    spec: Spec
-    match: Selected
-    workload_classes: frozenset[str] | None
-    exceptions: tuple[tuple[Selected, tuple[Rule, ...]], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySet:
-    """All policies, highest priority first, equal ones by name.
-
-    `hash`: SHA-256 of their canonical form, in hex. `fallback`: for pods that none of them is for.
-    """
-
-    policies: tuple[Policy, ...]
-    hash: str
-    fallback: Policy | None = None
 
 
 def load_policies(
@@ -79,7 +46,7 @@ def load_policies(
             policies.extend(read())
         except PolicyError as error:
             problems.extend(error.problems)
-    problems.extend(_set_problems(policies))
+    problems.extend(set_problems(policies))
     if problems:
         raise PolicyError(tuple(problems))
     policies.sort(key=lambda policy: (-policy.spec.priority, policy.name))
@@ -151,6 +118,10 @@ def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[
         path = ("spec", "exceptions", index, "match")
         yield from _selector_problems(path, exception.match.namespace_selector, exception.match.pod_selector)
     yield from _product_problems(policy, knowledge)
+    try:
+        _selector(spec.placement.node_selector)
+    except BadInput as error:
+        yield ("spec", "placement", "nodeSelector"), f"spec.placement.nodeSelector: {error}"
 
 
 def _selector_problems(
@@ -221,75 +192,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for each in getattr(annotation, "__args__", ()) if (model := _model_in(each))), None)
-
-
-def _set_problems(policies: list[Policy]) -> Iterable[str]:
-    """Find names given twice, and scalars that two policies of one priority set differently."""
-    seen: dict[str, Policy] = {}
-    for policy in policies:
-        if policy.name in seen:
-            yield f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}"
-        seen[policy.name] = policy
-    ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
-    for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
-        for (one, says), (other, contradicts) in combinations([(each, _single_values(each)) for each in group], 2):
-            yield from _ties(one, says, other, contradicts)
-
-
-def _ties(one: Policy, says: Mapping[str, Any], other: Policy, contradicts: Mapping[str, Any]) -> Iterable[str]:
-    differing = [field for field, value in says.items() if contradicts.get(field, value) != value]
-    if not differing or _never_together(one, other):
-        return
-    for field in differing:
-        yield (
-            f"{other.origin}: spec.{field}: {other.name} and {one.name} both have priority "
-            f"{one.spec.priority} and set it differently, give one a higher priority"
-        )
-
-
-def _never_together(one: Policy, other: Policy) -> bool:
-    """Tell whether no pod can be selected by both."""
-    if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
-        return True
-    sides = ((one.match.namespace, other.match.namespace), (one.match.pod, other.match.pod))
-    return any(disjoint(left or (), right or ()) for left, right in sides)
-
-
-SINGLE_VALUED = (
-    "admission.runtimeClassName",
-    "admission.schedulerName",
-    "admission.priorityClassName",
-    "admission.affinity.mode",
-    "admission.affinity.keys",
-    "admission.defaults.cpuPerGPU",
-    "admission.defaults.memoryPerGPU",
-    "admission.defaults.sharedMemory",
-    "admission.defaults.driverCapabilities",
-    "admission.rightSizing",
-    "admission.migFallback",
-    "admission.tolerations.fromNodeTaints",
-    "placement.cuda.fromImage",
-    "placement.scoreSpread",
-    "placement.products.prefer",
-    "placement.scores",
-)
-"""Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
-
-
-def _single_values(policy: Policy) -> dict[str, Any]:
-    """Give what a policy sets of SINGLE_VALUED, by field."""
-    values: Any = policy.spec.model_dump(by_alias=True)
-    found = {}
-    for field in SINGLE_VALUED:
-        value = values
-        for part in field.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None:
-            found[field] = value
-    return found
-
-
-def hash_of(policies: Iterable[Policy]) -> str:
-    """Hash what policies say, whatever order their files came in."""
-    canonical = {policy.name: policy.spec.model_dump(mode="json", by_alias=True) for policy in policies}
-    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

@@ -3,24 +3,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from app.knowledge.tables import Knowledge
 from app.pods import Pod, gpu_amounts
 from app.policy.annotations import Annotated, Needs, read_annotations
+from app.policy.applied import Applied
+from app.policy.compiled import Policy, PolicySet, Selected
 from app.policy.demand import Demand
-from app.policy.load import Policy, PolicySet, Selected
-from app.policy.merge import (
-    ANNOTATION,
-    AdmissionRules,
-    Applied,
-    Stated,
-    merge_admission,
-    merge_demand,
-    needs_of,
-)
-from app.policy.schema import Action, Rule, SharingWish
+from app.policy.merge import ANNOTATION, Stated, merge_demand, needs_of
+from app.policy.merge_admission import AdmissionRules, merge_admission
+from app.policy.schema import Action, Rule
+from app.policy.schema_placement import SharingWish
 from app.reasons import Code, Reason, reason
-from app.requirements import all_allow
+from app.requirements import all_allow, disjoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +128,17 @@ def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterat
     if SharingWish.Exclusive in wishes and SharingWish.Shared in wishes:
         who = f"{wishes[SharingWish.Exclusive]} wants Exclusive, {wishes[SharingWish.Shared]} wants Shared"
         yield reason(Code.PolicyConflict, f"sharing contradicts itself: {who}")
+    yield from _nodes_left(sources)
+
+
+def _nodes_left(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
+    """Tell of form factors of which none is left, and of selectors that no node can fulfil together."""
+    wanting = [(origin, each.form_factors) for origin, each in sources if each.form_factors is not None]
+    if wanting and not frozenset.intersection(*(each for _, each in wanting)):
+        yield reason(Code.PolicyConflict, f"no form factor is left by {' and '.join(origin for origin, _ in wanting)}")
+    for (one, left), (other, right) in combinations(sources, 2):
+        if disjoint(left.node_selector, right.node_selector):
+            yield reason(Code.PolicyConflict, f"{one} and {other} select different nodes")
 
 
 def _all_accept(form: str, sources: list[tuple[str, Needs]]) -> bool:
@@ -143,7 +150,18 @@ def _all_accept(form: str, sources: list[tuple[str, Needs]]) -> bool:
     return True
 
 
-_NEED_FIELDS = ("allow", "deny", "cuda", "memory_mib", "compute_capability", "sharing", "mig_profile", "nvlink")
+_NEED_FIELDS = (
+    "allow",
+    "deny",
+    "cuda",
+    "memory_mib",
+    "compute_capability",
+    "sharing",
+    "mig_profile",
+    "nvlink",
+    "form_factors",
+    "node_selector",
+)
 _ADMISSION_FIELDS = ("runtime_class_name", "scheduler_name", "max_gpus_per_pod")
 
 

@@ -2,10 +2,8 @@
 """Merging, field by field (INTERFACES §4): what all policies that apply, and the annotations, say together."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from fnmatch import translate
-from operator import attrgetter
 from typing import Any
 
 from app.knowledge.cuda import Accept, CUDANeed
@@ -13,63 +11,20 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.pods import Pod, gpu_containers
 from app.policy.annotations import Needs
+from app.policy.applied import Applied, first
 from app.policy.cuda import ImageRow, container_needs, minimum_need
-from app.policy.demand import Demand
-from app.policy.schema import STRICTNESS, Action, Rule, SharingWish, Spec
-from app.policy.schema_admission import Admission, Defaults
+from app.policy.demand import HEALTH, Demand, HealthRules
+from app.policy.schema import Action, Rule, Spec
+from app.policy.schema_placement import FormFactor, HealthAction, SharingWish
 from app.quantity import parse_mib
+from app.requirements import from_selector
 from app.versions import parse_minimum
-
-_LENIENCE = ("Deny", "UseLimits", "CopyToLimits", "Leave")
-_GUARDING = ("Deny", "Void", "Strip", "Leave")
-"""Strictest first (INTERFACES §4)."""
 
 ANNOTATION = "annotation"
 """How the pod's own words are named among the origins."""
 
 Stated = list[tuple[str, Needs]]
 """(who, what it needs), the pod's annotations first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A policy that is for the pod, and the action with which each of its rules applies."""
-
-    name: str
-    spec: Spec
-    actions: Mapping[Rule, Action]
-
-    def at(self, rule: Rule, level: Action) -> bool:
-        """Tell whether a rule of the policy applies with this action or a stricter one."""
-        return STRICTNESS[self.actions[rule]] >= STRICTNESS[level]
-
-
-NO_DEFAULTS = Defaults()
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionRules:
-    """What admission does to a pod; None is "nothing". `override`: the fields that also replace what the pod says."""
-
-    runtime_class_name: str | None = None
-    scheduler_name: str | None = None
-    tolerate: bool = False
-    from_node_taints: bool = False
-    toleration_keys: tuple[str, ...] = ()
-    requests_only: str = "Leave"
-    mismatch: str = "Leave"
-    fractional: str = "Leave"
-    affinity_mode: str = "Off"
-    affinity_keys: tuple[str, ...] | None = None
-    max_gpus_per_pod: int | None = None
-    priority_class_name: str | None = None
-    defaults: Defaults = NO_DEFAULTS
-    right_sizing: bool = False
-    mig_fallback: str | None = None
-    visible_devices: str = "Leave"
-    privileged: str = "Leave"
-    bypass: str = "Leave"
-    override: frozenset[str] = frozenset()
 
 
 def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
@@ -83,6 +38,8 @@ def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
     cuda = stated(Rule.CUDA, placement.cuda and placement.cuda.minimum)
     memory = stated(Rule.GPUMemory, placement.gpu_memory)
     capability = stated(Rule.ComputeCapability, placement.compute_capability)
+    form_factors = stated(Rule.FormFactor, placement.form_factor)
+    selector = stated(Rule.NodeSelector, placement.node_selector)
     pattern = knowledge.products.pattern
     return Needs(
         allow=tuple(map(pattern, products.allow)) if products and products.allow is not None else None,
@@ -92,6 +49,8 @@ def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
         compute_capability=parse_minimum(capability) if capability else None,
         sharing=stated(Rule.Sharing, placement.sharing),
         nvlink=bool(stated(Rule.Interconnect, placement.interconnect)),
+        form_factors=frozenset(form_factors) if form_factors is not None else None,
+        node_selector=from_selector(selector.model_dump(by_alias=True)) if selector else (),
     )
 
 
@@ -117,11 +76,16 @@ def merge_demand(
         cuda=required,
         cuda_wishes=wished,
         accept=max(_accepts(applied, level), default=Accept.MinorVersion),
+        most=_most(pod, resources),
         memory_mib=max((each.memory_mib or 0 for each in needs), default=0),
+        declared_mib=next((each.memory_mib or 0 for origin, each in stated if origin == ANNOTATION), 0),
         compute_capability=max((each.compute_capability for each in needs if each.compute_capability), default=None),
         sharing=_strictest_sharing(needs),
         mig_profile=next((each.mig_profile for each in needs if each.mig_profile), None),
         nvlink=any(each.nvlink for each in needs),
+        form_factors=_in_all(each.form_factors for each in needs),
+        node_selector=tuple(dict.fromkeys(wish for each in needs for wish in each.node_selector)),
+        health=_health(applied, level),
         refuse_unknown=any(
             each.spec.placement.unknown_facts == "Refuse" for each in applied if each.at(Rule.UnknownFacts, level)
         ),
@@ -130,89 +94,30 @@ def merge_demand(
     )
 
 
-def merge_admission(applied: list[Applied], level: Action) -> AdmissionRules:
-    """Merge what admission does with this action or a stricter one."""
+def _most(pod: Pod, resources: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Say how much of each resource one container asks at most: kubelets hand devices out container by container."""
+    return tuple((name, max(-int(-each.asks(name) // 1) for each in pod.containers)) for name, _ in resources)
 
-    def parts(rule: Rule, name: str) -> list[Any]:
-        found = (getattr(each.spec.admission, name) for each in applied if each.at(rule, level))
-        return [each for each in found if each is not None]
 
-    def single(rule: Rule, name: str) -> Any:
-        return first(applied, rule, level, lambda spec: getattr(spec.admission, name))
+def _in_all(choices: Iterable[frozenset[FormFactor] | None]) -> frozenset[FormFactor] | None:
+    found = [each for each in choices if each is not None]
+    return frozenset.intersection(*found) if found else None
 
-    resources = parts(Rule.ExtendedResources, "extended_resources")
-    tolerations = parts(Rule.Tolerations, "tolerations")
-    from_taints = [each.from_node_taints for each in tolerations if each.from_node_taints is not None]
-    affinities = parts(Rule.Affinity, "affinity")
-    modes = [each.mode for each in affinities if each.mode is not None]
-    keys = [each.keys for each in affinities if each.keys is not None]
 
-    def strictest(field: str) -> str:
-        return min((getattr(each, field) or "Leave" for each in resources), key=_LENIENCE.index, default="Leave")
+def _health(applied: list[Applied], level: Action) -> HealthRules:
+    """Take the strictest of what is said of each state of health, and the default where nothing is."""
+    order = list(HealthAction)
+    wishes = [each.spec.placement.health for each in applied if each.at(Rule.Health, level)]
 
-    def guard(rule: Rule, name: str) -> str:
-        return min(parts(rule, name), key=_GUARDING.index, default="Leave")
+    def strictest(field: str, default: HealthAction) -> HealthAction:
+        said = [found for wish in wishes if wish and (found := getattr(wish, field)) is not None]
+        return max(said, key=order.index, default=default)
 
-    return AdmissionRules(
-        runtime_class_name=single(Rule.RuntimeClassName, "runtime_class_name"),
-        scheduler_name=single(Rule.SchedulerName, "scheduler_name"),
-        tolerate=bool(tolerations),
-        from_node_taints=next(iter(from_taints), False),
-        toleration_keys=tuple(sorted({key for each in tolerations for key in each.keys})),
-        requests_only=strictest("requests_only"),
-        mismatch=strictest("mismatch"),
-        fractional=strictest("fractional"),
-        affinity_mode=next(iter(modes), "Off"),
-        affinity_keys=next(iter(keys), None),
-        max_gpus_per_pod=min(parts(Rule.MaxGPUsPerPod, "max_gpus_per_pod"), default=None),
-        priority_class_name=single(Rule.PriorityClassName, "priority_class_name"),
-        defaults=_defaults(parts(Rule.Defaults, "defaults")),
-        right_sizing=bool(single(Rule.RightSizing, "right_sizing")),
-        mig_fallback=single(Rule.MIGFallback, "mig_fallback"),
-        visible_devices=guard(Rule.VisibleDevices, "visible_devices"),
-        privileged=guard(Rule.Privileged, "privileged"),
-        bypass=guard(Rule.Bypass, "bypass"),
-        override=frozenset(_overriding(applied, level)),
+    return HealthRules(
+        ill=strictest("ill", HEALTH.ill),
+        ailing=strictest("ailing", HEALTH.ailing),
+        withdrawn=strictest("unhealthy_devices", HEALTH.withdrawn),
     )
-
-
-def _defaults(found: list[Defaults]) -> Defaults:
-    """Take each default from the highest priority that sets it."""
-    stated = [each.model_dump(exclude_none=True, by_alias=False) for each in reversed(found)]
-    return Defaults.model_validate({name: value for each in stated for name, value in each.items()}, by_name=True)
-
-
-_OVERRIDABLE = (
-    (Rule.RuntimeClassName, "runtime_class_name"),
-    (Rule.SchedulerName, "scheduler_name"),
-    (Rule.PriorityClassName, "priority_class_name"),
-    (Rule.Defaults, "defaults.cpu_per_gpu"),
-    (Rule.Defaults, "defaults.memory_per_gpu"),
-    (Rule.Defaults, "defaults.driver_capabilities"),
-)
-
-
-def _overriding(applied: list[Applied], level: Action) -> Iterator[str]:
-    """List the fields whose value comes from a policy that says `override`."""
-    for rule, name in _OVERRIDABLE:
-        read = attrgetter(name)
-        setters = (each for each in applied if each.at(rule, level) and _sets(each.spec.admission, read))
-        winner = next(setters, None)
-        if winner is not None and winner.spec.admission.override:
-            yield name
-
-
-def first(applied: Iterable[Applied], rule: Rule, level: Action, read: Callable[[Spec], Any]) -> Any:
-    """Take a single value from the highest priority that sets it with this action or a stricter one."""
-    found = (read(each.spec) for each in applied if each.at(rule, level))
-    return next((value for value in found if value is not None), None)
-
-
-def _sets(admission: Admission, read: Callable[[Admission], Any]) -> bool:
-    try:
-        return read(admission) is not None
-    except AttributeError:  # a block that is not there at all
-        return False
 
 
 def _cuda(

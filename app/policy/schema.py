@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.knowledge.cuda import Accept
-from app.policy.fields import Day, MemoryText, Part, VersionText
+from app.policy.fields import Day, LabelSelector, Part
 from app.policy.schema_admission import Admission
+from app.policy.schema_placement import Placement
 
 
 class Action(Enum):
@@ -42,32 +42,19 @@ class Rule(Enum):
     VisibleDevices = "visibleDevices"
     Privileged = "privileged"
     Bypass = "bypass"
+    SharedReplicas = "sharedReplicas"
     Products = "products"
     CUDA = "cuda"
     GPUMemory = "gpuMemory"
     ComputeCapability = "computeCapability"
     Sharing = "sharing"
     Interconnect = "interconnect"
+    FormFactor = "formFactor"
+    NodeSelector = "nodeSelector"
+    Health = "health"
     UnknownFacts = "unknownFacts"
     Scores = "scores"
     ScoreSpread = "scoreSpread"
-
-
-class SharingWish(Enum):
-    """What a pod accepts as "one GPU"; the order is from lax to strict."""
-
-    Any = "Any"
-    Shared = "Shared"
-    Exclusive = "Exclusive"
-
-
-class ScorerName(Enum):
-    """The scorers of placement/scores.py."""
-
-    Packing = "Packing"
-    Spreading = "Spreading"
-    ProductPreference = "ProductPreference"
-    DriverHeadroom = "DriverHeadroom"
 
 
 class WorkloadClass(Enum):
@@ -77,21 +64,6 @@ class WorkloadClass(Enum):
     Inference = "inference"
     BatchInference = "batch-inference"
     Notebook = "notebook"
-
-
-class LabelExpression(Part):
-    """One line of a label selector."""
-
-    key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: tuple[str, ...] = Field(default=(), strict=False)
-
-
-class LabelSelector(Part):
-    """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
-
-    match_labels: dict[str, str] = Field(default={})
-    match_expressions: tuple[LabelExpression, ...] = Field(default=(), strict=False)
 
 
 class Match(Part):
@@ -104,60 +76,6 @@ class Match(Part):
         strict=False,
         description="annotation gpu-usher.io/workload-class; needs priority < 1000",
     )
-
-
-class ProductsWish(Part):
-    """Which GPU products; names, families (`H100`) or patterns (`NVIDIA-A100-SXM4-*`)."""
-
-    allow: tuple[str, ...] | None = Field(default=None, strict=False, description="any of these; absent is all")
-    deny: tuple[str, ...] = Field(default=(), strict=False, description="none of these")
-    prefer: tuple[str, ...] | None = Field(default=None, strict=False, description="best first")
-
-
-class ImageTableRow(Part):
-    """Images, and the CUDA that is in them."""
-
-    image: Annotated[str, Field(min_length=1)] = Field(description="a reference; * stands for anything")
-    cuda: VersionText = Field(description='as "12.4"')
-
-
-class CUDAWish(Part):
-    """Which CUDA must run, and how much compatibility is enough."""
-
-    minimum: VersionText | None = Field(default=None, description='at least this CUDA, as "12.4"')
-    from_image: bool | None = Field(default=None, description="infer the need from the image's tag")
-    accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = None
-    images: tuple[ImageTableRow, ...] = Field(
-        default=(), strict=False, description="what is known of your own images; asked before their tags are read"
-    )
-
-    @property
-    def accepted(self) -> Accept | None:
-        """The `accept` field as the compatibility engine's value."""
-        return Accept[self.accept] if self.accept else None
-
-
-class Score(Part):
-    """One scorer and its weight."""
-
-    name: Annotated[ScorerName, Field(strict=False)]
-    weight: Annotated[int, Field(ge=1, le=100)] = 1
-
-
-class Placement(Part):
-    """Where a GPU pod may run, and where best."""
-
-    products: ProductsWish | None = None
-    cuda: CUDAWish | None = None
-    gpu_memory: MemoryText | None = Field(default=None, description="at least, per GPU or slice, as 40Gi")
-    compute_capability: VersionText | None = Field(default=None, description='at least, as "8.0"')
-    sharing: Annotated[SharingWish, Field(strict=False)] | None = None
-    interconnect: Literal["NVLink"] | None = None
-    unknown_facts: Literal["Accept", "Refuse"] | None = Field(
-        default=None, description="what an unlabelled node is worth"
-    )
-    scores: tuple[Score, ...] | None = Field(default=None, strict=False)
-    score_spread: Literal["Ranked", "Proportional"] | None = None
 
 
 class ExceptionMatch(Part):

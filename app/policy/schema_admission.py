@@ -87,3 +87,6 @@ class Admission(Part):
     bypass: Literal["Deny", "Leave"] | None = Field(
         default=None, description="nodeName set by the pod, or another schedulerName than the policy's"
     )
+    shared_replicas: Literal["Deny", "Leave"] | None = Field(
+        default=None, description="several replicas of shared GPUs asked as if they were several GPUs"
+    )

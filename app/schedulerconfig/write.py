@@ -10,7 +10,7 @@ from typing import Literal
 from app.errors import BadInput
 from app.knowledge.mig import RESOURCE_PREFIX
 from app.knowledge.tables import Knowledge
-from app.nodes import Node
+from app.nodeclass import Node
 
 Target = Literal["second", "default"]
 OWN_NAME = "gpu-usher-scheduler"

@@ -9,8 +9,8 @@ import pytest
 from app.admission.affinity import MOST_TERMS
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate
-from app.nodes import Node
-from app.policy.load import PolicySet
+from app.nodeclass import Node
+from app.policy.compiled import PolicySet
 from tests.builders import fleet, gpus, node, pod, policies, policy, setting
 
 GFD = "nvidia.com/"

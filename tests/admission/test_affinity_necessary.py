@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.admission.review import Setting, mutate
 from app.cluster.state import State
 from app.placement.engine import judge_class
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.reasons import Code
 from tests.admission.fleets import fleet
 from tests.admission.wishes import rules, wish

@@ -10,7 +10,7 @@ from app.admission.review import Setting, Verdict, mutate, validate
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.errors import BadInput
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.reasons import Code
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
 

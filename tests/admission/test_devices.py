@@ -9,7 +9,7 @@ import pytest
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate, validate
 from app.claims import Claimed
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.reasons import Code
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped
 

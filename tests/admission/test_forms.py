@@ -13,7 +13,7 @@ from app.admission.fleet import Fleet
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate, validate
 from app.pods import DECISION
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
 

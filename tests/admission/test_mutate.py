@@ -8,9 +8,9 @@ import pytest
 from app.admission.fleet import Fleet
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate
-from app.nodes import PRODUCT
+from app.nodelabels import PRODUCT
 from app.placement.engine import judge_class
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.requirements import requirement
 from tests.builders import container, demand, gpus, node, pod, policies, policy, setting
 from tests.builders import fleet as fleet_of

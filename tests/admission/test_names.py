@@ -10,7 +10,7 @@ from app.admission.case import Form
 from app.admission.fleet import Fleet
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 

@@ -8,7 +8,7 @@ import pytest
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate
 from app.errors import BadInput
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from tests.builders import container, gpus, pod, policies, policy, setting
 
 GPU = "nvidia.com/gpu"

@@ -15,7 +15,7 @@ from app.admission.patch import apply
 from app.admission.review import Verdict, mutate, validate
 from app.errors import BadInput
 from app.pods import DECISION
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"

@@ -10,8 +10,8 @@ from app.admission.case import Form
 from app.admission.fleet import Fleet
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate
-from app.nodes import Node
-from app.policy.load import PolicySet
+from app.nodeclass import Node
+from app.policy.compiled import PolicySet
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
 GPU, SMALL, MIDDLE, LARGE = "nvidia.com/gpu", *(f"nvidia.com/mig-{each}" for each in ("1g.10gb", "2g.20gb", "3g.40gb"))

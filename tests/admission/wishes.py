@@ -5,7 +5,7 @@ import random
 from functools import cache
 from typing import Any
 
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from tests.admission.fleets import PROFILES
 from tests.builders import container, pod, policies, policy
 from tests.oracles.node_affinity import REQUIRED

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from app.errors import MalformedPod
-from app.nodes import NodeClass, Sharing, read_node, slice_profiles
+from app.nodeclass import NodeClass, Sharing, slice_profiles
+from app.nodes import read_node
 from app.placement.engine import judge_class
 from app.versions import Version
 from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy

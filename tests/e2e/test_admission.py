@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.cluster.files import shipped_policies
-from app.nodes import PRODUCT, SHARING
+from app.nodelabels import PRODUCT, SHARING
 from app.pods import DECISION
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane

@@ -8,7 +8,7 @@ import pytest
 from app.cluster.files import read_knowledge
 from app.errors import KnowledgeError
 from app.knowledge.xids import Severity
-from app.nodes import Sharing
+from app.nodeclass import Sharing
 from app.versions import parse_version
 from tests.builders import knowledge, node
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.nodes import Free
+from app.nodeclass import Free
 from app.placement.engine import judge, judge_free
 from app.placement.filters import COUNTED_IN_TREE, FREE_FILTERS, enough_units
 from app.reasons import Code

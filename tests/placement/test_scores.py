@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.nodes import Free, Node
+from app.nodeclass import Free, Node
 from app.placement.engine import judge, total, wire_scores
 from app.placement.scores import SCORERS, driver_headroom, packing, product_preference, spreading
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet
 from tests.builders import demand, gpus, node, pod, policies, policy
 from tests.placement.test_engine import NAMES
 

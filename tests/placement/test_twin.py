@@ -4,10 +4,11 @@
 import random
 from functools import cache
 
-from app.nodes import NodeClass, read_class
+from app.nodeclass import NodeClass
+from app.nodelabels import read_class
 from app.placement.engine import judge_class
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import PolicySet
 from tests.builders import demand, gpus, knowledge, pod, policies, policy
 from tests.placement.twin import Wish, could_serve
 from tests.placement.twin_cuda import facts

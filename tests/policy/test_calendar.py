@@ -6,7 +6,7 @@ import pytest
 from app.admission.review import mutate
 from app.errors import PolicyError
 from app.policy.calendar import expired, in_force
-from app.policy.load import PolicySet
+from app.policy.compiled import PolicySet
 from app.policy.schema import Action
 from tests.builders import gpus, pod, policies, policy, setting
 

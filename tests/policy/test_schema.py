@@ -7,8 +7,8 @@ from pathlib import Path
 from app.cli.schema import schema_text
 from app.knowledge.cuda import Accept
 from app.policy.demand import Demand
-from app.policy.merge import AdmissionRules
-from app.policy.schema import SharingWish
+from app.policy.merge_admission import AdmissionRules
+from app.policy.schema_placement import SharingWish
 from tests.builders import gpus, pod, ruling, shipped
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a node: facts that many nodes share, and what is free on each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from app.knowledge.layout import Layout
+from app.knowledge.mig import profile_of
+from app.knowledge.require import Host
+from app.versions import Version
+
+
+class Sharing(Enum):
+    """What one `nvidia.com/gpu` means on a node."""
+
+    Exclusive = "a whole GPU"
+    TimeSlicing = "a time-slice"
+    MPS = "an MPS share"
+    MIG = "a MIG slice"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
+
+    `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
+    a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
+    of a `.shared` one, is. `offered`: (resource, allocatable), GPU families only, sorted.
+    `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts;
+    `dra_profiles`: the MIG profiles that it shows, made or to be made on demand.
+    `makes`: the class that the node would be with GPUs of each of its products, where DRA shows several.
+    """
+
+    product: str | None = None
+    driver: Version | None = None
+    cuda: Version | None = None
+    compute_capability: Version | None = None
+    memory_mib: int | None = None
+    sharing: Sharing = Sharing.Exclusive
+    renamed: Sharing = Sharing.TimeSlicing
+    replicas: int = 1
+    mig_strategy: str | None = None
+    mig_profile: str | None = None
+    mig_invalid: bool = False
+    mig_state: str | None = None
+    upgrade_state: str | None = None
+    nvlink: bool | None = None
+    datacenter: bool = True
+    labelled: int = 0
+    offered: tuple[tuple[str, int], ...] = ()
+    by_dra: frozenset[str] = frozenset()
+    dra_profiles: frozenset[str] = frozenset()
+    makes: tuple["NodeClass", ...] = ()
+
+    @property
+    def host(self) -> Host:
+        """What the node answers to a container's requirement."""
+        return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
+
+    def allocatable(self, resource: str) -> int:
+        """Say how many units of a resource the node has in all."""
+        return next((amount for name, amount in self.offered if name == resource), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is free now.
+
+    `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
+    `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know.
+    `layouts`: the GPUs that are carved into MIG slices on demand and not given away whole; None where there are none
+    such, or their geometry is unknown.
+    """
+
+    units: Mapping[str, int]
+    gpus: tuple[int, ...] | None = None
+    uncounted: frozenset[str] = frozenset()
+    layouts: tuple[Layout, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `labels` and `taints` (key, value, effect) are what admission looks at."""
+
+    name: str
+    node_class: NodeClass
+    free: Free
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    taints: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def has_gpus(self) -> bool:
+        """Tell whether the node offers or promises any GPU."""
+        return bool(self.node_class.offered) or self.node_class.labelled > 0 or bool(self.node_class.by_dra)
+
+
+def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:
+    """List the MIG profiles that a node offers as resources, positive amounts only."""
+    found = (profile_of(resource) for resource, amount in node_class.offered if amount > 0)
+    return tuple(profile for profile in found if profile)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merging the admission blocks of all policies that apply, field by field (INTERFACES §4)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from app.policy.applied import Applied, first
+from app.policy.schema import Action, Rule
+from app.policy.schema_admission import Admission, Defaults
+
+_LENIENCE = ("Deny", "UseLimits", "CopyToLimits", "Leave")
+_GUARDING = ("Deny", "Void", "Strip", "Leave")
+"""Strictest first (INTERFACES §4)."""
+
+
+NO_DEFAULTS = Defaults()
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """What admission does to a pod; None is "nothing". `override`: the fields that also replace what the pod says."""
+
+    runtime_class_name: str | None = None
+    scheduler_name: str | None = None
+    tolerate: bool = False
+    from_node_taints: bool = False
+    toleration_keys: tuple[str, ...] = ()
+    requests_only: str = "Leave"
+    mismatch: str = "Leave"
+    fractional: str = "Leave"
+    affinity_mode: str = "Off"
+    affinity_keys: tuple[str, ...] | None = None
+    max_gpus_per_pod: int | None = None
+    priority_class_name: str | None = None
+    defaults: Defaults = NO_DEFAULTS
+    right_sizing: bool = False
+    mig_fallback: str | None = None
+    visible_devices: str = "Leave"
+    privileged: str = "Leave"
+    bypass: str = "Leave"
+    shared_replicas: str = "Leave"
+    override: frozenset[str] = frozenset()
+
+
+def merge_admission(applied: list[Applied], level: Action) -> AdmissionRules:
+    """Merge what admission does with this action or a stricter one."""
+
+    def parts(rule: Rule, name: str) -> list[Any]:
+        found = (getattr(each.spec.admission, name) for each in applied if each.at(rule, level))
+        return [each for each in found if each is not None]
+
+    def single(rule: Rule, name: str) -> Any:
+        return first(applied, rule, level, lambda spec: getattr(spec.admission, name))
+
+    resources = parts(Rule.ExtendedResources, "extended_resources")
+    tolerations = parts(Rule.Tolerations, "tolerations")
+    from_taints = [each.from_node_taints for each in tolerations if each.from_node_taints is not None]
+    affinities = parts(Rule.Affinity, "affinity")
+    modes = [each.mode for each in affinities if each.mode is not None]
+    keys = [each.keys for each in affinities if each.keys is not None]
+
+    def strictest(field: str) -> str:
+        return min((getattr(each, field) or "Leave" for each in resources), key=_LENIENCE.index, default="Leave")
+
+    def guard(rule: Rule, name: str) -> str:
+        return min(parts(rule, name), key=_GUARDING.index, default="Leave")
+
+    return AdmissionRules(
+        runtime_class_name=single(Rule.RuntimeClassName, "runtime_class_name"),
+        scheduler_name=single(Rule.SchedulerName, "scheduler_name"),
+        tolerate=bool(tolerations),
+        from_node_taints=next(iter(from_taints), False),
+        toleration_keys=tuple(sorted({key for each in tolerations for key in each.keys})),
+        requests_only=strictest("requests_only"),
+        mismatch=strictest("mismatch"),
+        fractional=strictest("fractional"),
+        affinity_mode=next(iter(modes), "Off"),
+        affinity_keys=next(iter(keys), None),
+        max_gpus_per_pod=min(parts(Rule.MaxGPUsPerPod, "max_gpus_per_pod"), default=None),
+        priority_class_name=single(Rule.PriorityClassName, "priority_class_name"),
+        defaults=_defaults(parts(Rule.Defaults, "defaults")),
+        right_sizing=bool(single(Rule.RightSizing, "right_sizing")),
+        mig_fallback=single(Rule.MIGFallback, "mig_fallback"),
+        visible_devices=guard(Rule.VisibleDevices, "visible_devices"),
+        privileged=guard(Rule.Privileged, "privileged"),
+        bypass=guard(Rule.Bypass, "bypass"),
+        shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
+        override=frozenset(_overriding(applied, level)),
+    )
+
+
+def _defaults(found: list[Defaults]) -> Defaults:
+    """Take each default from the highest priority that sets it."""
+    stated = [each.model_dump(exclude_none=True, by_alias=False) for each in reversed(found)]
+    return Defaults.model_validate({name: value for each in stated for name, value in each.items()}, by_name=True)
+
+
+_OVERRIDABLE = (
+    (Rule.RuntimeClassName, "runtime_class_name"),
+    (Rule.SchedulerName, "scheduler_name"),
+    (Rule.PriorityClassName, "priority_class_name"),
+    (Rule.Defaults, "defaults.cpu_per_gpu"),
+    (Rule.Defaults, "defaults.memory_per_gpu"),
+    (Rule.Defaults, "defaults.driver_capabilities"),
+)
+
+
+def _overriding(applied: list[Applied], level: Action) -> Iterator[str]:
+    """List the fields whose value comes from a policy that says `override`."""
+    for rule, name in _OVERRIDABLE:
+        read = attrgetter(name)
+        setters = (each for each in applied if each.at(rule, level) and _sets(each.spec.admission, read))
+        winner = next(setters, None)
+        if winner is not None and winner.spec.admission.override:
+            yield name
+
+
+def _sets(admission: Admission, read: Callable[[Admission], Any]) -> bool:
+    try:
+        return read(admission) is not None
+    except AttributeError:  # a block that is not there at all
+        return False

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with policies side by side: one name twice, or a tie that chance would decide."""
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations, groupby
+from typing import Any
+
+from app.policy.compiled import Policy
+from app.requirements import disjoint
+
+
+def set_problems(policies: list[Policy]) -> Iterable[str]:
+    """Find names given twice, and scalars that two policies of one priority set differently."""
+    seen: dict[str, Policy] = {}
+    for policy in policies:
+        if policy.name in seen:
+            yield f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}"
+        seen[policy.name] = policy
+    ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
+    for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
+        for (one, says), (other, contradicts) in combinations([(each, _single_values(each)) for each in group], 2):
+            yield from _ties(one, says, other, contradicts)
+
+
+def _ties(one: Policy, says: Mapping[str, Any], other: Policy, contradicts: Mapping[str, Any]) -> Iterable[str]:
+    differing = [field for field, value in says.items() if contradicts.get(field, value) != value]
+    if not differing or _never_together(one, other):
+        return
+    for field in differing:
+        yield (
+            f"{other.origin}: spec.{field}: {other.name} and {one.name} both have priority "
+            f"{one.spec.priority} and set it differently, give one a higher priority"
+        )
+
+
+def _never_together(one: Policy, other: Policy) -> bool:
+    """Tell whether no pod can be selected by both."""
+    if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
+        return True
+    sides = ((one.match.namespace, other.match.namespace), (one.match.pod, other.match.pod))
+    return any(disjoint(left or (), right or ()) for left, right in sides)
+
+
+SINGLE_VALUED = (
+    "admission.runtimeClassName",
+    "admission.schedulerName",
+    "admission.priorityClassName",
+    "admission.affinity.mode",
+    "admission.affinity.keys",
+    "admission.defaults.cpuPerGPU",
+    "admission.defaults.memoryPerGPU",
+    "admission.defaults.sharedMemory",
+    "admission.defaults.driverCapabilities",
+    "admission.rightSizing",
+    "admission.migFallback",
+    "admission.tolerations.fromNodeTaints",
+    "placement.cuda.fromImage",
+    "placement.scoreSpread",
+    "placement.products.prefer",
+    "placement.scores",
+)
+"""Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
+
+
+def _single_values(policy: Policy) -> dict[str, Any]:
+    """Give what a policy sets of SINGLE_VALUED, by field."""
+    values: Any = policy.spec.model_dump(by_alias=True)
+    found = {}
+    for field in SINGLE_VALUED:
+        value = values
+        for part in field.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            found[field] = value
+    return found
