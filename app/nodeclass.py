@@ -2,7 +2,7 @@
 """What is known of a node: facts that many nodes share, and what is free on each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from app.knowledge.layout import Layout
@@ -29,7 +29,7 @@ class NodeClass:
     of a `.shared` one, is. `offered`: (resource, allocatable), GPU families only, sorted.
     `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts;
     `dra_profiles`: the MIG profiles that it shows, made or to be made on demand.
-    `makes`: the class that the node would be with GPUs of each of its products, where DRA shows several.
+    `makes`: the facts by product (OF_A_MAKE) where DRA shows several.
     """
 
     product: str | None = None
@@ -58,9 +58,26 @@ class NodeClass:
         """What the node answers to a container's requirement."""
         return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
 
+    def by_make(self) -> tuple["NodeClass", ...]:
+        """Give the node as it would be with GPUs of each of its products alone; itself where they are of one."""
+        if not self.makes:
+            return (self,)
+        return tuple(
+            replace(self, makes=(), **{name: getattr(make, name) for name in OF_A_MAKE}) for make in self.makes
+        )
+
+    @property
+    def plugged(self) -> bool:
+        """Tell whether a device plugin offers the GPUs, so that allocatable speaks for them."""
+        return not self.by_dra and any(amount > 0 for _, amount in self.offered)
+
     def allocatable(self, resource: str) -> int:
         """Say how many units of a resource the node has in all."""
         return next((amount for name, amount in self.offered if name == resource), 0)
+
+
+OF_A_MAKE = ("product", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile", "nvlink", "datacenter")
+"""What the GPUs of one product tell apart from those of another on the same node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +109,8 @@ class Node:
     @property
     def has_gpus(self) -> bool:
         """Tell whether the node offers or promises any GPU."""
-        return bool(self.node_class.offered) or self.node_class.labelled > 0 or bool(self.node_class.by_dra)
+        known = self.node_class
+        return bool(known.offered) or known.labelled > 0 or bool(known.by_dra) or bool(self.free.gpus)
 
 
 def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from app.nodeclass import Free, Node, NodeClass, Sharing
 from app.nodelabels import read_class
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
-from app.slices import Device, common, makes
+from app.slices import NVIDIA_DRIVER, Device, common, makes
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
@@ -63,23 +63,33 @@ def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 
 def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], knowledge: Knowledge) -> Node:
-    """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135)."""
+    """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135).
+
+    `served`: extended resources that DeviceClasses serve; of those only the vendor's own can be had here. Where there
+    are none, pods may still claim the devices; but GPUs that a device plugin offers besides are its own to tell of.
+    """
     several = tuple(devices)
-    if not several or not served:
+    ours = frozenset(resource for resource in served if _of_nvidia(resource, knowledge))
+    if not several or (node.node_class.plugged and not ours):
         return node
     sliced = all(device.mig_profile for device in several)
     known = replace(
         node.node_class,
         sharing=Sharing.MIG if sliced else Sharing.Exclusive,
         dra_profiles=frozenset(device.mig_profile for device in several if device.mig_profile),
-        by_dra=served,
+        by_dra=ours,
     )
     found = makes(several)
     classes = tuple(_of_make(known, make, knowledge) for make in found)
     shared = classes[0]
     if len(classes) > 1:
         shared = replace(_of_make(known, common(found), knowledge), product=None, makes=classes)
-    return replace(node, node_class=shared, free=replace(node.free, uncounted=served))
+    return replace(node, node_class=shared, free=replace(node.free, uncounted=ours))
+
+
+def _of_nvidia(resource: str, knowledge: Knowledge) -> bool:
+    family = knowledge.families.of(resource)
+    return family is not None and NVIDIA_DRIVER in family.device_classes
 
 
 def _of_make(known: NodeClass, make: Device, knowledge: Knowledge) -> NodeClass:

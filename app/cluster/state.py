@@ -237,9 +237,10 @@ class State:
             for resource, amount in holding.units:
                 used[resource] = used.get(resource, 0) + amount
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
-        if not node.free.uncounted:
+        shown = self._devices.gpus(node.name)
+        if not shown.all or node.node_class.plugged:
             return replace(node.free, units=units)
-        gpus, layouts = left(self._devices.gpus(node.name), self._devices.held(node.name))
+        gpus, layouts = left(shown, self._devices.held(node.name))
         return replace(node.free, units=units, gpus=gpus, layouts=layouts)
 
     def _recount(self, name: str) -> None:

@@ -36,7 +36,7 @@ def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
     Of a node with several makes of GPU each must do: kube-scheduler takes whichever is free. A claim can choose by its
     own selectors, so that for one that names no resource a single make will do.
     """
-    refusals = [_judge_make(demand, make) for make in node_class.makes or (node_class,)]
+    refusals = [_judge_make(demand, make) for make in node_class.by_make()]
     if not demand.resources and None in refusals:
         return None
     return next((refusal for refusal in refusals if refusal is not None), None)

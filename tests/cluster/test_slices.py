@@ -126,6 +126,33 @@ def test_node_of_several_makes_serves_what_each_of_them_does(asked: Demand, expe
     assert expected == refusal(state(slice_of(older, device())), asked)
 
 
+def test_claims_are_judged_where_no_device_class_serves_a_resource() -> None:
+    """F135, S13: DRA by claims alone; such a node has GPUs, and is no ghost."""
+    made = state(slice_of(device()), device_class=None)
+
+    assert refusal(made, claims(products="H100")) is None
+    assert refusal(made, claims(products="A100")) == "ProductNotAllowed"
+    assert refusal(made, demand(pod())) == "ResourceNotOffered"
+    assert made.nodes["n"].has_gpus
+
+
+def test_gpus_of_a_device_plugin_stay_as_labelled_unless_dra_serves_them() -> None:
+    made = state(slice_of(device("NVIDIA H200")), device_class=None)
+    made.put_node(node_document("n", offers={"nvidia.com/gpu": 8}))
+
+    assert made.nodes["n"].node_class.product == "h100-80gb-hbm3"
+    assert made.nodes["n"].free.gpus is None
+
+
+def test_other_vendors_resource_that_dra_serves_is_none_of_this_nodes() -> None:
+    """F135: a DeviceClass is the cluster's, the devices are the node's."""
+    made = state(slice_of(device()))
+    made.put_device_class({"metadata": {"name": "gpu.amd.com"}, "spec": {"extendedResourceName": "amd.com/gpu"}})
+
+    assert refusal(made, demand(pod(gpus(1, "amd.com/gpu")))) == "ResourceNotOffered"
+    assert refusal(made, demand(pod())) is None
+
+
 def test_devices_of_two_makes_tell_only_what_they_share() -> None:
     found = state(slice_of(*MIXED)).nodes["n"].node_class
 
