@@ -21,22 +21,27 @@ WHOLE_MILLI = 1000
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """One GPU with all that can be had of it. `geometry`: None unless it is carved on demand and its product known."""
+    """One GPU with all that can be had of it. `geometry`: None unless it is carved on demand and its product known.
+
+    `withheld`: nothing of it can be had any more. `carvable`: some slice of it can.
+    """
 
     name: str
     devices: tuple[Device, ...]
     geometry: Geometry | None
+    withheld: bool
+    carvable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GPUs:
-    """A node's GPUs before anything is given away, and which of them a device is of, by the device's name.
+    """A node's GPUs before anything is given away, and its devices by name.
 
     `carved`: slices are made on demand, on GPUs whose geometry is known, and no others are there.
     """
 
     all: tuple[GPU, ...]
-    of: Mapping[str, GPU]
+    devices: Mapping[str, Device]
     carved: bool
 
 
@@ -45,13 +50,19 @@ def read_gpus(devices: Iterable[Device], knowledge: Knowledge) -> GPUs:
     groups: dict[str, list[Device]] = {}
     for device in devices:
         groups.setdefault(device.gpu, []).append(device)
-    gpus = tuple(GPU(name, tuple(group), _geometry(group, knowledge)) for name, group in groups.items())
+    gpus = tuple(_gpu(name, tuple(group), knowledge) for name, group in groups.items())
     sliced = [gpu for gpu in gpus if any(device.mig_profile for device in gpu.devices)]
     carved = bool(sliced) and all(gpu.geometry for gpu in sliced)
-    return GPUs(gpus, {device.name: gpu for gpu in gpus for device in gpu.devices}, carved)
+    return GPUs(gpus, {device.name: device for gpu in gpus for device in gpu.devices}, carved)
 
 
-def _geometry(devices: list[Device], knowledge: Knowledge) -> Geometry | None:
+def _gpu(name: str, devices: tuple[Device, ...], knowledge: Knowledge) -> GPU:
+    geometry = _geometry(devices, knowledge)
+    usable = [device for device in devices if not device.withheld]
+    return GPU(name, devices, geometry, not usable, any(device.mig_profile for device in usable))
+
+
+def _geometry(devices: tuple[Device, ...], knowledge: Knowledge) -> Geometry | None:
     """Find the geometry of a GPU that is carved on demand; None if the tables know not every placement it shows."""
     slices = [device for device in devices if device.mig_profile]
     geometry = knowledge.geometry.get(normal_form(devices[0].label or ""))
@@ -68,8 +79,8 @@ def left(gpus: GPUs, held: Collection[str]) -> tuple[tuple[int, ...], tuple[Layo
     """
     taken: dict[str, list[Device]] = {}
     for name in sorted(held):
-        if (gpu := gpus.of.get(name)) is not None:
-            taken.setdefault(gpu.name, []).append(next(each for each in gpu.devices if each.name == name))
+        if (device := gpus.devices.get(name)) is not None:
+            taken.setdefault(device.gpu, []).append(device)
     milli = sorted((_free_milli(gpu, taken.get(gpu.name, [])) for gpu in gpus.all), reverse=True)
     if not gpus.carved:
         return tuple(milli), None
@@ -79,8 +90,7 @@ def left(gpus: GPUs, held: Collection[str]) -> tuple[tuple[int, ...], tuple[Layo
 
 def _layout(gpu: GPU, taken: list[Device]) -> Layout | None:
     """Say what lies on a GPU; None if nothing can be carved from it: given away whole, or withheld."""
-    open_to_new = any(device.mig_profile and not device.withheld for device in gpu.devices)
-    if gpu.geometry is None or not open_to_new or not all(device.mig_profile for device in taken):
+    if gpu.geometry is None or not gpu.carvable or not all(device.mig_profile for device in taken):
         return None
     return Layout(gpu.name, gpu.geometry, _instances(taken))
 
@@ -94,7 +104,7 @@ def _free_milli(gpu: GPU, taken: list[Device]) -> int:
 
     Of one that is carved on demand the lesser of its compute and its memory slices; of others their memory.
     """
-    if all(device.withheld for device in gpu.devices) or not all(device.mig_profile for device in taken):
+    if gpu.withheld or not all(device.mig_profile for device in taken):
         return 0
     if gpu.geometry:
         room = gpu.geometry.room(_instances(taken))
