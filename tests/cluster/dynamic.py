@@ -7,7 +7,7 @@ and driver.go: a whole GPU and every placement of every profile, all taking from
 
 from typing import Any
 
-from app.knowledge.geometry import Slot
+from app.knowledge.geometry import Geometry, Slot
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 
@@ -19,7 +19,7 @@ def carved(minor: int = 0, product: str = PRODUCT) -> list[dict[str, Any]]:
     """Write the devices of one GPU that is carved on demand."""
     geometry = knowledge().geometry[normal_form("-".join(product.split()))]
     every = [(slot, start) for slot in geometry.slots.values() for start in slot.starts]
-    return [_whole(minor, product, geometry.memory_total), *(_slice(minor, product, *each) for each in every)]
+    return [_whole(minor, product, geometry), *(_slice(minor, product, *each) for each in every)]
 
 
 def name_of(profile: str, start: int, minor: int = 0) -> str:
@@ -27,18 +27,26 @@ def name_of(profile: str, start: int, minor: int = 0) -> str:
     return f"gpu-{minor}-mig-{profile.replace('.', '')}-99-{start}"
 
 
-def _whole(minor: int, product: str, slices: int) -> dict[str, Any]:
+def counter_set(minor: int = 0, product: str = PRODUCT) -> dict[str, Any]:
+    """Write what there is of a GPU to take from."""
+    return {
+        "name": f"gpu-{minor}-counter-set",
+        "counters": carved(minor, product)[0]["consumesCounters"][0]["counters"],
+    }
+
+
+def _whole(minor: int, product: str, geometry: Geometry) -> dict[str, Any]:
     attributes = {**_attributes(product), "type": {"string": "gpu"}, "uuid": {"string": f"GPU-{minor}"}}
-    capacity = {"memory": {"value": "81559Mi"}}
-    return _device(f"gpu-{minor}", attributes, capacity, minor, range(slices))
+    counters = _counters(geometry.compute_total, 1, range(geometry.memory_total))
+    return _device(f"gpu-{minor}", attributes, "81559Mi", minor, counters)
 
 
 def _slice(minor: int, product: str, slot: Slot, start: int) -> dict[str, Any]:
     profile = {"profile": {"string": slot.profile.replace(".me", "+me")}, "parentUUID": {"string": f"GPU-{minor}"}}
     attributes = {**_attributes(product), "type": {"string": "mig"}, **profile}
-    capacity = {"memory": {"value": f"{slot.length * 9984}Mi"}}
-    name = name_of(slot.profile, start, minor)
-    return _device(name, attributes, capacity, minor, range(start, start + slot.length))
+    media = int(slot.profile.endswith(".me") or slot.length > 4)
+    counters = _counters(slot.compute, media, range(start, start + slot.length))
+    return _device(name_of(slot.profile, start, minor), attributes, f"{slot.length * 9984}Mi", minor, counters)
 
 
 def _attributes(product: str) -> dict[str, Any]:
@@ -50,16 +58,22 @@ def _attributes(product: str) -> dict[str, Any]:
     }
 
 
-def _device(name: str, attributes: dict[str, Any], capacity: dict[str, Any], minor: int, on: range) -> dict[str, Any]:
-    counters = {"multiprocessors": {"value": "16"}, **{f"memory-slice-{each}": {"value": "1"} for each in on}}
+def _counters(compute: int, media: int, memory: range) -> dict[str, Any]:
+    amounts = {"multiprocessors": 16 * compute, "jpeg-engines": media, **{f"memory-slice-{each}": 1 for each in memory}}
+    return {name: {"value": str(amount)} for name, amount in amounts.items()}
+
+
+def _device(name: str, attributes: dict[str, Any], memory: str, minor: int, counters: dict[str, Any]) -> dict[str, Any]:
     takes = [{"counterSet": f"gpu-{minor}-counter-set", "counters": counters}]
+    capacity = {"memory": {"value": memory}}
     return {"name": name, "attributes": attributes, "capacity": capacity, "consumesCounters": takes}
 
 
 def resource_slice(
-    devices: list[dict[str, Any]], name: str = "s", node: str = "n", generation: int = 1, **spec: Any
+    devices: list[dict[str, Any]], name: str = "s", node: str = "n", generation: int = 1, count: int = 1, **spec: Any
 ) -> dict[str, Any]:
-    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    """Write a slice of a node's pool, which has so many slices in all."""
+    pool = {"name": node, "generation": generation, "resourceSliceCount": count}
     whole = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices, **spec}
     return {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": whole}
 
