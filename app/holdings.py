@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.errors import BadInput
 from app.knowledge.tables import Knowledge
-from app.pods import gpu_amounts, member, objects, read_pod
+from app.pods import GPU_MEMORY, gpu_amounts, group_of, member, objects, read_pod, strings
+from app.quantity import parse_mib
 
 FINISHED = {"Succeeded", "Failed"}
 """Pod phases that hold no device any more; a terminating pod still does."""
@@ -14,12 +16,17 @@ FINISHED = {"Succeeded", "Failed"}
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a bound, unfinished pod holds: (GPU resource, units) on a node."""
+    """What a bound, unfinished pod holds: (GPU resource, units) on a node.
+
+    `memory_mib`: what it declares to use of each unit, 0 where it says nothing. `group`: the pods that it works with.
+    """
 
     uid: str
     node: str
     name: str
     units: tuple[tuple[str, int], ...]
+    memory_mib: int = 0
+    group: str = ""
 
 
 def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
@@ -32,14 +39,26 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
     node = member(spec, "nodeName", str, "spec.")
     if node is None or member(status, "phase", str, "status.") in FINISHED or not _names_gpus(spec, knowledge):
         return None
-    if (plain := _plain_units(spec, knowledge)) is not None:
-        metadata = member(document, "metadata", dict, "") or {}
-        name, namespace = (member(metadata, key, str, "metadata.") for key in ("name", "namespace"))
-        uid = member(metadata, "uid", str, "metadata.") or ""
-        return Holding(uid, node, f"{namespace or 'default'}/{name or ''}", plain) if plain else None
-    pod = read_pod(document)
-    units = gpu_amounts(pod, knowledge.families.of)
-    return Holding(pod.uid, node, f"{pod.namespace}/{pod.name}", units) if units else None
+    units = _plain_units(spec, knowledge)
+    if units is None:
+        units = gpu_amounts(read_pod(document), knowledge.families.of)
+    if not units:
+        return None
+    metadata = member(document, "metadata", dict, "") or {}
+    name, namespace = (member(metadata, key, str, "metadata.") or "" for key in ("name", "namespace"))
+    namespace = namespace or "default"
+    uid = member(metadata, "uid", str, "metadata.") or ""
+    group = group_of(namespace, strings(metadata, "labels", "metadata."))
+    return Holding(uid, node, f"{namespace}/{name}", units, _declared(metadata), group)
+
+
+def _declared(metadata: Mapping[str, Any]) -> int:
+    """Read what a pod declares; what does not parse, the webhook would have refused, and counts as nothing."""
+    text = strings(metadata, "annotations", "metadata.").get(GPU_MEMORY)
+    try:
+        return parse_mib(text.removeprefix(">=")) if text else 0
+    except BadInput:
+        return 0
 
 
 def _plain_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...] | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from app.hashing import HashedOnce
 from app.knowledge.layout import Layout
 from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
@@ -21,15 +22,17 @@ class Sharing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeClass:
+class NodeClass(HashedOnce):
     """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
 
     `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
     a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
-    of a `.shared` one, is. `offered`: (resource, allocatable), GPU families only, sorted.
-    `labelled`: the GPUs that the labels promise. `by_dra`: resources that DRA serves, which kube-scheduler counts;
-    `dra_profiles`: the MIG profiles that it shows, made or to be made on demand.
-    `makes`: the facts by product (OF_A_MAKE) where DRA shows several.
+    of a `.shared` one, is; `shared_slices`: MIG profiles whose own resource is a share. `offered`: (resource,
+    allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that their plugin withdrew.
+    `labelled`: the GPUs that the labels promise; `stale`: they contradict what the node has. `budgets`: (shared
+    resource, MiB in all). `ill`, `ailing`: GPUs that external health reports. `by_dra`: resources that DRA serves,
+    which kube-scheduler counts; `dra_profiles`: the MIG profiles that it shows, made or to be made on demand; `makes`:
+    the facts by product (OF_A_MAKE) where it shows several. `labels`: those that a demand asks about; None: not judged.
     """
 
     product: str | None = None
@@ -39,6 +42,7 @@ class NodeClass:
     memory_mib: int | None = None
     sharing: Sharing = Sharing.Exclusive
     renamed: Sharing = Sharing.TimeSlicing
+    shared_slices: frozenset[str] = frozenset()
     replicas: int = 1
     mig_strategy: str | None = None
     mig_profile: str | None = None
@@ -46,12 +50,20 @@ class NodeClass:
     mig_state: str | None = None
     upgrade_state: str | None = None
     nvlink: bool | None = None
+    form_factor: str | None = None
     datacenter: bool = True
     labelled: int = 0
+    stale: bool = False
     offered: tuple[tuple[str, int], ...] = ()
+    lacking: tuple[tuple[str, int], ...] = ()
+    budgets: tuple[tuple[str, int], ...] = ()
+    ill: int = 0
+    ailing: int = 0
     by_dra: frozenset[str] = frozenset()
     dra_profiles: frozenset[str] = frozenset()
     makes: tuple["NodeClass", ...] = ()
+    labels: tuple[tuple[str, str], ...] | None = None
+    __hash__ = HashedOnce.__hash__
 
     @property
     def host(self) -> Host:
@@ -75,8 +87,28 @@ class NodeClass:
         """Say how many units of a resource the node has in all."""
         return next((amount for name, amount in self.offered if name == resource), 0)
 
+    def capacity(self, resource: str) -> int:
+        """Say how many units the node would have if all its devices were healthy."""
+        return self.allocatable(resource) + next((amount for name, amount in self.lacking if name == resource), 0)
 
-OF_A_MAKE = ("product", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile", "nvlink", "datacenter")
+    def unit(self, resource: str) -> Sharing:
+        """Say what one unit of a resource is: a slice asked by name is hardware of its own, unless it is shared."""
+        if resource.endswith(".shared"):
+            return self.renamed
+        if profile := profile_of(resource):
+            return Sharing.TimeSlicing if profile in self.shared_slices else Sharing.Exclusive
+        return self.sharing
+
+    @property
+    def withdrawn(self) -> int:
+        """Count the GPUs (slices, on a node of slices) that the device plugin has withdrawn as unhealthy."""
+        return sum(-(-amount // self.replicas) for _, amount in self.lacking)
+
+
+OF_A_MAKE = (
+    "product", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile", "nvlink", "form_factor",
+    "datacenter",
+)  # fmt: skip
 """What the GPUs of one product tell apart from those of another on the same node."""
 
 
@@ -85,7 +117,8 @@ class Free:
     """What is free now.
 
     `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
-    `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know.
+    `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know. `memory`: MiB of shared
+    GPUs that no pod has declared yet, by shared resource; negative where in-flight pods overran it.
     `layouts`: the GPUs that are carved into MIG slices on demand and not given away whole; None where there are none
     such, or their geometry is unknown.
     """
@@ -93,6 +126,7 @@ class Free:
     units: Mapping[str, int]
     gpus: tuple[int, ...] | None = None
     uncounted: frozenset[str] = frozenset()
+    memory: Mapping[str, int] = field(default_factory=dict)
     layouts: tuple[Layout, ...] | None = None
 
 
@@ -105,6 +139,11 @@ class Node:
     free: Free
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     taints: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def clique(self) -> str:
+        """Name the NVLink domain of its GPUs: nodes of one clique share it (GFD, from v0.17.0); empty for none."""
+        return self.labels.get("nvidia.com/gpu.clique", "")
 
     @property
     def has_gpus(self) -> bool:

@@ -2,9 +2,12 @@
 """Node labels read into facts: those of GPU Feature Discovery, MIG Manager, the GPU Operator, and clouds."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 
 from app.errors import VersionError
+from app.knowledge.mig import RESOURCE_PREFIX, profile_of
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.nodeclass import NodeClass, Sharing
@@ -24,18 +27,55 @@ DRIVER = ("nvidia.com/cuda.driver-version", ("major", "minor", "revision"))
 OLD_DRIVER = ("nvidia.com/cuda.driver", ("major", "minor", "rev"))
 RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
+SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, MIG_STRATEGY, MIG_STATE, UPGRADE_STATE, PLUGIN)
+VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
+CLASSES_KEPT = 4096
+"""Makes of nodes remembered; fleets have dozens, and one costs some 2 kB."""
 
 
-def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], knowledge: Knowledge) -> NodeClass:
-    """Read what the labels say, and complete it from the fact tables where they leave gaps."""
+PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
+"""What MIG Manager and the driver manager write over PLUGIN while they work (facts: gfd_labels deploy labels)."""
+MIG_STATE_AT_WORK, UPGRADE_STATE_AT_WORK = "pending", "pod-restart-required"
+"""The states that a paused device plugin stands for where their own labels lag."""
+Amounts = tuple[tuple[str, int], ...]
+"""(GPU resource, units), sorted."""
+
+
+def read_class(
+    labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge, capacity: Amounts | None = None
+) -> NodeClass:
+    """Read what the labels say, and complete it from the fact tables where they leave gaps.
+
+    `capacity`: None where the node does not tell it. Nodes of one make are read once: the labels that tell are few.
+    """
+    exact, prefix = _telling(knowledge)
+    told = tuple((key, labels[key]) for key in labels if key in exact or key.startswith(prefix))
+    return _read_class(told, offered, knowledge, capacity)
+
+
+@lru_cache(maxsize=4)
+def _telling(knowledge: Knowledge) -> tuple[frozenset[str], str]:
+    """Give the keys of the labels that tell of a node's class, and the beginning of others that do."""
+    of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
+    return frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.telling())), RESOURCE_PREFIX
+
+
+@lru_cache(maxsize=CLASSES_KEPT)
+def _read_class(
+    told: tuple[tuple[str, str], ...], offered: Amounts, knowledge: Knowledge, capacity: Amounts | None
+) -> NodeClass:
+    labels = dict(told)
     label = labels.get(PRODUCT) or knowledge.clouds.product(labels) or ""
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = _single_profile(label)
     memory = _number(labels, MEMORY) or _memory_of(row, label, profile, knowledge)
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
-    return NodeClass(
+    replicas = max(1, _number(labels, REPLICAS) or _whole(knowledge.clouds.replicas(labels)) or 1)
+    mig_state, upgrade_state = labels.get(MIG_STATE), labels.get(UPGRADE_STATE)
+    found = NodeClass(
         product=normal_form(label) if label else None,
         driver=driver,
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
@@ -43,17 +83,66 @@ def read_class(labels: Mapping[str, str], offered: tuple[tuple[str, int], ...], 
         memory_mib=memory or _whole(knowledge.clouds.memory(labels)),
         renamed=Sharing.MPS if strategy == "mps" else Sharing.TimeSlicing,
         sharing=_sharing(strategy, label, profile, offered),
-        replicas=max(1, _number(labels, REPLICAS) or 1),
+        shared_slices=frozenset(_shared_slices(labels, offered)),
+        replicas=replicas,
         mig_strategy=labels.get(MIG_STRATEGY) or None,
         mig_profile=profile,
         mig_invalid=label.upper().endswith("-MIG-INVALID"),
-        mig_state=labels.get(MIG_STATE) or None,
-        upgrade_state=labels.get(UPGRADE_STATE) or None,
+        mig_state=MIG_STATE_AT_WORK if labels.get(PLUGIN) == PAUSED_FOR_MIG else mig_state or None,
+        upgrade_state=UPGRADE_STATE_AT_WORK if labels.get(PLUGIN) == PAUSED_FOR_DRIVER else upgrade_state or None,
         nvlink=row.nvlink if row else None,
+        form_factor=row.form_factor if row else None,
         datacenter=row.datacenter if row else "geforce" not in label.lower(),
         labelled=_number(labels, COUNT) or 0,
         offered=offered,
+        lacking=_lacking(offered, capacity or ()),
     )
+    return replace(found, stale=_stale(found, capacity), budgets=tuple(_budgets(found, label, labels, knowledge)))
+
+
+def _lacking(offered: Amounts, capacity: Amounts) -> Amounts:
+    """Say what allocatable lacks of capacity: the kubelet counts unhealthy devices in capacity alone."""
+    healthy = dict(offered)
+    return tuple((name, amount - healthy.get(name, 0)) for name, amount in capacity if amount > healthy.get(name, 0))
+
+
+def _stale(found: NodeClass, capacity: Amounts | None) -> bool:
+    """Tell whether labels contradict what the node has: another count of GPUs, slices where they promise none.
+
+    Under strategy mixed, count and replicas speak of some of the GPUs only; where the node offers none there is
+    nothing to compare (a ghost, or DRA).
+    """
+    if capacity is None or not found.labelled or found.mig_invalid or found.mig_strategy == "mixed":
+        return False
+    has = sum(amount for name, amount in capacity if not profile_of(name))
+    slices = sum(amount for name, amount in capacity if profile_of(name))
+    return slices > 0 or has not in (0, found.labelled * found.replicas)
+
+
+def _shared_slices(labels: Mapping[str, str], offered: Amounts) -> Iterator[str]:
+    """List the profiles whose plain resource is a share: time-slicing on MIG without another name for it."""
+    for resource, _ in offered:
+        profile = profile_of(resource)
+        strategy = labels.get(f"{RESOURCE_PREFIX}{profile}.sharing-strategy")
+        if profile and strategy in ("time-slicing", "mps") and f"{resource}.shared" not in dict(offered):
+            yield profile
+
+
+def _budgets(
+    found: NodeClass, label: str, labels: Mapping[str, str], knowledge: Knowledge
+) -> Iterator[tuple[str, int]]:
+    """Say how much memory the shared GPUs (slices) of each resource have together (INTERFACES §8)."""
+    for resource, amount in found.offered:
+        if found.unit(resource) not in (Sharing.TimeSlicing, Sharing.MPS):
+            continue
+        memory, replicas = found.memory_mib, found.replicas
+        if profile := profile_of(resource):
+            memory = _number(labels, f"{RESOURCE_PREFIX}{profile}.memory")
+            if memory is None and (size := knowledge.mig.size(label, profile)) is not None:
+                memory = size.memory_mib
+            replicas = max(1, _number(labels, f"{RESOURCE_PREFIX}{profile}.replicas") or 1)
+        if memory is not None:
+            yield resource, memory * (amount // replicas)
 
 
 def _memory_of(row: Product | None, label: str, profile: str | None, knowledge: Knowledge) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.errors import MalformedPod, QuantityError
+from app.knowledge.mig import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass, Sharing
@@ -28,18 +29,22 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     if not name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
     labels = strings(metadata, "labels", "metadata.")
-    offered = _offered(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    offered = _amounts(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    capacity = member(status, "capacity", dict, "status.")
+    node_class = read_class(labels, offered, knowledge, _amounts(capacity, knowledge) if capacity else None)
     held = used or {}
     return Node(
         name=name,
-        node_class=read_class(labels, offered, knowledge),
-        free=Free({resource: amount - held.get(resource, 0) for resource, amount in offered}),
+        node_class=node_class,
+        free=Free(
+            {resource: amount - held.get(resource, 0) for resource, amount in offered}, memory=dict(node_class.budgets)
+        ),
         labels=labels,
         taints=_taints(spec),
     )
 
 
-def _offered(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
+def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
     amounts = []
     for resource, amount in allocatable.items():
         if knowledge.families.of(resource) is None:
@@ -67,17 +72,23 @@ def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], 
 
     `served`: extended resources that DeviceClasses serve; of those only the vendor's own can be had here. Where there
     are none, pods may still claim the devices; but GPUs that a device plugin offers besides are its own to tell of.
+    GPUs that taints withhold are lacking, as those are that a device plugin withdraws.
     """
     several = tuple(devices)
     ours = frozenset(resource for resource in served if _of_nvidia(resource, knowledge))
     if not several or (node.node_class.plugged and not ours):
         return node
     sliced = all(device.mig_profile for device in several)
+    usable = {device.gpu for device in several if not device.withheld}
+    lost = {device.gpu for device in several} - usable
     known = replace(
         node.node_class,
         sharing=Sharing.MIG if sliced else Sharing.Exclusive,
         dra_profiles=frozenset(device.mig_profile for device in several if device.mig_profile),
-        by_dra=ours,
+        budgets=(),
+        stale=False,
+        lacking=tuple((resource, len(lost)) for resource in sorted(ours) if lost and not profile_of(resource)),
+        by_dra=ours if usable else frozenset(),
     )
     found = makes(several)
     classes = tuple(_of_make(known, make, knowledge) for make in found)
@@ -103,5 +114,6 @@ def _of_make(known: NodeClass, make: Device, knowledge: Knowledge) -> NodeClass:
         memory_mib=make.memory_mib or known.memory_mib,
         mig_profile=make.mig_profile,
         nvlink=row.nvlink if row else known.nvlink,
+        form_factor=row.form_factor if row else known.form_factor,
         datacenter=row.datacenter if row else known.datacenter,
     )

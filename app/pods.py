@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 
 from app.errors import MalformedPod
 from app.quantity import parse_quantity
+from app.shapes import PodLabels
 
 T = TypeVar("T")
 NONE = Fraction(0)
 PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
+GPU_MEMORY = PREFIX + "gpu-memory"
+GROUP_LABELS = tuple(PodLabels.__annotations__)
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
@@ -238,6 +241,11 @@ def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[s
 def _digits(value: int) -> str:
     """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
     return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40
+
+
+def group_of(namespace: str, labels: Mapping[str, str]) -> str:
+    """Name the pods that a pod works with; empty where no label tells."""
+    return next((f"{namespace}/{key}={labels[key]}" for key in GROUP_LABELS if key in labels), "")
 
 
 def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, int], ...]:

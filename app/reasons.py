@@ -46,7 +46,7 @@ class Code(Enum):
     NodeExcluded = Kind.CLASS, "change the policy's node selector"
     GhostGPUs = Kind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
     GPUFactsMissing = Kind.CLASS, "install GPU Feature Discovery so that nodes say what they have"
-    GPUUnhealthy = Kind.CLASS, "drain the node and look at its XID errors"
+    GPUUnhealthy = Kind.CLASS, "look at the device plugin and at the node's XID errors; gpu-usher doctor names both"
     NodeNotKnown = Kind.CLASS, "wait a moment: the node is newer than our view"
     ResourceNotOffered = Kind.CLASS, "ask for a resource that some node offers, or start the device plugin"
     RequestExceedsNode = Kind.CLASS, "ask for fewer GPUs per pod, or add larger nodes"

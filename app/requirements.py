@@ -107,6 +107,14 @@ def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Requirem
     raise BadInput(f"{key}: got operator {operator!r} with {len(chosen)} values, wants one of {', '.join(OPERATORS)}")
 
 
+def expression(wanted: Requirement) -> dict[str, Any]:
+    """Write a requirement without bounds as Kubernetes does, in a node selector term."""
+    if wanted.values:
+        operator = "NotIn" if wanted.complement else "In"
+        return {"key": wanted.key, "operator": operator, "values": sorted(wanted.values)}
+    return {"key": wanted.key, "operator": "DoesNotExist" if wanted.absent_allowed else "Exists"}
+
+
 def from_selector(selector: Mapping[str, Any]) -> tuple[Requirement, ...]:
     """Read a Kubernetes LabelSelector (`matchLabels`, `matchExpressions`).
 

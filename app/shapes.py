@@ -23,6 +23,29 @@ class LabelledMetadata(Metadata, total=False):
     labels: dict[str, str] | None
 
 
+PodLabels = TypedDict(
+    "PodLabels",
+    {
+        "jobset.sigs.k8s.io/jobset-name": str,
+        "leaderworkerset.sigs.k8s.io/name": str,
+        "training.kubeflow.org/job-name": str,
+        "ray.io/cluster": str,
+        "batch.kubernetes.io/job-name": str,
+    },
+    total=False,
+)
+"""Labels by which controllers mark the pods that work together, the widest first (the projects' own API references)."""
+PodAnnotations = TypedDict("PodAnnotations", {"gpu-usher.io/gpu-memory": str}, total=False)
+"""The need that counts of a bound pod: what it declares to use of shared GPUs."""
+
+
+class PodMetadata(Metadata, total=False):
+    """Metadata with the few labels and annotations of a bound pod that count."""
+
+    labels: PodLabels | None
+    annotations: PodAnnotations | None
+
+
 class ResourcesShape(TypedDict, total=False):
     """Amounts by resource; any JSON, because one odd quantity must not hide the others."""
 
@@ -54,7 +77,7 @@ class PodStatus(TypedDict, total=False):
 class PodShape(TypedDict):
     """A Pod, as far as it can hold GPUs."""
 
-    metadata: Metadata
+    metadata: PodMetadata
     spec: NotRequired[PodSpec]
     status: NotRequired[PodStatus]
 
@@ -149,6 +172,7 @@ class NodeStatus(TypedDict, total=False):
     """The part of a Node's status that is read."""
 
     allocatable: dict[str, str | int] | None
+    capacity: dict[str, str | int] | None
 
 
 class NodeShape(TypedDict):

@@ -10,15 +10,14 @@ from app.knowledge.mig import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodeclass import NodeClass
 from app.nodelabels import PRODUCT, read_class
-from app.placement.filters import (
-    ClassFilter,
-    compute_capability_served,
+from app.placement.compatibility import compute_capability_served, toolkit_targets_gpu
+from app.placement.filters import ClassFilter, product_allowed
+from app.placement.units import (
+    form_factor_allowed,
     interconnect_present,
     memory_large_enough,
     mig_profile_offered,
-    product_allowed,
     sharing_allowed,
-    toolkit_targets_gpu,
 )
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
@@ -29,6 +28,7 @@ BY_PRODUCT: tuple[ClassFilter, ...] = (
     toolkit_targets_gpu,
     memory_large_enough,
     interconnect_present,
+    form_factor_allowed,
 )
 """Filters that a product decides, whatever else a node of it is."""
 

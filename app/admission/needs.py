@@ -25,7 +25,7 @@ from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
 from app.nodelabels import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
-from app.placement.filters import MEMORY_TOLERANCE
+from app.placement.units import MEMORY_TOLERANCE
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.versions import Version

@@ -15,7 +15,7 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodelabels import PRODUCT
 from app.policy.demand import Demand
-from app.requirements import requirement
+from app.requirements import expression, requirement
 
 NEED_WEIGHT = 100
 """Of a need that is only preferred: the highest that Kubernetes allows."""
@@ -52,7 +52,14 @@ def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowled
     soft = [words for words in needs if words not in hard]
     preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[:1])]
     preferred += _preferences(asked, dialects)
-    return Terms(tuple(_terms(asked, hard, dialects)), tuple(preferred), bool(soft))
+    required = _selected(demand, tuple(_terms(asked, hard, dialects)))
+    return Terms(required, tuple(preferred), bool(soft))
+
+
+def _selected(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Add the policies' node selectors to every term: they are in the operator's own words, whatever the dialect."""
+    selector = tuple(map(expression, demand.node_selector))
+    return tuple((*term, *selector) for term in terms or ((),)) if selector else terms
 
 
 def _labelled(demand: Demand) -> bool:
@@ -97,7 +104,7 @@ def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...]) -> I
     if not any(words.get(dialect) for words in needs for dialect in able):
         return
     for dialect in able:
-        term = tuple(expression for words in needs for expression in words.get(dialect) or ())
+        term = tuple(said for words in needs for said in words.get(dialect) or ())
         anchored = any(each["operator"] not in ("NotIn", "DoesNotExist") for each in term)
         if not anchored and (len(able) > 1 or not term):
             term = ({"key": _anchor(asked.knowledge, dialect), "operator": "Exists"}, *term)
@@ -124,8 +131,8 @@ def _preferences(asked: Asked, dialects: tuple[str, ...]) -> Iterator[tuple[int,
         for dialect in dialects:
             key, values = _preferred_values(asked, dialect, pattern)
             if values:
-                expression = {"key": key, "operator": "In", "values": values}
-                yield FIRST_PRODUCT_WEIGHT - place * step, (expression,)
+                said = {"key": key, "operator": "In", "values": values}
+                yield FIRST_PRODUCT_WEIGHT - place * step, (said,)
     natives = [need.native[0] for need in (*asked.demand.cuda, *asked.demand.cuda_wishes)]
     if max(natives, default=0) > 0 and GFD in dialects:
         yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)

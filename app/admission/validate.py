@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 
 from app.admission.case import Case, Form
 from app.admission.devices import takings
+from app.admission.fleet import serving
+from app.nodeclass import Sharing
 from app.pods import Container, member
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
@@ -106,6 +108,23 @@ def scheduled_by_us(case: Case) -> Iterator[Reason]:
         yield reason(Code.BypassesScheduling, "another scheduler than the policy's", f"schedulerName {wanted}")
 
 
+def replicas_not_gpus(case: Case) -> Iterator[Reason]:
+    """Refuse several replicas of shared GPUs, which may all be of one GPU: more are not more of it (F68).
+
+    A `.shared` resource says so itself; a plain one does where every GPU that would do is shared.
+    """
+    if case.rules.shared_replicas != "Deny":
+        return
+    shared = (Sharing.TimeSlicing, Sharing.MPS)
+    kinds = [kin.node_class for kin in serving(case.ruling.demand, case.fleet)]
+    for container in case.pod.containers:
+        for resource in case.gpus_of(container):
+            asked = container.asks(resource)
+            only = [kind.unit(resource) in shared for kind in kinds if kind.allocatable(resource)]
+            if asked > 1 and (resource.endswith(".shared") or (only and all(only))):
+                yield _about(container, Code.SharedReplicasAskedAsGPUs, f"{asked} replicas of shared GPUs", "1 of them")
+
+
 def _about(container: Container, code: Code, wrong: str, wants: str) -> Reason:
     return reason(code, f"container {container.name[:24]}: {wrong}", wants)
 
@@ -120,6 +139,7 @@ VALIDATORS: tuple[Validator, ...] = (
     devices_asked_for,
     unprivileged,
     scheduled_by_us,
+    replicas_not_gpus,
 )
 """All of them run, so that one answer names everything."""
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the routes need of the rest of the service; service.py provides it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from app.admission.review import Setting
@@ -87,6 +87,18 @@ class Backend(Protocol):
 
     def ruling(self, pod: Pod) -> Ruling:
         """What policies and annotations say about a Pod."""
+        ...
+
+    def demand(self, pod: Pod) -> Demand:
+        """What a Pod that the scheduler asks about needs of a node; what was promised to it before is forgotten."""
+        ...
+
+    def promise(self, pod: Pod, demand: Demand, node: str) -> None:
+        """Note the node that was named for a Pod, where the next decision rests on it."""
+        ...
+
+    def without(self, name: str, uids: Collection[str]) -> Node | None:
+        """A node as it would be with these pods gone; None for one that is not known."""
         ...
 
     def appraise(self, demand: Demand) -> Appraised:

@@ -28,7 +28,7 @@ from app.api.wire import (
 from app.errors import BadInput, WireError
 from app.nodeclass import Node
 from app.nodes import read_node
-from app.placement.engine import first_in_order, judge, total, wire_scores
+from app.placement.engine import HIGHEST, first_in_order, judge, total, wire_scores
 from app.placement.preempt import spare
 from app.pods import Pod
 from app.policy.demand import Demand
@@ -65,13 +65,19 @@ def filter_nodes(body: bytes, backend: Backend) -> Answer:
     pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
         return Answer(encode({"Error": problem}), name_of(pod), error=problem)
-    demand = backend.ruling(pod).demand
+    demand = backend.demand(pod)
     names = args.NodeNames
-    filtered = _filter_full(args, demand, backend) if names is None else _filter_names(names, demand, backend)
+    if names is None:
+        filtered, kept = _filter_full(args, demand, backend)
+    else:
+        filtered, kept = _filter_names(names, demand, backend)
+    if len(kept) == 1:  # then the scheduler takes it without asking prioritize
+        backend.promise(pod, demand, kept[0])
     return replace(filtered, pod=name_of(pod))
 
 
-def _filter_names(names: list[str], demand: Demand, backend: Backend) -> Answer:
+def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[Answer, Sequence[str]]:
+    """Filter names; gives the answer, and the names of the nodes that fit."""
     appraised = backend.appraise(demand)
     kept: list[str] = names
     lost: list[str] = []
@@ -86,13 +92,14 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> Answer:
     counts = Counter([*failed.values(), *unresolvable.values()])
     refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
     if backend.shadow:
-        return _shadowed({"NodeNames": names}, len(names), len(kept), refused)
+        return _shadowed({"NodeNames": names}, len(names), len(kept), refused), ()
     behind = len(appraised.behind.intersection(kept)) if appraised.behind else 0
     filtered = _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
-    return replace(filtered, behind=behind) if behind else filtered
+    return replace(filtered, behind=behind) if behind else filtered, kept
 
 
-def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer:
+def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> tuple[Answer, Sequence[str]]:
+    """Filter whole nodes; gives the answer, and the names of the nodes that fit."""
     raws, nodes = _full_nodes(args, backend)
     verdicts = [judge(demand, node, backend.recount) for node in nodes]
     kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
@@ -105,8 +112,9 @@ def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> Answer
     unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
     refused = Counter(each.code for each in refusals.values())
     if backend.shadow:
-        return _shadowed(answer, len(nodes), len(kept), refused)
-    return _filtered(answer, len(nodes), len(kept), failed, unresolvable, refused)
+        return _shadowed(answer, len(nodes), len(kept), refused), ()
+    filtered = _filtered(answer, len(nodes), len(kept), failed, unresolvable, refused)
+    return filtered, [nodes[index].name for index in kept]
 
 
 def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
@@ -134,7 +142,7 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
     """
     args = decode_extender_args(body)
     pod = read_asked(args.Pod)
-    demand = backend.ruling(pod).demand
+    demand = backend.demand(pod)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
         totals = backend.appraise(demand).totals(names)
@@ -146,6 +154,7 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
         scores = [0] * len(names)
     else:
         scores = wire_scores(names, totals, demand.ranked)
+        backend.promise(pod, demand, names[scores.index(HIGHEST)])
     return Answer(encode(list(map(HostPriority, names, scores))), name_of(pod), len(names), len(names))
 
 
@@ -159,12 +168,12 @@ def preempt(body: bytes, backend: Backend) -> Answer:
     pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
         raise WireError(503, problem)
-    demand = backend.ruling(pod).demand
+    demand = backend.demand(pod)
     candidates = args.NodeNameToMetaVictims
     if candidates is None:
         candidates = {name: _meta(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
-    empty = {name for name, victims in candidates.items() if not member_folded(victims, "Pods")}
-    kept = spare(demand, candidates, backend.nodes, empty)
+    uids = {name: _uids(victims) for name, victims in candidates.items()}
+    kept = spare(demand, candidates, uids, backend.without)
     answer = candidates if backend.shadow else kept
     return Answer(encode({"NodeNameToMetaVictims": answer}), name_of(pod), len(candidates), len(kept))
 
@@ -177,6 +186,13 @@ def _meta(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
     uids = [_uid(pod, f"NodeNameToVictims[{name[:80]}].Pods[{index}]") for index, pod in enumerate(pods or ())]
     violations = member_folded(victims, "NumPDBViolations") or 0
     return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+
+
+def _uids(victims: Mapping[str, Any]) -> frozenset[str]:
+    """List the UIDs of victims; one that says none is a victim nevertheless."""
+    pods = member_folded(victims, "Pods")
+    listed = pods if isinstance(pods, list) else ()
+    return frozenset(str(member_folded(each, "UID") if isinstance(each, dict) else "") for each in listed)
 
 
 def _uid(pod: Any, where: str) -> str:

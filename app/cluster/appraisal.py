@@ -5,11 +5,11 @@ The scheduler asks for the same demand again and again (every pod of a Job); wit
 since, a call costs one set comparison, not a filter run per node. The plain engine is the oracle in the tests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from app.cluster.state import State
 from app.nodeclass import Node
-from app.placement.engine import class_share, combine, judge_class, judge_free
+from app.placement.engine import class_share, combine, facts, judge_class, judge_free, labels_asked
 from app.policy.demand import Demand
 from app.reasons import Code, Reason
 
@@ -32,6 +32,7 @@ class Appraisal:
         "_shares",
         "_state",
         "_totals",
+        "_widest",
         "behind",
         "codes",
         "demand",
@@ -50,20 +51,21 @@ class Appraisal:
         self._state = state
         self._recount = recount
         self._generation = -1
-        self._classes: dict[int, Reason | None] = {}
-        self._shares: dict[int, tuple[float, float]] = {}
+        self._widest = demand.warned or demand  # what is warned of includes what is enforced
+        self._classes: dict[Hashable, Reason | None] = {}
+        self._shares: dict[Hashable, tuple[float, float]] = {}
         self._totals: dict[str, float] = {}
 
     def renew(self) -> None:
         """Judge again the nodes that changed since the last call; all of them at first."""
-        changed = self._state.changed_since(self._generation) if self._generation >= 0 else None
+        changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
         if changed is None:
             for kept in (self.feasible, self.failed, self.unresolvable, self.behind, self._totals):
                 kept.clear()
             changed = self._state.nodes
         for name in changed:
             self._renew(name)
-        self._generation = self._state.generation
+        self._generation = self._state.changes.generation
 
     def _renew(self, name: str) -> None:
         self.failed.pop(name, None)
@@ -87,10 +89,15 @@ class Appraisal:
     def _judge(self, node: Node) -> Reason | None:
         if not self.demand.judged:
             return None
-        key = id(node.node_class)  # interned by State, which keeps every class alive
+        key = self._key(node)
         if key not in self._classes:
-            self._classes[key] = judge_class(self.demand, node.node_class)
+            self._classes[key] = judge_class(self.demand, facts(self.demand, node))
         return self._classes[key] or judge_free(self.demand, node.free, self._recount)
+
+    def _key(self, node: Node) -> Hashable:
+        """Tell nodes apart as far as class verdicts do; classes are interned by State, which keeps each alive."""
+        key = id(node.node_class)
+        return (key, labels_asked(self._widest, node)) if self._widest.node_selector else key
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Weigh the scorers for nodes, in the order asked; a node we do not know is worth nothing."""
@@ -104,7 +111,7 @@ class Appraisal:
         node = self._state.nodes.get(name)
         if node is None:
             return 0.0
-        key = id(node.node_class)
+        key = self._key(node)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
         return combine(self.demand, self._shares[key], node)

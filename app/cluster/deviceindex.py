@@ -2,10 +2,10 @@
 """What DRA shows of nodes: their ResourceSlices, and the devices that claims hold. A part of State (F60, F135)."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from app.carving import GPUs, read_gpus
 from app.claims import Allocated
-from app.cluster.groups import remove
 from app.knowledge.tables import Knowledge
 from app.slices import NVIDIA_DRIVER, Device, ResourceSlice
 
@@ -42,8 +42,8 @@ class DeviceIndex:
         known = self._slices.pop(name, None)
         if known is None or known.node is None:
             return set()
-        remove(self._by_node, known.node, name)
-        remove(self._by_pool, known.pool, name)
+        _remove(self._by_node, known.node, name)
+        _remove(self._by_pool, known.pool, name)
         self._gpus.pop(known.node, None)
         return {known.node}
 
@@ -56,7 +56,7 @@ class DeviceIndex:
         if ours == before:
             return set()
         for pool in {each.pool for each in before}:
-            remove(self._held, pool, claim)
+            _remove(self._held, pool, claim)
         for pool in {each.pool for each in ours}:
             names = tuple(each.device for each in ours if each.pool == pool)
             self._held.setdefault(pool, {})[claim] = names
@@ -85,3 +85,10 @@ class DeviceIndex:
         """Name the devices of a node that claims hold."""
         pools = {each.pool for each in self._by_node.get(node, {}).values()}
         return {name for pool in pools for names in self._held.get(pool, {}).values() for name in names}
+
+
+def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
+    """Take a key out of its group, and the group with its last key: names of nodes that are gone must not pile up."""
+    del groups[group][key]
+    if not groups[group]:
+        del groups[group]

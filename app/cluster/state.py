@@ -5,7 +5,7 @@ Every change costs the same whatever the fleet's size. Readers on the event loop
 await in between; nothing here locks, because nothing else runs meanwhile (DESIGN §2).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,11 @@ from app.admission.fleet import Fleet
 from app.carving import left
 from app.claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
 from app.cluster.census import Census
+from app.cluster.changes import Changes
 from app.cluster.claimindex import ClaimIndex
 from app.cluster.deviceindex import DeviceIndex
-from app.cluster.groups import remove
+from app.cluster.occupancy import Occupancy
+from app.health import Health
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
@@ -24,15 +26,12 @@ from app.nodes import read_node, with_devices
 from app.pods import member
 from app.slices import ResourceSlice, read_device_class, read_slice
 
-CHANGES_KEPT = 20_000
-"""Changed names remembered for readers that catch up; one that is further behind starts over. Four times the
-largest fleet of the budgets (5,000 nodes)."""
-
 
 class State:
     """Nodes, holdings, namespaces and runtime classes as last seen.
 
-    `generation` counts changes of nodes; `changed_since` names them. `runtime_classes` is None until listed.
+    `changes` tells which nodes are other than they were. `runtime_classes` is None until listed.
+    `overrun`: names of nodes on which pods declare more memory of shared GPUs than there is.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -46,12 +45,11 @@ class State:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
         self._census = Census(knowledge)
-        self.generation = 0
-        self._changes: list[str] = []
-        self._first_change = 0
+        self.changes = Changes()
         self._classes: dict[NodeClass, NodeClass] = {}
-        self._holdings: dict[str, Holding] = {}
-        self._by_node: dict[str, dict[str, Holding]] = {}
+        self._occupancy = Occupancy()
+        self._health: dict[str, Health] = {}
+        self.overrun: set[str] = set()
         self._fleet: Fleet | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -65,7 +63,7 @@ class State:
         """Take in a node as read; one that is the very same, a heartbeat, changes nothing."""
         if self._read.get(node.name) is not node:
             self._read[node.name] = node
-            self._renew(node.name)
+            self._renew([node.name])
 
     def drop_node(self, name: str) -> None:
         """Forget a node."""
@@ -73,7 +71,8 @@ class State:
         known = self.nodes.pop(name, None)
         if known is not None:
             self._census.replace(known, None)
-            self._note(name)
+            self.overrun.discard(name)
+            self.changes.note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
         """Take a pod in, new or changed; only what it holds of GPUs is kept.
@@ -89,18 +88,46 @@ class State:
 
     def take_holding(self, holding: Holding) -> None:
         """Take in what a pod holds."""
-        if self._holdings.get(holding.uid) != holding:
-            self.drop_pod(holding.uid)
-            self._holdings[holding.uid] = holding
-            self._by_node.setdefault(holding.node, {})[holding.uid] = holding
-            self._recount(holding.node)
+        self._recount(self._occupancy.take(holding))
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod."""
-        holding = self._holdings.pop(uid, None)
-        if holding is not None:
-            remove(self._by_node, holding.node, uid)
-            self._recount(holding.node)
+        self._recount(self._occupancy.drop(uid))
+
+    def promise(self, holding: Holding, now: float) -> None:
+        """Note where a pod will be, and what it will hold there. `now`: of a monotonic clock."""
+        self._recount(self._occupancy.promise(holding, now))
+
+    def release(self, uid: str, now: float) -> None:
+        """Forget what is promised to a pod that asks again, and promises that are too old."""
+        self._recount(self._occupancy.release(uid, now))
+
+    def cliques_of(self, group: str) -> frozenset[str]:
+        """Name the NVLink domains in which pods of a group are, or will be."""
+        nodes = (self.nodes.get(name) for name in self._occupancy.nodes_of(group))
+        return frozenset(node.clique for node in nodes if node is not None and node.clique)
+
+    def without(self, name: str, uids: Container[str]) -> Node | None:
+        """Give a node as it would be with these pods gone, but for the units: those kube-scheduler counts itself.
+
+        UIDs that we do not know free nothing. None for a node that is not known.
+        """
+        node = self.nodes.get(name)
+        if node is None or not node.free.memory:
+            return node
+        return replace(node, free=replace(node.free, memory=self._memory(node, uids)))
+
+    def put_health(self, name: str, health: Health | None) -> None:
+        """Take in what is reported of the health of a node's GPUs; None: nothing is known."""
+        if self._health.get(name) != health:
+            self._health.pop(name, None)
+            if health is not None:
+                self._health[name] = health
+            self._renew([name])
+
+    def health(self, name: str) -> Health | None:
+        """Give what is reported of the health of a node's GPUs; None: nothing is known."""
+        return self._health.get(name)
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceSlice in, new or changed.
@@ -111,13 +138,11 @@ class State:
 
     def take_slice(self, found: ResourceSlice) -> None:
         """Take in a ResourceSlice as read."""
-        for node in self._devices.put(found):
-            self._renew(node)
+        self._renew(self._devices.put(found))
 
     def drop_slice(self, name: str) -> None:
         """Forget a ResourceSlice."""
-        for node in self._devices.drop(name):
-            self._renew(node)
+        self._renew(self._devices.drop(name))
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Take a DeviceClass in, new or changed; it touches every node that has slices.
@@ -133,8 +158,7 @@ class State:
         self._device_classes.pop(name, None)
         if resource:
             self._device_classes[name] = resource
-        for node in self._devices.nodes():
-            self._renew(node)
+        self._renew(self._devices.nodes())
 
     def drop_device_class(self, name: str) -> None:
         """Forget a DeviceClass."""
@@ -150,14 +174,12 @@ class State:
     def take_claim(self, claim: Claim) -> None:
         """Take in a ResourceClaim as read; it touches the node whose devices it was given or gives back."""
         self.claims.put(claim)
-        for node in self._devices.give(claim.key, claim.devices):
-            self._recount(node)
+        self._recount(self._devices.give(claim.key, claim.devices))
 
     def drop_claim(self, key: str) -> None:
         """Forget a ResourceClaim, by namespace/name."""
         self.claims.drop(key)
-        for node in self._devices.give(key):
-            self._recount(node)
+        self._recount(self._devices.give(key))
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceClaimTemplate in, new or changed.
@@ -207,21 +229,15 @@ class State:
 
     def holding(self, uid: str) -> Holding | None:
         """Say what a pod holds; None if nothing that is known."""
-        return self._holdings.get(uid)
+        return self._occupancy.get(uid)
 
     def holdings(self, node: str) -> tuple[Holding, ...]:
         """List what pods hold on a node."""
-        return tuple(self._by_node.get(node, {}).values())
+        return self._occupancy.bound(node)
 
     def intern(self, node_class: NodeClass) -> NodeClass:
         """Give the one object that stands for all equal classes, so that verdicts can be kept by identity."""
         return self._classes.setdefault(node_class, node_class)
-
-    def changed_since(self, generation: int) -> Iterable[str] | None:
-        """Name the nodes changed after a generation (repeats possible); None if that is too long ago."""
-        if generation < self._first_change:
-            return None
-        return self._changes[generation - self._first_change :]
 
     def fleet(self) -> Fleet:
         """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
@@ -232,41 +248,52 @@ class State:
         return self._fleet
 
     def _free(self, node: Node) -> Free:
-        used: dict[str, int] = {}
-        for holding in self._by_node.get(node.name, {}).values():
-            for resource, amount in holding.units:
-                used[resource] = used.get(resource, 0) + amount
+        used = self._occupancy.units(node.name)
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
+        free = replace(node.free, units=units, memory=self._memory(node))
         shown = self._devices.gpus(node.name)
         if not shown.all or node.node_class.plugged:
-            return replace(node.free, units=units)
+            return free
         gpus, layouts = left(shown, self._devices.held(node.name))
-        return replace(node.free, units=units, gpus=gpus, layouts=layouts)
+        return replace(free, gpus=gpus, layouts=layouts)
 
-    def _recount(self, name: str) -> None:
-        node = self.nodes.get(name)
-        if node is not None:
-            self._set(replace(node, free=self._free(node)))
+    def _memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
+        """Say how much memory of shared GPUs nobody has declared."""
+        if not node.node_class.budgets:
+            return {}
+        declared = self._occupancy.declared(node.name, without)
+        return {resource: total - declared.get(resource, 0) for resource, total in node.node_class.budgets}
 
-    def _renew(self, name: str) -> None:
-        """Put a node together again: as read, with the devices of its slices, less what pods and claims hold."""
-        node = self._read.get(name)
-        if node is None:
-            return
+    def _recount(self, names: Iterable[str]) -> None:
+        for name in names:
+            node = self.nodes.get(name)
+            if node is not None:
+                self._set(replace(node, free=self._free(node)))
+
+    def _renew(self, names: Iterable[str]) -> None:
+        """Put nodes together again: as read, with the devices of their slices, less what pods and claims hold."""
         served = frozenset(self._device_classes.values())
-        node = with_devices(node, self._devices.devices(name), served, self.knowledge)
-        self._set(replace(node, node_class=self.intern(node.node_class), free=self._free(node)))
+        for name in names:
+            if (node := self._read.get(name)) is None:
+                continue
+            node = with_devices(node, self._devices.devices(name), served, self.knowledge)
+            health = self._health.get(name)
+            if health is not None:
+                node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
+            node = replace(node, node_class=self.intern(node.node_class))
+            self._set(replace(node, free=self._free(node)))
 
     def _set(self, node: Node) -> None:
         known = self.nodes.get(node.name)
         self._census.replace(known, node)
         self.nodes[node.name] = node
-        self._note(node.name)
+        if node.free.memory or node.name in self.overrun:
+            self._watch_overrun(node)
+        self.changes.note(node.name)
 
-    def _note(self, name: str) -> None:
-        self.generation += 1
-        self._changes.append(name)
-        if len(self._changes) > CHANGES_KEPT:
-            kept = self._changes[CHANGES_KEPT // 2 :]
-            self._first_change += len(self._changes) - len(kept)
-            self._changes = kept
+    def _watch_overrun(self, node: Node) -> None:
+        """Keep the names of nodes on which pods declare more memory than there is (INTERFACES §8)."""
+        if any(left < 0 for left in node.free.memory.values()):
+            self.overrun.add(node.name)
+        else:
+            self.overrun.discard(node.name)

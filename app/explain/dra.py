@@ -21,7 +21,7 @@ from app.knowledge.cuda import Accept, CUDANeed
 from app.knowledge.mig import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.placement.filters import MEMORY_TOLERANCE
+from app.placement.units import MEMORY_TOLERANCE
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish

@@ -41,10 +41,11 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Clouds:
-    """All dialects, and what the values of a sharing label mean in GFD's words."""
+    """All dialects, what the values of a sharing label mean in GFD's words, and which labels count a GPU's sharers."""
 
     dialects: tuple[Dialect, ...]
     sharing: Mapping[str, Mapping[str, str]]
+    replicas_keys: tuple[str, ...] = ()
 
     def product(self, labels: Mapping[str, str]) -> str | None:
         """Name the product as GFD would, with its MIG suffix; None if no label tells it for certain."""
@@ -65,6 +66,16 @@ class Clouds:
         found = (values.get(labels[key]) for key, values in self.sharing.items() if key in labels)
         return next((value for value in found if value), None)
 
+    def replicas(self, labels: Mapping[str, str]) -> str | None:
+        """Give the label that tells how many share a GPU; None if there is none."""
+        return next((labels[key] for key in self.replicas_keys if key in labels), None)
+
+    def telling(self) -> Iterator[str]:
+        """List the label keys that tell of GPUs."""
+        for dialect in self.dialects:
+            yield from dialect.telling()
+        yield from (*self.sharing, *self.replicas_keys)
+
     def spoken(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Name the dialects whose labels a node carries."""
         return tuple(each.name for each in self.dialects if each.spoken(labels))
@@ -75,6 +86,7 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
         sharing={row["key"]: row["values"] for row in document["sharing_labels"]},
+        replicas_keys=tuple(row["replicas_key"] for row in document["sharing_labels"] if "replicas_key" in row),
     )
 
 

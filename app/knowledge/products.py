@@ -16,6 +16,7 @@ from app.versions import Version, parse_version
 
 _VENDOR = re.compile(r"^(?:nvidia|tesla)-", re.IGNORECASE)
 _SUFFIX = re.compile(r"(?:-MIG-[^-]+(?:-me)?)?(?:-SHARED)?$", re.IGNORECASE)
+_SOCKET = re.compile(r"^SXM\d$")
 _TOKENS = re.compile(r"[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*")
 LONGEST_PATTERN = 63
 """Characters: a label value has no more (Kubernetes labels syntax)."""
@@ -25,7 +26,7 @@ LONGEST_PATTERN = 63
 class Product:
     """One row of gpu_products.yaml. `nvlink` is true only where the GPUs are joined all-to-all (SXM, HGX, NVL72).
 
-    `aliases`: labels that older drivers wrote for it.
+    `form_factor`: SXM, PCIe, superchip or SoC. `aliases`: labels that older drivers wrote for it.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Product:
     memory_mib: int | None
     nvlink: bool
     datacenter: bool
+    form_factor: str | None
     unsourced: bool
     aliases: tuple[str, ...] = ()
 
@@ -144,6 +146,7 @@ def _product(row: Mapping[str, Any]) -> Product:
         compute_capability=parse_version(row["compute_capability"]),
         memory_mib=row["memory_mib"],
         nvlink=_all_to_all(row["nvlink"]),
+        form_factor=_SOCKET.sub("SXM", row.get("form_factor") or "") or None,
         datacenter="geforce" not in row["product"].lower(),
         unsourced=bool(row.get("unsourced")),
         aliases=tuple(row.get("aliases", ())),

@@ -6,10 +6,12 @@ Pure: a Demand and nodes in, verdicts out. What is remembered between calls is t
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
 from app.nodeclass import Free, Node, NodeClass
+from app.placement.doubts import DOUBTS
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
 from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS
 from app.policy.demand import Demand
@@ -22,10 +24,8 @@ RUNNER_UP = 9
 NAMES_KEPT = 1 << 14
 """Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
 LESSER_SHARE = 0.5
-"""A node that a Warn policy would refuse, or whose driver is soon replaced, keeps this share of its total: behind its
-equals, still usable (a guess)."""
-UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
-"""upgrade-required and states we do not know are accepted with a lower score (INTERFACES §10)."""
+"""A node that a Warn policy would refuse, or that is in doubt, keeps this share of its total for each such thing:
+behind its equals, still usable (a guess)."""
 
 _SCORERS = dict(SCORERS)
 
@@ -62,11 +62,24 @@ def judge_free(demand: Demand, free: Free, recount: bool) -> Reason | None:
     return None
 
 
+def facts(demand: Demand, node: Node) -> NodeClass:
+    """Give the node's class, with the labels that the demand asks about, if it asks about any."""
+    if not demand.node_selector:
+        return node.node_class
+    return replace(node.node_class, labels=labels_asked(demand, node))
+
+
+def labels_asked(demand: Demand, node: Node) -> tuple[tuple[str, str], ...]:
+    """List the node's labels that a node selector looks at."""
+    keys = dict.fromkeys(each.key for each in demand.node_selector)
+    return tuple((key, node.labels[key]) for key in keys if key in node.labels)
+
+
 def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
     """Give the first reason why a node cannot serve a demand; None if it can. A demand for no GPU fits anywhere."""
     if not demand.judged:
         return None
-    return judge_class(demand, node.node_class) or judge_free(demand, node.free, recount)
+    return judge_class(demand, facts(demand, node)) or judge_free(demand, node.free, recount)
 
 
 def total(demand: Demand, node: Node) -> float:
@@ -80,9 +93,8 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
     for name, weight in demand.scores or DEFAULT_SCORES:
         if name in BY_CLASS:
             share += weight * _SCORERS[name](demand, node)
-    missed = demand.warned is not None and judge_class(demand.warned, node.node_class) is not None
-    waiting = node.node_class.upgrade_state not in UPGRADE_STATES_SETTLED
-    return share, LESSER_SHARE ** (missed + waiting)
+    missed = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node)) is not None
+    return share, LESSER_SHARE ** (missed + sum(1 for doubt in DOUBTS if doubt(demand, node.node_class)))
 
 
 def combine(demand: Demand, shared: tuple[float, float], node: Node) -> float:

@@ -5,32 +5,35 @@ kube-scheduler never asks filter about preemption: a pod that filter refuses eve
 five nodes (CONTROL_PLANE §5, traps). Dropping such nodes here is what keeps running pods alive.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from app.nodeclass import Node
-from app.placement.engine import judge_class, judge_free
+from app.placement.engine import judge
 from app.policy.demand import Demand
 
 Victims = TypeVar("Victims")
 
 
+Without = Callable[[str, Collection[str]], Node | None]
+"""Gives a node as it would be with the pods of these UIDs gone; None for one that is not known."""
+
+
 def spare(
-    demand: Demand, candidates: Mapping[str, Victims], nodes: Mapping[str, Node], empty: set[str]
+    demand: Demand, candidates: Mapping[str, Victims], uids: Mapping[str, Collection[str]], without: Without
 ) -> dict[str, Victims]:
     """Keep the candidates where the given victims help, each with its victims as given.
 
-    `empty`: names of candidates without victims. A node we do not know is dropped: nothing says it would help.
+    `uids`: of each candidate's victims. A candidate without victims is dropped, and so is a node that we do not know:
+    nothing says that it would help.
     """
     return {
         name: victims
         for name, victims in candidates.items()
-        if name not in empty and (node := nodes.get(name)) is not None and eviction_helps(demand, node)
+        if uids[name] and (node := without(name, uids[name])) is not None and eviction_helps(demand, node)
     }
 
 
 def eviction_helps(demand: Demand, node: Node) -> bool:
-    """Tell whether the pod could run there with victims gone; what kube-scheduler counts itself is left to it."""
-    if not demand.judged:
-        return True
-    return judge_class(demand, node.node_class) is None and judge_free(demand, node.free, recount=False) is None
+    """Tell whether the pod could run on a node whose victims are gone; what kube-scheduler counts is left to it."""
+    return judge(demand, node, recount=False) is None

@@ -70,13 +70,30 @@ _HEADROOM = {
 }
 """An order, not a measurement: native surely runs; minor-version fails where PTX is compiled at run time."""
 
+
+def interconnect(demand: Demand, node: Node) -> float:
+    """Prefer GPUs joined all-to-all for pods of several, and leave them alone for pods of one."""
+    if node.node_class.nvlink is None:
+        return 0.5
+    return float(node.node_class.nvlink is (sum(amount for _, amount in demand.resources) > 1))
+
+
+def nvlink_domain(demand: Demand, node: Node) -> float:
+    """Prefer the NVLink domain in which pods of the same group run: multi-node NVLink ends with it (gpu.clique)."""
+    return float(bool(demand.near) and node.clique in demand.near)
+
+
 SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
     (ScorerName.Packing, packing),
     (ScorerName.Spreading, spreading),
     (ScorerName.ProductPreference, product_preference),
     (ScorerName.DriverHeadroom, driver_headroom),
+    (ScorerName.Interconnect, interconnect),
+    (ScorerName.NVLinkDomain, nvlink_domain),
 )
 """Every scorer under the name that policies use."""
 
-BY_CLASS: frozenset[ScorerName] = frozenset({ScorerName.ProductPreference, ScorerName.DriverHeadroom})
+BY_CLASS: frozenset[ScorerName] = frozenset(
+    {ScorerName.ProductPreference, ScorerName.DriverHeadroom, ScorerName.Interconnect}
+)
 """Those that look at the node's class alone: one score serves all nodes of the class."""

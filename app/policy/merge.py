@@ -96,7 +96,12 @@ def merge_demand(
 
 def _most(pod: Pod, resources: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     """Say how much of each resource one container asks at most: kubelets hand devices out container by container."""
-    return tuple((name, max(-int(-each.asks(name) // 1) for each in pod.containers)) for name, _ in resources)
+    found = dict.fromkeys((name for name, _ in resources), 0)
+    for container in pod.containers:
+        for name in container.resources():
+            if name in found:
+                found[name] = max(found[name], -int(-container.asks(name) // 1))
+    return tuple(found.items())
 
 
 def _in_all(choices: Iterable[frozenset[FormFactor] | None]) -> frozenset[FormFactor] | None:

@@ -25,6 +25,8 @@ class ScorerName(Enum):
     Spreading = "Spreading"
     ProductPreference = "ProductPreference"
     DriverHeadroom = "DriverHeadroom"
+    Interconnect = "Interconnect"
+    NVLinkDomain = "NVLinkDomain"
 
 
 class HealthAction(Enum):

@@ -106,7 +106,7 @@ def test_claims_come_and_go_and_touch_their_node_alone() -> None:
     made = state(count=2)
     for number in range(3):
         made.put_node(node_document(f"other-{number}"))
-    empty, before = made.nodes["n"].free, made.generation
+    empty, before = made.nodes["n"].free, made.changes.generation
 
     made.put_claim(claim("a", name_of("3g.40gb", 0, 1), name_of("1g.10gb", 4)))
     first = layouts(made)
@@ -114,7 +114,7 @@ def test_claims_come_and_go_and_touch_their_node_alone() -> None:
     made.put_claim(claim("a", name_of("2g.20gb", 4)))
     second = layouts(made)
     made.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
-    touched = list(made.changed_since(before) or ())
+    touched = list(made.changes.since(before) or ())
     made.drop_claim("team-a/a")
     made.put_claim(claim("b"))
     made.drop_claim("team-a/never-there")

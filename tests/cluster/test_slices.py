@@ -203,6 +203,16 @@ def test_withheld_device_says_nothing_of_what_pods_get(
     assert (found.node_class.product, found.free.gpus) == (product, milli)
 
 
+def test_node_whose_gpus_are_all_withheld_is_sick() -> None:
+    """F135: some that are withheld leave the others; policies judge both as they judge what a plugin withdraws."""
+    sick = tainted(device(), "NoSchedule")
+    some = state(slice_of(sick, {**device(), "name": "gpu-1"}))
+
+    assert refusal(state(slice_of(sick)), demand(pod())) == "GPUUnhealthy"
+    assert refusal(some, demand(pod())) is None
+    assert some.nodes["n"].node_class.withdrawn == 1
+
+
 def test_device_for_virtual_machines_is_none_of_ours() -> None:
     """The driver's type `vfio`, of a DeviceClass of its own."""
     passed_on = device("NVIDIA H200")

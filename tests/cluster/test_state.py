@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster.appraisal import Appraisal
-from app.cluster.state import CHANGES_KEPT, State
+from app.cluster.changes import CHANGES_KEPT
+from app.cluster.state import State
 from app.holdings import read_holding
 from app.placement.engine import judge, total
 from app.pods import gpu_amounts, read_pod
@@ -133,7 +134,7 @@ def test_reader_that_is_too_far_behind_starts_over() -> None:
 
     appraisal.renew()
 
-    assert state.changed_since(1) is None
+    assert state.changes.since(1) is None
     assert {"b"} == appraisal.feasible
 
 

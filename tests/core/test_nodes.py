@@ -241,7 +241,7 @@ def test_two_replicas_of_mps_are_refused_under_the_renamed_resource_too() -> Non
     """INTERFACES §10: more than one replica is refused on MPS, the kubelet would reject it."""
     refusal = judge_class(demand(pod(gpus(2, SHARED))), made(**RENAMED_MPS))
 
-    assert (refusal.code.name if refusal else None) == "SharingNotAllowed"
+    assert (refusal.code.name if refusal else None) == "SharedReplicasAskedAsGPUs"
 
 
 def test_replica_of_mps_has_its_share_of_memory_under_the_renamed_resource_too() -> None:

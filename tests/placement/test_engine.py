@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.engine import breakdown, first_in_order, judge, tie_break, total, wire_scores
+from app.placement.doubts import DOUBTS
+from app.placement.engine import LESSER_SHARE, breakdown, first_in_order, judge, tie_break, total, wire_scores
 from app.placement.preempt import eviction_helps, spare
 from app.placement.scores import SCORERS
 from tests.builders import demand, gpus, node, pod, policies, policy
@@ -91,7 +92,8 @@ def test_every_scorer_stays_within_0_and_1(product: Any, driver: Any, offered: i
 
     assert all(0.0 <= score <= 1.0 and math.isfinite(score) for score in scores)
     assert 0.0 <= total(wanted, made) <= 1.0
-    assert math.isclose(sum(3 * score for score in scores) / 12, total(wanted, made))
+    doubts = sum(doubt(wanted, made.node_class) for doubt in DOUBTS)
+    assert math.isclose(LESSER_SHARE**doubts * sum(scores) / len(SCORERS), total(wanted, made))
     assert len(scores) == len(breakdown(wanted, made))
 
 
@@ -132,7 +134,11 @@ def test_preempt_keeps_only_nodes_where_eviction_helps() -> None:
     }
     given_victims = {name: {"Pods": [{"UID": name}]} for name in ("right", "wrong", "none", "unknown")}
 
-    kept = spare(demand(pod(annotations={"products": "H100"})), given_victims, nodes, {"none"})
+    uids = {name: {name} - {"none"} for name in given_victims}
+
+    kept = spare(
+        demand(pod(annotations={"products": "H100"})), given_victims, uids, lambda name, _uids: nodes.get(name)
+    )
 
     assert kept == {"right": {"Pods": [{"UID": "right"}]}}
     assert kept["right"] is given_victims["right"]

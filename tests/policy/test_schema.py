@@ -51,7 +51,7 @@ def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
 
     found = ruling(pod(gpus(1)))
 
-    told = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny")
+    told = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny", shared_replicas="Deny")
     assert [expected, told, told] == [found.enforced, found.warned, found.audited]
 
 
@@ -59,6 +59,7 @@ def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
     scores = shipped().policies[-1].spec.placement.scores or ()
     expected = Demand(
         resources=(("nvidia.com/gpu", 1),),
+        most=(("nvidia.com/gpu", 1),),
         sharing=SharingWish.Any,
         accept=Accept.MinorVersion,
         refuse_unknown=False,
