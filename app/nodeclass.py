@@ -28,7 +28,8 @@ class NodeClass(HashedOnce):
     `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
     a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
     of a `.shared` one, is; `shared_slices`: MIG profiles whose own resource is a share. `offered`: (resource,
-    allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that their plugin withdrew.
+    allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that their plugin withdrew;
+    `withdrawn`: the GPUs (slices, on a node of slices) that these are.
     `labelled`: the GPUs that the labels promise; `stale`: they contradict what the node has. `budgets`: (shared
     resource, MiB in all). `ill`, `ailing`: GPUs that external health reports. `by_dra`: resources that DRA serves,
     which kube-scheduler counts; `dra_profiles`: the MIG profiles that it shows, made or to be made on demand; `makes`:
@@ -56,6 +57,7 @@ class NodeClass(HashedOnce):
     stale: bool = False
     offered: tuple[tuple[str, int], ...] = ()
     lacking: tuple[tuple[str, int], ...] = ()
+    withdrawn: int = 0
     budgets: tuple[tuple[str, int], ...] = ()
     ill: int = 0
     ailing: int = 0
@@ -98,11 +100,6 @@ class NodeClass(HashedOnce):
         if profile := profile_of(resource):
             return Sharing.TimeSlicing if profile in self.shared_slices else Sharing.Exclusive
         return self.sharing
-
-    @property
-    def withdrawn(self) -> int:
-        """Count the GPUs (slices, on a node of slices) that the device plugin has withdrawn as unhealthy."""
-        return sum(-(-amount // self.replicas) for _, amount in self.lacking)
 
 
 OF_A_MAKE = (
@@ -150,9 +147,3 @@ class Node:
         """Tell whether the node offers or promises any GPU."""
         known = self.node_class
         return bool(known.offered) or known.labelled > 0 or bool(known.by_dra) or bool(self.free.gpus)
-
-
-def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:
-    """List the MIG profiles that a node offers as resources, positive amounts only."""
-    found = (profile_of(resource) for resource, amount in node_class.offered if amount > 0)
-    return tuple(profile for profile in found if profile)

@@ -70,7 +70,7 @@ def _read_class(
     label = labels.get(PRODUCT) or knowledge.clouds.product(labels) or ""
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
-    profile = _single_profile(label)
+    profile = _single_profile(label) or (None if PRODUCT in labels else knowledge.clouds.profile(labels))
     memory = _number(labels, MEMORY) or _memory_of(row, label, profile, knowledge)
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
     replicas = max(1, _number(labels, REPLICAS) or _whole(knowledge.clouds.replicas(labels)) or 1)
@@ -97,7 +97,21 @@ def _read_class(
         offered=offered,
         lacking=_lacking(offered, capacity or ()),
     )
-    return replace(found, stale=_stale(found, capacity), budgets=tuple(_budgets(found, label, labels, knowledge)))
+    return replace(
+        found,
+        stale=_stale(found, capacity),
+        withdrawn=sum(-(-amount // _sharers(found, name, labels)) for name, amount in found.lacking),
+        budgets=tuple(_budgets(found, label, labels, knowledge)),
+    )
+
+
+def _sharers(found: NodeClass, resource: str, labels: Mapping[str, str]) -> int:
+    """Say as how many units one GPU, or one slice, is given out."""
+    if found.unit(resource) not in (Sharing.TimeSlicing, Sharing.MPS):
+        return 1
+    if profile := profile_of(resource):
+        return max(1, _number(labels, f"{RESOURCE_PREFIX}{profile}.replicas") or 1)
+    return found.replicas
 
 
 def _lacking(offered: Amounts, capacity: Amounts) -> Amounts:
@@ -135,14 +149,13 @@ def _budgets(
     for resource, amount in found.offered:
         if found.unit(resource) not in (Sharing.TimeSlicing, Sharing.MPS):
             continue
-        memory, replicas = found.memory_mib, found.replicas
+        memory = found.memory_mib
         if profile := profile_of(resource):
             memory = _number(labels, f"{RESOURCE_PREFIX}{profile}.memory")
             if memory is None and (size := knowledge.mig.size(label, profile)) is not None:
                 memory = size.memory_mib
-            replicas = max(1, _number(labels, f"{RESOURCE_PREFIX}{profile}.replicas") or 1)
         if memory is not None:
-            yield resource, memory * (amount // replicas)
+            yield resource, memory * (amount // _sharers(found, resource, labels))
 
 
 def _memory_of(row: Product | None, label: str, profile: str | None, knowledge: Knowledge) -> int | None:

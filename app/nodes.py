@@ -88,6 +88,7 @@ def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], 
         budgets=(),
         stale=False,
         lacking=tuple((resource, len(lost)) for resource in sorted(ours) if lost and not profile_of(resource)),
+        withdrawn=len(lost),
         by_dra=ours if usable else frozenset(),
     )
     found = makes(several)

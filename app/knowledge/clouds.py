@@ -56,6 +56,11 @@ class Clouds:
                 return f"{found[0]}-MIG-{profile}" if profile else found[0]
         return None
 
+    def profile(self, labels: Mapping[str, str]) -> str | None:
+        """Give the MIG profile that a label tells, also where the product is unknown; None if there is none."""
+        found = (labels.get(each.slice_key) for each in self.dialects if each.slice_key)
+        return next((text for text in found if text), None)
+
     def memory(self, labels: Mapping[str, str]) -> str | None:
         """Give the label that tells a GPU's memory, in MiB; None if there is none."""
         found = (labels.get(each.memory_key) for each in self.dialects if each.memory_key)

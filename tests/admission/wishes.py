@@ -9,7 +9,7 @@ from app.policy.compiled import PolicySet
 from tests.admission.fleets import PROFILES
 from tests.builders import container, pod, policies, policy
 from tests.oracles.node_affinity import REQUIRED
-from tests.placement.test_twin import IMAGES, WORDS
+from tests.placement.twin_draw import IMAGES, WORDS
 
 REQUIREMENTS = (
     "cuda>=11.8",

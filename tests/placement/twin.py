@@ -1,222 +1,259 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow, obvious twin of the class filters: from the fact files and a node's labels straight to yes or no.
+"""A slow, obvious twin of the filters: from the fact files and what a node says of itself straight to the reasons.
 
-It shares no code with app/: it reads the YAML itself, compares versions and tokens in the plainest way, and
-follows INTERFACES §10 and cuda_driver.yaml `decision_procedure` line by line. It answers only whether a node
-could serve, not why.
+It shares no code with app/: it reads the YAML itself, compares versions and tokens in the plainest way, and follows
+INTERFACES §3, §4, §6 to §8, §10 and cuda_driver.yaml `decision_procedure` line by line. `causes` names every reason
+that is true of a pair; the filters may give any of them as their first.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
 
-from tests.placement.twin_cuda import driver_serves, facts, image_facts, numbers, toolkit_serves
+from tests.placement import twin_node as said
+from tests.placement.twin_compatible import cuda_causes
+from tests.placement.twin_cuda import facts
+from tests.placement.twin_free import free_causes
+from tests.placement.twin_health import count_causes, health_causes
+from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawNode, RawPod, Wish
+
+__all__ = ["GPU", "Part", "Policy", "RawNode", "RawPod", "Wish", "causes", "class_causes", "could_serve", "free_causes"]
+
+UPGRADING = (
+    "cordon-required",
+    "wait-for-jobs-required",
+    "pod-deletion-required",
+    "drain-required",
+    "node-maintenance-required",
+    "post-maintenance-required",
+    "pod-restart-required",
+    "validation-required",
+    "uncordon-required",
+    "upgrade-failed",
+)
+"""Driver-upgrade states from cordon-required on (gfd_labels); upgrade-required alone scores down (INTERFACES §10)."""
+FORMS = {"SXM2": "SXM", "SXM4": "SXM", "SXM5": "SXM", "SXM6": "SXM"}
+PARSES = {
+    "cuda": r"(>=)?\d+(\.\d+)*",
+    "compute-capability": r"(>=)?\d+(\.\d+)*",
+    "gpu-memory": r"\d+(Gi|GB|Mi)",
+    "sharing": r"Any|Shared|Exclusive",
+    "interconnect": r"NVLink",
+    "mig-profile": r"(>=)?\dg\.\d+gb(\.me)?",
+    "products": r"!?[\w.*-]*[\w.-](, *!?[\w.*-]*[\w.-])*",
+}
+"""The annotations' grammar (INTERFACES §4), as far as the tests write it; besides, a star is a token of its own."""
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a pod asks, as its author wrote it. `accept`: the policy's cuda.accept."""
+def causes(wish: Wish, node: RawNode, pods: Sequence[RawPod] = ()) -> set[str]:
+    """Name every reason that is true of the pair; none: the node could serve the wish now.
 
-    resource: str = "nvidia.com/gpu"
-    amount: int = 1
-    products: str | None = None
-    cuda: str | None = None
-    image: str | None = None
-    capability: str | None = None
-    memory: str | None = None
-    sharing: str = "Any"
-    mig_profile: str | None = None
-    nvlink: bool = False
-    accept: str = "MinorVersion"
+    What is free is no reason of its own where no eviction would help.
+    """
+    return class_causes(wish, node) or free_causes(wish, node, pods)
+
+
+def class_causes(wish: Wish, node: RawNode) -> set[str]:
+    """Name every reason that evicting pods cannot mend. A wish for no GPU fits anywhere."""
+    if not wish.asked:
+        return set()
+    return {code for rule in RULES for code in rule(wish, node)}
 
 
 def could_serve(wish: Wish, labels: dict[str, str], offers: dict[str, int]) -> bool:
     """Tell whether a node with these labels and allocatable could ever serve the wish."""
-    return all(
-        (
-            enough_in_all(wish, offers),
-            settled(labels),
-            right_product(wish, labels),
-            right_sharing(wish, labels, offers),
-            right_slice(wish, labels),
-            right_driver(wish, labels),
-            right_capability(wish, labels),
-            right_memory(wish, labels),
-            right_interconnect(wish, labels),
-        )
-    )
+    return not class_causes(wish, RawNode(labels, offers))
 
 
-def enough_in_all(wish: Wish, offers: dict[str, int]) -> bool:
-    return offers.get(wish.resource, 0) >= wish.amount
+def readable(wish: Wish, _: RawNode) -> Iterator[str]:
+    """INTERFACES §10: an annotation that does not parse refuses in filter; §7: so does one slice beside another."""
+    for key, text in wish.broken:
+        words = [word for item in text.split(",") for word in item.strip().removeprefix("!").split("-")]
+        starred = key == "products" and any("*" in word and word != "*" for word in words)
+        if starred or not re.fullmatch(PARSES[key], text):
+            yield "InvalidAnnotation"
+    named = {said.profile_of(resource) for resource in wish.asked if resource.startswith(SLICES)}
+    if wish.mig_profile and not wish.mig_profile.startswith(">=") and named - {wish.mig_profile}:
+        yield "InvalidAnnotation"
 
 
-def settled(labels: dict[str, str]) -> bool:
-    if labels.get("nvidia.com/gpu.product", "").endswith("-MIG-INVALID"):
-        return False
-    if labels.get("nvidia.com/mig.config.state", "success") != "success":
-        return False
-    ok = ("", "upgrade-done", "upgrade-required", "tomorrow")
-    return labels.get("nvidia.com/gpu-driver-upgrade-state", "") in ok
+def settled(_: Wish, node: RawNode) -> Iterator[str]:
+    """F44, F45, F62: what the operators are doing to the node."""
+    if node.labels.get("nvidia.com/gpu.product", "").endswith("-MIG-INVALID"):
+        yield "MIGInvalid"
+    paused = node.labels.get("nvidia.com/gpu.deploy.device-plugin")
+    if node.labels.get("nvidia.com/mig.config.state", "success") != "success" or paused == "paused-for-mig-change":
+        yield "MIGReconfiguring"
+    state = node.labels.get("nvidia.com/gpu-driver-upgrade-state", "")
+    if state in UPGRADING or paused == "paused-for-driver-upgrade":
+        yield "DriverUpgrading"
 
 
-def bare(label: str) -> str:
-    """Drop the vendor in front and the sharing and MIG words behind."""
-    name = re.sub(r"-SHARED$", "", label)
-    name = re.sub(r"-MIG-.*$", "", name)
-    for vendor in ("NVIDIA-", "Tesla-"):
-        if name.startswith(vendor):
-            name = name[len(vendor) :]
-    return name.lower()
+def right_labels(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F38: the node selectors of all policies; absent keys count as for any label selector."""
+    for rule in wish.rules:
+        wrong = [key for key, value in rule.labels if node.labels.get(key) != value]
+        for key, operator, values in rule.expressions:
+            holds = {
+                "In": node.labels.get(key) in values,
+                "NotIn": node.labels.get(key) not in values,
+                "Exists": key in node.labels,
+                "DoesNotExist": key not in node.labels,
+            }
+            wrong += [] if holds[operator] else [key]
+        if wrong:
+            yield "NodeExcluded"
+
+
+def refuses_unknown(wish: Wish) -> bool:
+    """INTERFACES §4: Refuse of any policy."""
+    return any(rule.unknown == "Refuse" for rule in wish.rules)
 
 
 @cache
-def product_row(name: str) -> dict[str, Any] | None:
-    for row in facts("gpu_products.yaml")["products"]:
-        if bare(row["product"]) == name:
-            return dict(row)
-    return None
-
-
 def named(word: str, product: str) -> bool:
-    """Tell whether a word of a product list means a product: vendor name exactly, else family, else tokens."""
-    if word.startswith(("NVIDIA-", "Tesla-")):
-        return bare(word) == product
-    row = product_row(product)
+    """Tell whether a word of a product list means a product: family, one name, a glob over whole tokens, tokens."""
+    row = said.product_row(product)
     families = {each["family"].lower() for each in facts("gpu_products.yaml")["products"]}
+    if "*" in word:
+        tokens = [r"[^-]+(-[^-]+)*" if each == "*" else re.escape(each) for each in said.bare(word).split("-")]
+        return re.fullmatch("-".join(tokens), product) is not None
+    if word.startswith(("NVIDIA-", "Tesla-")):
+        return said.bare(word) == product
     if word.lower() in families:
         return row is not None and row["family"].lower() == word.lower()
     tokens, wanted = product.split("-"), word.lower().split("-")
     return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens)))
 
 
-def right_product(wish: Wish, labels: dict[str, str]) -> bool:
-    if wish.products is None:
-        return True
-    label = labels.get("nvidia.com/gpu.product")
+def right_product(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F30 to F32; each list of allowed products must hold, none of the denied may."""
+    words = [word.strip() for word in wish.products.split(",")] if wish.products else []
+    allowed = [[word for word in words if not word.startswith("!")], *(list(rule.allow) for rule in wish.rules)]
+    denied = [word[1:] for word in words if word.startswith("!")] + [word for rule in wish.rules for word in rule.deny]
+    if not denied and not any(allowed):
+        return
+    label = said.product_label(node)
     if label is None:
-        return False
-    words = [word.strip() for word in wish.products.split(",")]
-    allowed = [word for word in words if not word.startswith("!")]
-    denied = [word[1:] for word in words if word.startswith("!")]
-    product = bare(label)
+        yield "GPUFactsMissing"
+        return
+    product = said.bare(label)
     if any(named(word, product) for word in denied):
-        return False
-    return not allowed or any(named(word, product) for word in allowed)
+        yield "ProductNotAllowed"
+    if any(each and not any(named(word, product) for word in each) for each in allowed):
+        yield "ProductNotAllowed"
 
 
-def unit_of(wish: Wish, labels: dict[str, str]) -> str:
-    """Say what one unit is: slice-by-name, share, mps-share, slice or whole."""
-    if wish.resource.startswith("nvidia.com/mig-"):
-        return "slice-by-name"
-    label = labels.get("nvidia.com/gpu.product", "")
-    strategy = labels.get("nvidia.com/gpu.sharing-strategy", "")
-    if strategy == "mps":
-        return "mps-share"
-    if strategy == "time-slicing" or label.endswith("-SHARED"):
-        return "share"
-    return "slice" if "-MIG-" in label else "whole"
+def right_form(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F54."""
+    wanted = [rule.forms for rule in wish.rules if rule.forms]
+    if not wanted:
+        return
+    row = said.row_of(node)
+    if row is None:
+        if refuses_unknown(wish):
+            yield "GPUFactsMissing"
+        return
+    form = FORMS.get(row["form_factor"], row["form_factor"])
+    if any(form not in each for each in wanted):
+        yield "FormFactorNotAllowed"
 
 
-def right_sharing(wish: Wish, labels: dict[str, str], offers: dict[str, int]) -> bool:
-    unit = unit_of(wish, labels)
-    if unit == "mps-share" and wish.amount > 1:
-        return False
-    if wish.sharing == "Exclusive":
-        return unit in ("whole", "slice-by-name")
-    if wish.sharing == "Shared":
-        return unit in ("share", "mps-share")
-    return bool(offers)
+def right_sharing(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F63, F67 to F69; an unknown word of sharing is a whole GPU."""
+    for part in wish.containers:
+        if said.unit_of(part.resource, node) == "mps-share" and part.amount > 1:
+            yield "SharedReplicasAskedAsGPUs"
+    units = [said.unit_of(resource, node) for resource in wish.asked]
+    wanted = {wish.sharing, *(rule.sharing for rule in wish.rules)}
+    if "Exclusive" in wanted:  # the strictest holds; beside Shared, admission has denied the pod (INTERFACES §4)
+        allowed = ["whole", "named slice"]
+    else:
+        allowed = ["share", "mps-share"] if "Shared" in wanted else units
+    if any(unit not in allowed for unit in units):
+        yield "SharingNotAllowed"
 
 
-def slice_size(profile: str) -> tuple[int, int]:
-    compute, memory = re.match(r"(\d)g\.(\d+)gb", profile).groups()  # type: ignore[union-attr]
-    return int(compute), int(memory) * 1024
-
-
-def label_slice(labels: dict[str, str]) -> str | None:
-    found = re.search(r"-MIG-(.+?)(?:-SHARED)?$", labels.get("nvidia.com/gpu.product", ""))
-    return found[1] if found and found[1] != "INVALID" else None
-
-
-def right_slice(wish: Wish, labels: dict[str, str]) -> bool:
-    if wish.mig_profile is None or wish.resource.startswith("nvidia.com/mig-"):
-        return True
-    has = label_slice(labels)
-    if not wish.mig_profile.startswith(">="):
-        return has == wish.mig_profile
-    wanted = slice_size(wish.mig_profile[2:])
+def right_slice(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F59, INTERFACES §7: judged where no slice is asked by name."""
+    if wish.mig_profile is None or any(resource.startswith(SLICES) for resource in wish.asked):
+        return
+    has, wanted = said.label_slice(node), wish.mig_profile.removeprefix(">=")
+    if wanted == wish.mig_profile:
+        if has != wanted:
+            yield "MIGProfileAbsent"
+        return
+    compute, memory = said.slice_size(wanted)
     if has:
-        size = slice_size(has)
-        return size[0] >= wanted[0] and size[1] >= wanted[1]
-    if wish.sharing == "Shared" or unit_of(wish, labels) != "whole":
-        return False
-    memory = gpu_memory(labels)
-    return memory is None or memory >= 0.93 * wanted[1]
+        size = said.slice_size(has)
+        if size[0] < compute or size[1] < memory:
+            yield "MIGProfileAbsent"
+        return
+    wishes = {wish.sharing, *(rule.sharing for rule in wish.rules)}
+    if "Shared" in wishes and "Exclusive" not in wishes:
+        yield "MIGProfileAbsent"
+    for resource in wish.asked:
+        whole, found = said.unit_of(resource, node) == "whole", said.unit_memory(resource, node)
+        if not whole or (found is not None and found < 0.93 * memory):
+            yield "MIGProfileAbsent"
+        elif found is None and refuses_unknown(wish):
+            yield "GPUFactsMissing"
 
 
-def gpu_memory(labels: dict[str, str]) -> int | None:
-    if "nvidia.com/gpu.memory" in labels:
-        return int(labels["nvidia.com/gpu.memory"])
-    if "nvidia.com/gpu.product" not in labels:
-        return None
-    if has := label_slice(labels):
-        return slice_size(has)[1]
-    row = product_row(bare(labels["nvidia.com/gpu.product"]))
-    return row["memory_mib"] if row else None
+def right_memory(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F37, INTERFACES §10 Memory: the label is at least 0.93 of what is wanted; a slice's, an MPS share's own."""
+    needs = [each for each in (wish.memory, *(rule.memory for rule in wish.rules)) if each]
+    if not needs:
+        return
+    wanted = 0.93 * max(map(mib, needs))
+    for resource in wish.asked:
+        memory = said.unit_memory(resource, node)
+        if memory is None:
+            if refuses_unknown(wish):
+                yield "GPUFactsMissing"
+            continue
+        shares = said.replicas(resource, node) if said.unit_of(resource, node) == "mps-share" else 1
+        if memory / shares < wanted:
+            yield "GPUMemoryTooSmall"
 
 
-def right_memory(wish: Wish, labels: dict[str, str]) -> bool:
-    if wish.memory is None:
-        return True
-    wanted = 0.93 * int(re.match(r"\d+", wish.memory)[0]) * 1024  # type: ignore[index]
-    if wish.resource.startswith("nvidia.com/mig-"):
-        return bool(slice_size(wish.resource.removeprefix("nvidia.com/mig-"))[1] >= wanted)
-    memory = gpu_memory(labels)
-    if memory is None:
-        return True
-    shares = int(labels.get("nvidia.com/gpu.replicas", "1")) if unit_of(wish, labels) == "mps-share" else 1
-    return bool(memory / max(1, shares) >= wanted)
+def mib(text: str) -> int:
+    """Read `40Gi`, `40GB` (one wish) or `512Mi`."""
+    number = int(re.match(r"\d+", text)[0])  # type: ignore[index]
+    return number if text.endswith("Mi") else number * 1024
 
 
-def right_interconnect(wish: Wish, labels: dict[str, str]) -> bool:
-    row = product_row(bare(labels.get("nvidia.com/gpu.product", "?")))
-    if not wish.nvlink or row is None:
-        return True
-    if label_slice(labels) or wish.resource.startswith("nvidia.com/mig-"):
-        return False
-    return row["nvlink"] is True or "NVL72" in str(row["nvlink"])
+def right_interconnect(wish: Wish, node: RawNode) -> Iterator[str]:
+    """INTERFACES §10: all-to-all yes; bridges and slices no."""
+    if not wish.nvlink and not any(rule.nvlink for rule in wish.rules):
+        return
+    if said.label_slice(node) or any(resource.startswith(SLICES) for resource in wish.asked):
+        yield "InterconnectAbsent"
+        return
+    row = said.row_of(node)
+    if row is None:
+        if refuses_unknown(wish):
+            yield "GPUFactsMissing"
+    elif row["nvlink"] is not True and "NVL72" not in str(row["nvlink"]):
+        yield "InterconnectAbsent"
 
 
-def capability(labels: dict[str, str]) -> str | None:
-    if "nvidia.com/gpu.product" not in labels:
-        return None
-    row = product_row(bare(labels["nvidia.com/gpu.product"]))
-    return row["compute_capability"] if row else None
+def compatible(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F34 to F36."""
+    return cuda_causes(wish, node, refuses_unknown(wish))
 
 
-def right_driver(wish: Wish, labels: dict[str, str]) -> bool:
-    driver = labels.get("nvidia.com/cuda.driver-version.full")
-    if driver is None or (wish.cuda is None and wish.image is None):
-        return True
-    consumer = "geforce" in labels.get("nvidia.com/gpu.product", "").lower()
-    if wish.cuda is not None:
-        return driver_serves(wish.accept, wish.cuda, None, None, [], driver, consumer)
-    image = image_facts(wish.image or "")
-    return driver_serves(
-        wish.accept, image["cuda"], image["native"], image["listed"], image["claimed"], driver, consumer
-    )
-
-
-def right_capability(wish: Wish, labels: dict[str, str]) -> bool:
-    has = capability(labels)
-    if has is None:
-        return True
-    floors = [wish.capability]
-    if wish.cuda is None and wish.image is not None:
-        floors.append(image_facts(wish.image)["floor"])
-    if any(floor is not None and numbers(has) < numbers(floor) for floor in floors):
-        return False
-    cuda = wish.cuda or (image_facts(wish.image)["cuda"] if wish.image else None)
-    return cuda is None or toolkit_serves(cuda, has, floor_only=wish.cuda is not None)
+RULES: tuple[Callable[[Wish, RawNode], Iterator[str]], ...] = (
+    readable,
+    settled,
+    right_labels,
+    right_product,
+    right_form,
+    right_sharing,
+    right_slice,
+    right_memory,
+    right_interconnect,
+    compatible,
+    count_causes,
+    health_causes,
+)

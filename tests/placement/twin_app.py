@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The app as the twin's other side: documents of raw wishes and nodes, put into a State, judged by the engine."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from app.cluster.state import State
+from app.health import Health
+from app.nodeclass import Node
+from app.placement.engine import judge
+from app.policy.compiled import PolicySet
+from app.policy.demand import Demand
+from tests.builders import container, demand, knowledge, pod, policies, policy
+from tests.placement.twin_world import Part, Policy, RawNode, RawPod, Wish
+
+Document = dict[str, Any]
+
+
+def refusal(asked: Demand, node: Node) -> tuple[str, bool] | None:
+    """Give the app's first reason and whether evicting could mend it; None: it accepts."""
+    found = judge(asked, node, recount=True)
+    return None if found is None else (found.code.name, found.preemptible)
+
+
+def nodes_of(raw: Sequence[tuple[RawNode, Sequence[RawPod]]]) -> list[Node]:
+    """Put nodes and what is bound to them into a State, and read them back."""
+    state = State(knowledge())
+    for index, (node, bound) in enumerate(raw):
+        name = f"n{index}"
+        state.put_node(node_document(name, node))
+        if node.health is not None:
+            state.put_health(name, Health(*node.health, ()))
+        for number, each in enumerate(bound):
+            state.put_pod(bound_document(name, f"{name}-{number}", each))
+    return [state.nodes[f"n{index}"] for index in range(len(raw))]
+
+
+def amounts(units: dict[str, int]) -> dict[str, str]:
+    return {resource: str(amount) for resource, amount in units.items()}
+
+
+def node_document(name: str, node: RawNode) -> Document:
+    """Write a Node; the kubelet writes every resource into capacity."""
+    capacity = {**node.allocatable, **node.capacity}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": dict(node.labels)},
+        "spec": {},
+        "status": {"allocatable": amounts(node.allocatable), "capacity": amounts(capacity)},
+    }
+
+
+def bound_document(node: str, uid: str, bound: RawPod) -> Document:
+    """Write a bound Pod."""
+    held = amounts(dict(bound.holds))
+    annotations = {} if bound.memory is None else {"gpu-memory": bound.memory}
+    made = pod(container(held, held), annotations=annotations, nodeName=node)
+    made["metadata"] |= {"name": uid, "uid": uid}
+    return made | {"status": {"phase": "Succeeded" if bound.done else "Running"}}
+
+
+def compiled(wish: Wish) -> Demand:
+    """Compile a wish as a Pod under its policies."""
+    stated = {
+        "products": wish.products,
+        "cuda": wish.cuda,
+        "compute-capability": wish.capability,
+        "gpu-memory": wish.memory,
+        "sharing": wish.sharing,
+        "mig-profile": wish.mig_profile,
+        "interconnect": "NVLink" if wish.nvlink else None,
+        **dict(wish.broken),
+    }
+    annotations = {key: value for key, value in stated.items() if value is not None}
+    parts = [(part, written(part, f"c{index}")) for index, part in enumerate(wish.containers)]
+    starting = {"initContainers": found} if (found := [each for part, each in parts if part.kind != "app"]) else {}
+    made = pod(*(each for part, each in parts if part.kind == "app"), annotations=annotations, **starting)
+    return demand(made, policy_set(wish.accept, wish.policies))
+
+
+def written(part: Part, name: str) -> Document:
+    """Write a container."""
+    always = {"restartPolicy": "Always"} if part.kind == "sidecar" else {}
+    held = {part.resource: str(part.amount)}
+    return container(held, held, name=name, image=part.image or "train:1", **always)
+
+
+@lru_cache(4096)
+def policy_set(accept: str, rules: tuple[Policy, ...]) -> PolicySet:
+    """Write the policies as YAML, and load them."""
+    base = policy("base", f"placement: {{cuda: {{fromImage: true, accept: {accept}}}}}")
+    more = [policy(f"p{index}", body(index + 1, rule)) for index, rule in enumerate(rules)]
+    return policies(base, *more)
+
+
+def listed(words: Sequence[str]) -> str:
+    return "[" + ", ".join(f"'{word}'" for word in words) + "]"
+
+
+def body(priority: int, rule: Policy) -> str:
+    """Write a policy's spec in flow style."""
+    products = [f"{key}: {listed(words)}" for key, words in (("allow", rule.allow), ("deny", rule.deny)) if words]
+    health = {"ill": rule.ill, "ailing": rule.ailing, "unhealthyDevices": rule.unhealthy}
+    expressions = [
+        f"{{key: {key}, operator: {operator}{f', values: {listed(values)}' if values else ''}}}"
+        for key, operator, values in rule.expressions
+    ]
+    selector = [f"matchLabels: {{{', '.join(f'{key}: {value}' for key, value in rule.labels)}}}"] if rule.labels else []
+    selector += [f"matchExpressions: [{', '.join(expressions)}]"] if expressions else []
+    fields = {
+        "products": f"{{{', '.join(products)}}}" if products else None,
+        "gpuMemory": rule.memory,
+        "computeCapability": f"'{rule.capability}'" if rule.capability else None,
+        "cuda": f"{{minimum: '{rule.cuda}'}}" if rule.cuda else None,
+        "sharing": rule.sharing,
+        "interconnect": "NVLink" if rule.nvlink else None,
+        "unknownFacts": rule.unknown,
+        "nodeSelector": f"{{{', '.join(selector)}}}" if selector else None,
+        "formFactor": listed(rule.forms) if rule.forms else None,
+        "health": f"{{{', '.join(f'{key}: {said}' for key, said in health.items() if said)}}}",
+    }
+    placement = ", ".join(f"{key}: {value}" for key, value in fields.items() if value and value != "{}")
+    return f"priority: {priority}, action: {rule.action}, placement: {{{placement}}}"

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a node has too few healthy units in all: counts that no eviction changes, and health from outside."""
+
+from collections.abc import Iterator
+
+from tests.placement import twin_node as said
+from tests.placement.twin_world import SHARED, SLICES, RawNode, Wish
+
+STRICTEST = ("Refuse", "ScoreDown", "Ignore")
+DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
+
+
+def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F46, F57, F70, INTERFACES §3: what the node has in all, healthy or withdrawn."""
+    for resource, amount in wish.asked.items():
+        offered = node.offers(resource)
+        if amount <= offered:
+            continue
+        if amount <= offered + node.withdrawn(resource):
+            yield "GPUUnhealthy"
+        elif offered:
+            yield "RequestExceedsNode"
+        else:
+            if ghost(node):
+                yield "GhostGPUs"
+            if resource.startswith(SLICES):
+                yield "MIGProfileAbsent"
+            elif not ghost(node):
+                yield "ResourceNotOffered"
+
+
+def ghost(node: RawNode) -> bool:
+    """Tell whether labels promise GPUs where the device plugin has none in any form."""
+    promised = said.positive(node.labels.get("nvidia.com/gpu.count")) is not None
+    return promised and not any(node.offers(each) for each in node.resources())
+
+
+def rule_for(wish: Wish, part: str) -> str:
+    """Merge a health rule: the strictest that a policy says; the default where none says anything."""
+    words = [word for rule in wish.rules if (word := getattr(rule, part))]
+    return next((each for each in STRICTEST if each in words), DEFAULTS[part])
+
+
+def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F70, F72: withdrawn devices where a policy minds them; ill GPUs that the device plugin has not withdrawn."""
+    gone = withdrawn_gpus(node)
+    if gone and rule_for(wish, "unhealthy") == "Refuse":
+        yield "GPUUnhealthy"
+    if node.health is None:
+        return
+    ill, ailing = node.health
+    if (rule_for(wish, "ill") == "Refuse" and ill > gone) or (rule_for(wish, "ailing") == "Refuse" and ailing):
+        yield "GPUUnhealthy"
+
+
+def withdrawn_gpus(node: RawNode) -> int:
+    """Count the GPUs that the withdrawn units are: every share or slice of a GPU goes with it."""
+    found = 0
+    for resource in node.resources():
+        units = node.withdrawn(resource)
+        shared = resource.endswith(SHARED) or said.unit_of(resource, node) in ("share", "mps-share")
+        found += -(-units // said.replicas(resource, node)) if shared else units
+    return found

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the twin is told: raw wishes, policies, nodes and bound pods, as their authors wrote them.
+
+Also Kubernetes' arithmetic of a pod's requests, in its plainest form (KEP-753, k8s_rules `per-container`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+GPU = "nvidia.com/gpu"
+SLICES = "nvidia.com/mig-"
+SHARED = ".shared"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One container: `kind` is app, init or sidecar."""
+
+    resource: str = GPU
+    amount: int = 1
+    image: str | None = None
+    kind: str = "app"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One matching policy, as far as placement goes; None and () say nothing.
+
+    `labels`, `expressions` (key, operator, values): its node selector. `forms`: its form factors.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    memory: str | None = None
+    capability: str | None = None
+    cuda: str | None = None
+    sharing: str | None = None
+    nvlink: bool = False
+    unknown: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    expressions: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    forms: tuple[str, ...] = ()
+    ill: str | None = None
+    ailing: str | None = None
+    unhealthy: str | None = None
+    action: str = "Enforce"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a pod asks, as its author wrote it. `accept`: the policies' cuda.accept. `parts`: the containers; without
+    any, one with `resource`, `amount` and `image`. `broken`: annotations (key, text) that cannot be read."""
+
+    resource: str = GPU
+    amount: int = 1
+    products: str | None = None
+    cuda: str | None = None
+    image: str | None = None
+    capability: str | None = None
+    memory: str | None = None
+    sharing: str = "Any"
+    mig_profile: str | None = None
+    nvlink: bool = False
+    accept: str = "MinorVersion"
+    parts: tuple[Part, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def containers(self) -> tuple[Part, ...]:
+        """List the containers."""
+        return self.parts or (Part(self.resource, self.amount, self.image),)
+
+    @cached_property
+    def rules(self) -> tuple[Policy, ...]:
+        """List the policies that refuse; Warn, Audit and Off only talk (INTERFACES §4)."""
+        return tuple(each for each in self.policies if each.action == "Enforce")
+
+    @cached_property
+    def asked(self) -> dict[str, int]:
+        """Sum up by resource what the pod holds at its hungriest moment, zero left out."""
+        found = {part.resource: peak(self.containers, part.resource) for part in self.containers}
+        return {resource: amount for resource, amount in found.items() if amount}
+
+    @cached_property
+    def images(self) -> tuple[str, ...]:
+        """List the images of containers that ask for a GPU."""
+        return tuple(sorted({part.image for part in self.containers if part.image and part.amount}))
+
+
+def peak(containers: tuple[Part, ...], resource: str) -> int:
+    """Compute a pod's request of one resource: all that run together, or the hungriest step of the start."""
+    starting, sidecars = 0, 0
+    for part in containers:
+        amount = part.amount if part.resource == resource else 0
+        if part.kind == "sidecar":
+            sidecars += amount
+        if part.kind == "init":
+            starting = max(starting, sidecars + amount)
+    running = sidecars + sum(each.amount for each in containers if each.kind == "app" and each.resource == resource)
+    return max(running, starting)
+
+
+@dataclass(frozen=True)
+class RawPod:
+    """A bound pod: units held by resource, and what its gpu-memory annotation says. `done`: it has ended."""
+
+    holds: tuple[tuple[str, int], ...] = ((GPU, 1),)
+    memory: str | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class RawNode:
+    """A node as kubectl shows it; `capacity` may lack what equals allocatable.
+
+    `health`: (ill, ailing) GPUs that others report; None: unknown.
+    """
+
+    labels: dict[str, str] = field(default_factory=dict)
+    allocatable: dict[str, int] = field(default_factory=dict)
+    capacity: dict[str, int] = field(default_factory=dict)
+    health: tuple[int, int] | None = None
+
+    def offers(self, resource: str) -> int:
+        """Say how many units pods may have."""
+        return self.allocatable.get(resource, 0)
+
+    def withdrawn(self, resource: str) -> int:
+        """Say how many units the device plugin took back as unhealthy (k8s_rules `unhealthy`)."""
+        return max(0, self.capacity.get(resource, self.offers(resource)) - self.offers(resource))
+
+    def resources(self) -> Iterator[str]:
+        """List the GPU resources."""
+        return (each for each in {**self.allocatable, **self.capacity} if each.startswith("nvidia.com/"))
