@@ -31,7 +31,18 @@ _SCORERS = dict(SCORERS)
 
 
 def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
-    """Give the first reason why no node of this class can ever serve the demand; None if it could."""
+    """Give the first reason why no node of this class can ever serve the demand; None if it could.
+
+    Of a node with several makes of GPU each must do: kube-scheduler takes whichever is free. A claim can choose by its
+    own selectors, so that for one that names no resource a single make will do.
+    """
+    refusals = [_judge_make(demand, make) for make in node_class.by_make()]
+    if not demand.resources and None in refusals:
+        return None
+    return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def _judge_make(demand: Demand, node_class: NodeClass) -> Reason | None:
     for accepts in CLASS_FILTERS:
         if (refusal := accepts(demand, node_class)) is not None:
             return refusal
