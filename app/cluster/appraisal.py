@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 
 from app.cluster.state import State
 from app.nodeclass import Node
-from app.placement.engine import class_share, combine, facts, judge_class, judge_free, labels_asked
+from app.placement.engine import class_share, combine, facts, judge_class, judge_free, plan
 from app.policy.demand import Demand
 from app.reasons import Code, Reason
 
@@ -28,11 +28,12 @@ class Appraisal:
     __slots__ = (
         "_classes",
         "_generation",
+        "_label_keys",
+        "_plan",
         "_recount",
         "_shares",
         "_state",
         "_totals",
-        "_widest",
         "behind",
         "codes",
         "demand",
@@ -51,7 +52,8 @@ class Appraisal:
         self._state = state
         self._recount = recount
         self._generation = -1
-        self._widest = demand.warned or demand  # what is warned of includes what is enforced
+        self._label_keys = (demand.warned or demand).label_keys  # what is warned of includes what is enforced
+        self._plan = plan(demand)
         self._classes: dict[Hashable, Reason | None] = {}
         self._shares: dict[Hashable, tuple[float, float]] = {}
         self._totals: dict[str, float] = {}
@@ -97,7 +99,7 @@ class Appraisal:
     def _key(self, node: Node) -> Hashable:
         """Tell nodes apart as far as class verdicts do; classes are interned by State, which keeps each alive."""
         key = id(node.node_class)
-        return (key, labels_asked(self._widest, node)) if self._widest.node_selector else key
+        return (key, *map(node.labels.get, self._label_keys)) if self._label_keys else key
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Weigh the scorers for nodes, in the order asked; a node we do not know is worth nothing."""
@@ -114,7 +116,7 @@ class Appraisal:
         key = self._key(node)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
-        return combine(self.demand, self._shares[key], node)
+        return combine(self.demand, self._plan, self._shares[key], node)
 
 
 class Appraisals:

@@ -15,8 +15,10 @@ def layout_fits(demand: Demand, free: Free) -> Reason | None:
     are exact. It repeats what kube-scheduler's DynamicResources plugin counts itself, by the shared counters of the
     same ResourceSlices (KEP-4815), so that behind a live scheduler our later view would only add false refusals.
     """
+    if free.layouts is None:
+        return None
     asked = [(name, amount) for name, amount in demand.resources if profile_of(name) and name in free.uncounted]
-    if free.layouts is None or not asked:
+    if not asked:
         return None
     wants = " and ".join(f"{amount} {name}" for name, amount in asked)
     refusal = reason(Code.LayoutDoesNotFit, "no place for the MIG slices beside others", wants)
