@@ -91,7 +91,10 @@ class NodeClass(HashedOnce):
 
     def allocatable(self, resource: str) -> int:
         """Say how many units of a resource the node has in all."""
-        return next((amount for name, amount in self.offered if name == resource), 0)
+        for name, amount in self.offered:
+            if name == resource:
+                return amount
+        return 0
 
     def capacity(self, resource: str) -> int:
         """Say how many units the node would have if all its devices were healthy."""

@@ -71,6 +71,14 @@ def facts(demand: Demand, node: Node) -> NodeClass:
     return replace(node.node_class, labels=tuple((key, value) for key, value in asked if value is not None))
 
 
+def count_again(demand: Demand, free: Free) -> Reason | None:
+    """Repeat kube-scheduler's own counts alone."""
+    for accepts in COUNTED_IN_TREE:
+        if (refusal := accepts(demand, free)) is not None:
+            return refusal
+    return None
+
+
 def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
     """Give the first reason why a node cannot serve a demand; None if it can. A demand for no GPU fits anywhere."""
     if not demand.judged:
