@@ -125,6 +125,10 @@ class Usher:
         """Forget promises to pods that were not seen bound in time."""
         self.state.release("", time.monotonic())
 
+    def complete(self, node: Node) -> Node:
+        """Add to a node as read what else is known of it."""
+        return self.state.complete(node)
+
     def without(self, name: str, uids: Collection[str]) -> Node | None:
         """Give a node as it would be with these pods gone; None for one that is not known."""
         return self.state.without(name, uids)

@@ -97,6 +97,10 @@ class Backend(Protocol):
         """Note the node that was named for a Pod, where the next decision rests on it."""
         ...
 
+    def complete(self, node: Node) -> Node:
+        """A node as read, with what else is known of it."""
+        ...
+
     def without(self, name: str, uids: Collection[str]) -> Node | None:
         """A node as it would be with these pods gone; None for one that is not known."""
         ...

@@ -204,7 +204,7 @@ def _uid(pod: Any, where: str) -> str:
 
 
 def _full_nodes(args: ExtenderArgs, backend: Backend) -> tuple[list[msgspec.Raw], list[Node]]:
-    """Read the nodes of full-node mode: facts as given, what is free as the state has it."""
+    """Read the nodes of full-node mode: labels and amounts as given, and what else is known of them."""
     raws = (args.Nodes.items if args.Nodes else None) or []
     knowledge = backend.setting().knowledge
     nodes = []
@@ -213,8 +213,7 @@ def _full_nodes(args: ExtenderArgs, backend: Backend) -> tuple[list[msgspec.Raw]
             node = read_node(decode_node(raw), knowledge)
         except BadInput as error:
             raise WireError(400, f"Nodes.items[{index}]: {error}") from error
-        known = backend.nodes.get(node.name)
-        nodes.append(replace(node, free=known.free) if known else node)
+        nodes.append(backend.complete(node))
     return raws, nodes
 
 

@@ -65,6 +65,14 @@ class State:
             self._read[node.name] = node
             self._renew([node.name])
 
+    def complete(self, node: Node) -> Node:
+        """Add to a node as read what else is known: its devices, the health of its GPUs, what pods and claims hold."""
+        node = with_devices(node, self._devices.devices(node.name), self._device_classes.values(), self.knowledge)
+        health = self._health.get(node.name)
+        if health is not None:
+            node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
+        return replace(node, free=self._free(node))
+
     def drop_node(self, name: str) -> None:
         """Forget a node."""
         self._read.pop(name, None)
@@ -125,10 +133,6 @@ class State:
         after = health or HEALTHY
         if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._renew([name])
-
-    def health(self, name: str) -> Health | None:
-        """Give what is reported of the health of a node's GPUs; None: nothing is known."""
-        return self._health.get(name)
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceSlice in, new or changed.
@@ -271,16 +275,11 @@ class State:
                 self._set(replace(node, free=free))
 
     def _renew(self, names: Iterable[str]) -> None:
-        """Put nodes together again: as read, with the devices of their slices, less what pods and claims hold."""
+        """Put nodes together again."""
         for name in names:
-            if (node := self._read.get(name)) is None:
-                continue
-            node = with_devices(node, self._devices.devices(name), self._device_classes.values(), self.knowledge)
-            health = self._health.get(name)
-            if health is not None:
-                node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
-            node = replace(node, node_class=self.intern(node.node_class))
-            self._set(replace(node, free=self._free(node)))
+            if (read := self._read.get(name)) is not None:
+                node = self.complete(read)
+                self._set(replace(node, node_class=self.intern(node.node_class)))
 
     def _set(self, node: Node) -> None:
         known = self.nodes.get(node.name)

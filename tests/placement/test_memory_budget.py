@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.extender import filter_nodes, preempt, prioritize
+from app.health import Health
 from app.nodeclass import Node
 from app.nodes import read_node
 from app.placement.engine import judge
@@ -225,3 +226,18 @@ def test_slice_that_is_time_sliced_under_its_own_name_is_not_exclusive() -> None
 
     assert refusal is not None
     assert refusal.code.name == "SharingNotAllowed"
+
+
+def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Usher) -> None:
+    """F42, F65, F72: JSON of a node tells neither what pods declare nor that a GPU is sick."""
+    asked = json.dumps({"Pod": share(declares="10Gi"), "Nodes": {"items": [shared()]}}).encode()
+    before = json.loads(filter_nodes(asked, service).body)
+
+    service.state.put_pod(running("p", "n", "10Gi"))
+    full = json.loads(filter_nodes(asked, service).body)
+    service.state.put_health("n", Health(ill=1))
+    sick = json.loads(filter_nodes(asked, service).body)
+
+    assert [each["metadata"]["name"] for each in before["Nodes"]["items"]] == ["n"]
+    assert "given away" in full["FailedNodes"]["n"]
+    assert "must be drained" in sick["FailedAndUnresolvableNodes"]["n"]
