@@ -47,6 +47,11 @@ EXTRAS = (
     "sharing: Exclusive",
     "computeCapability: '8.0'",
     "cuda: {minimum: '12.2'}",
+    "formFactor: [SXM, superchip]",
+    "formFactor: [PCIe]",
+    "nodeSelector: {matchLabels: {kubernetes.io/os: linux}}",
+    "nodeSelector: {matchExpressions: [{key: nvidia.com/gpu.product, operator: Exists}, "
+    "{key: karpenter.sh/capacity-type, operator: NotIn, values: [spot]}]}",
 )
 
 
