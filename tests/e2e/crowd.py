@@ -10,7 +10,7 @@ from tests.controlplane.fleet import registered
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import OURS
 from tests.placement import twin_draw
-from tests.placement.twin import GPU, Part, Policy, Wish
+from tests.placement.twin import GPU, Part, Policy, RawNode, Wish
 from tests.placement.twin_app import body, node_document, written
 from tests.placement.twin_draw import IMAGES
 
@@ -28,6 +28,8 @@ SHARES = {"plain": 5}
 GPU_TAINT, TEAM_TAINT = "nvidia.com/gpu", "dedicated"
 PRIORITIES: dict[str, Object] = {"urgent": {"value": 1000}, "patient": {"value": 1000, "preemptionPolicy": "Never"}}
 """PriorityClasses; most pods have none, which is 0."""
+SIZES = (4, 4, 4, 8)
+"""Units of a node at most, so that the pods of low priority leave too little for those of a high one."""
 MEMORIES = ("2Gi", "4Gi", "8GB", "12Gi", "16Gi")
 EVERYDAY = (
     Wish(),
@@ -114,10 +116,16 @@ def policy_texts() -> Iterator[tuple[str, str]]:
 def nodes(draw: random.Random, prefix: str, count: int) -> Iterator[Object]:
     """Draw nodes: every kind of the twin's, many tainted as GPU nodes are, some by a team, some cordoned."""
     for index in range(count):
-        document = registered(node_document(f"{prefix}-n{index}", twin_draw.node(draw)))
+        document = registered(node_document(f"{prefix}-n{index}", scarce(twin_draw.node(draw), draw.choice(SIZES))))
         keys = [GPU_TAINT] * (draw.random() < 0.4) + [TEAM_TAINT] * (draw.random() < 0.08)
         spec: Object = {"taints": [{"key": key, "value": "x", "effect": "NoSchedule"} for key in keys]}
         yield {**document, "spec": spec | ({"unschedulable": True} if draw.random() < 0.03 else {})}
+
+
+def scarce(node: RawNode, units: int) -> RawNode:
+    """Leave a node at most that many units of each resource; what is withdrawn stays withdrawn."""
+    offers = {each: min(count, units) for each, count in node.allocatable.items()}
+    return replace(node, allocatable=offers, capacity={each: offers[each] + node.withdrawn(each) for each in offers})
 
 
 def pods(draw: random.Random, prefix: str, count: int, high: float) -> list[Drawn]:
