@@ -52,6 +52,11 @@ class Metrics:
             registry=self.registry,
         )
         self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
+        self.vram_overrun_nodes = Gauge(
+            "gpu_usher_vram_overrun_nodes",
+            "Nodes on which pods declare more memory of shared GPUs than there is",
+            registry=self.registry,
+        )
         self._of_the_cache()
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
         self.policy_loads = Counter(

@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,19 @@ from app.cluster.appraisal import Appraisal, Appraisals
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policies import PolicyBook
+from app.cluster.rulings import Rulings
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.holdings import Holding
-from app.knowledge.tables import Knowledge
 from app.metrics import Metrics
 from app.nodeclass import Node
-from app.pods import PREFIX, Pod, group_of
+from app.pods import Pod, group_of
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Claims, Ruling, rule_on
+from app.policy.match import Ruling
 from app.settings import Settings
 
-RULINGS_KEPT = 1024
-"""Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """INTERFACES §2, /livez."""
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
@@ -55,7 +52,7 @@ class Usher:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
-        self._rulings: dict[Any, Ruling] = {}
+        self._rulings = Rulings()
 
     @property
     def policies(self) -> PolicySet:
@@ -94,7 +91,7 @@ class Usher:
     def setting(self) -> Setting:
         """Policies, fleet and facts for a review."""
         state = self.state
-        return Setting(self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rule)
+        return Setting(self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rulings.of)
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Labels of a namespace."""
@@ -103,7 +100,7 @@ class Usher:
     def ruling(self, pod: Pod) -> Ruling:
         """Rule on a Pod; pods of one template share a ruling."""
         labels = self.state.namespace_labels(pod.namespace)
-        return self._rule(pod, labels, self.policies, self.state.knowledge)
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge)
 
     def demand(self, pod: Pod) -> Demand:
         """Compile what a Pod that the scheduler asks about needs; what was promised to it before is forgotten."""
@@ -122,25 +119,13 @@ class Usher:
             holding = Holding(pod.uid, node, name, demand.resources, demand.declared_mib, group)
             self.state.promise(holding, time.monotonic())
 
+    def expire_promises(self) -> None:
+        """Forget promises to pods that were not seen bound in time."""
+        self.state.release("", time.monotonic())
+
     def without(self, name: str, uids: Collection[str]) -> Node | None:
         """Give a node as it would be with these pods gone; None for one that is not known."""
         return self.state.without(name, uids)
-
-    def _rule(
-        self,
-        pod: Pod,
-        labels: Mapping[str, str],
-        policies: PolicySet,
-        knowledge: Knowledge,
-        claims: Claims = (),
-    ) -> Ruling:
-        key = (policies.hash, tuple(sorted(labels.items())), claims, _template(pod))
-        found = self._rulings.get(key)
-        if found is None:
-            if len(self._rulings) >= RULINGS_KEPT:
-                del self._rulings[next(iter(self._rulings))]
-            found = self._rulings[key] = rule_on(pod, labels, policies, knowledge, claims)
-        return found
 
     def appraise(self, demand: Demand) -> Appraisal:
         """Judge all nodes for a demand."""
@@ -205,28 +190,6 @@ class Usher:
                 "expired_exceptions": [list(each) for each in self.book.expired()],
             },
         }
-
-
-def _template(pod: Pod) -> tuple[Any, ...]:
-    """Reduce a pod to what a ruling rests on, as a hashable key."""
-    ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
-    containers = tuple(
-        (
-            each.name,
-            each.list_name,
-            each.sidecar,
-            each.image,
-            each.env,
-            *map(_items, (each.requests, each.limits)),
-        )
-        for each in pod.containers
-    )
-    return (tuple(sorted(pod.labels.items())), ours, containers)
-
-
-def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
-    """Write amounts as integers: hashing a Fraction costs as much as all the rest of the key."""
-    return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))
 
 
 def now() -> dt.datetime:

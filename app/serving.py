@@ -105,6 +105,8 @@ class Listeners:
         while True:
             self._usher.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._usher.nodes))
+            self._usher.expire_promises()
+            self._metrics.vram_overrun_nodes.set(len(self._usher.state.overrun))
             if self._usher.cluster is not None:
                 self._usher.cluster.measure()
             if self._usher.book.turn_page():

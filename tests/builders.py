@@ -86,8 +86,9 @@ def node_document(
     offers: Mapping[str, int] | None = None,
     labels: Mapping[str, str] | None = None,
     taints: list[dict[str, str]] | None = None,
+    capacity: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Make a Node; by default eight H100. `labels` are added last."""
+    """Make a Node; by default eight H100. `labels` are added last. `capacity`: not told unless given."""
     found = {
         "nvidia.com/gpu.product": product,
         "nvidia.com/cuda.driver-version.full": driver,
@@ -99,7 +100,10 @@ def node_document(
         "kind": "Node",
         "metadata": {"name": name, "labels": {**{k: v for k, v in found.items() if v is not None}, **(labels or {})}},
         "spec": {"taints": taints} if taints else {},
-        "status": {"allocatable": {key: str(amount) for key, amount in offered.items()}},
+        "status": {
+            "allocatable": {key: str(amount) for key, amount in offered.items()},
+            **({"capacity": {key: str(amount) for key, amount in capacity.items()}} if capacity else {}),
+        },
     }
 
 

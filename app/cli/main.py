@@ -12,6 +12,7 @@ from rich.console import Console
 from app import __version__
 from app.cli.cases import run_cases
 from app.cli.demo import demo
+from app.cli.doctor import doctor
 from app.cli.lint import lint
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
@@ -38,6 +39,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 VERBS = (
     ("serve", serve),
     ("demo", demo),
+    ("doctor", doctor),
     ("lint", lint),
     ("test", run_cases),
     ("schema", schema),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher scheduler-config`: write the KubeSchedulerConfiguration, or say what is dangerous in one."""
 
-import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -14,12 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.cluster.access import find_cluster
-from app.cluster.files import read_knowledge, read_snapshot_file
-from app.cluster.once import read_objects
-from app.cluster.snapshot import fill, read_snapshot
+from app.cli.fleet import read_fleet
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
 from app.errors import BadInput
 from app.schedulerconfig.verify import Finding, verify
 from app.schedulerconfig.write import URLS, Plan, Target, managed_resources, read_ca, read_url, write
@@ -47,7 +42,7 @@ def scheduler_config(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer} -o {output}, "
             "wants second or default, all or best, text or json"
         )
-    state = _fleet(demo, snapshot or [], kubeconfig)
+    state = read_fleet(demo, snapshot or [], kubeconfig, "Node")
     if check is not None:
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"
@@ -55,17 +50,6 @@ def scheduler_config(
     plan = Plan(known, read_url(url or URLS[known]), _read_ca(ca), resources, len(state.nodes), filter_answer == "best")
     text = write(plan)
     print(text if output == "text" else json.dumps(yaml.safe_load(text), indent=2))
-
-
-def _fleet(demo: bool, snapshots: list[Path], kubeconfig: Path | None) -> State:
-    state = State(read_knowledge())
-    if demo:
-        fill(state, demo_fleet())
-    for path in snapshots:
-        fill(state, read_snapshot(str(path), read_snapshot_file(path)))
-    if kubeconfig is not None:
-        fill(state, asyncio.run(read_objects(find_cluster(kubeconfig, None), "Node")))
-    return state
 
 
 def _read_ca(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
 from app.errors import ApiError
 
-PATHS = {"Node": "/api/v1/nodes"}
+PATHS = {"Node": "/api/v1/nodes", "Pod": "/api/v1/pods"}
 """By kind; more as commands need them."""
 PAGE_OBJECTS = 500
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.nodeclass import Node
-from app.placement.engine import breakdown, judge, order, total
+from app.placement.doubts import DOUBTS
+from app.placement.engine import breakdown, facts, judge, judge_class, order, total, wire_scores
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
 from app.policy.match import Ruling
+from app.reasons import either
 
 
 def explain(ruling: Ruling, nodes: Iterable[Node], recount: bool) -> dict[str, Any]:
@@ -18,7 +20,9 @@ def explain(ruling: Ruling, nodes: Iterable[Node], recount: bool) -> dict[str, A
     judged = [(node, judge(demand, node, recount)) for node in nodes]
     refusals = Counter(verdict for _, verdict in judged if verdict is not None)
     fitting = [node for node, verdict in judged if verdict is None]
-    fitting.sort(key=lambda node: order(total(demand, node), node.name))
+    totals = [total(demand, node) for node in fitting]
+    scores = wire_scores([node.name for node in fitting], totals, demand.ranked) if fitting else []
+    seats = sorted(zip(fitting, totals, scores, strict=True), key=lambda seat: order(seat[1], seat[0].name))
     return {
         "policies": list(ruling.policies),
         "asks": dict(demand.resources),
@@ -31,7 +35,7 @@ def explain(ruling: Ruling, nodes: Iterable[Node], recount: bool) -> dict[str, A
             {"reason": each.code.name, "message": each.message, "nodes": count, "remedy": each.remedy}
             for each, count in refusals.most_common()
         ],
-        "best": [_seat(demand, node) for node in fitting[:BEST_SHOWN]],
+        "best": [_seat(demand, *seat) for seat in seats[:BEST_SHOWN]],
     }
 
 
@@ -39,9 +43,24 @@ BEST_SHOWN = 10
 """Nodes shown with their score; the rest are counted."""
 
 
-def _seat(demand: Demand, node: Node) -> dict[str, Any]:
-    parts = {name: round(score, 3) for name, (score, _) in breakdown(demand, node).items()}
-    return {"node": node.name, "total": round(total(demand, node), 3), "scores": parts}
+def _seat(demand: Demand, node: Node, value: float, score: int) -> dict[str, Any]:
+    """Break a total down: each scorer's part of it as score x weight, and what lowered it (F56)."""
+    parts = breakdown(demand, node)
+    return {
+        "node": node.name,
+        "gives": {resource: node.node_class.unit(resource).value for resource, _ in demand.resources},
+        "score": score,
+        "total": round(value, 3),
+        "scores": {name: {"score": round(found, 3), "weight": weight} for name, (found, weight) in parts.items()},
+        "lowered_by": doubts(demand, node),
+    }
+
+
+def doubts(demand: Demand, node: Node) -> list[str]:
+    """Name what halves a node's total, in words."""
+    missed = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node))
+    warned = [f"a policy that warns: {missed.message}"] if missed else []
+    return [*warned, *(doubt.__name__.replace("_", " ") for doubt in DOUBTS if doubt(demand, node.node_class))]
 
 
 def needs(demand: Demand) -> list[str]:
@@ -61,4 +80,9 @@ def needs(demand: Demand) -> list[str]:
         lines.append(f"MIG profile {'>= ' if demand.mig_profile[1] else ''}{demand.mig_profile[0]}")
     if demand.nvlink:
         lines.append("NVLink")
+    if demand.form_factors is not None:
+        lines.append("form factor " + either(sorted(each.value for each in demand.form_factors)))
+    lines += [f"node label {each.key}" for each in demand.node_selector]
+    if demand.declared_mib:
+        lines.append(f"declares {demand.declared_mib} MiB of each shared GPU")
     return lines

@@ -255,3 +255,23 @@ def test_need_of_a_policy_that_only_warns_is_told_and_not_written() -> None:
     assert any(
         warning.startswith("not done, policy only warns: required node affinity") for warning in verdict.warnings
     )
+
+
+POOL = policies(
+    policy(
+        "p",
+        "admission: {affinity: {mode: Required}}, placement: {nodeSelector: {matchLabels: {pool: train}, "
+        "matchExpressions: [{key: spot, operator: DoesNotExist}, {key: zone, operator: NotIn, values: [c, b]}]}}",
+    )
+)
+
+
+def test_node_selector_of_a_policy_stands_in_every_term_in_the_operators_own_words() -> None:
+    """F38, F10: whatever the dialect, beside the needs or alone."""
+    selector = ["pool In train", "spot DoesNotExist", "zone NotIn b,c"]
+
+    alone = terms(pod(), node(labels={"pool": "train"}), policy_set=POOL)
+    beside = terms(wishing(gpu_memory="40Gi"), node(labels={"nvidia.com/gpu.memory": "81559"}), policy_set=POOL)
+
+    assert [sorted(selector)] == [sorted(term) for term in alone]
+    assert all(set(selector) < set(term) for term in beside)

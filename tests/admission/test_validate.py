@@ -7,9 +7,10 @@ import pytest
 
 from app.admission.patch import apply
 from app.admission.review import Verdict, mutate, validate
+from app.nodeclass import Node
 from app.policy.compiled import PolicySet
 from app.reasons import Code
-from tests.builders import container, gpus, pod, policies, policy, setting
+from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
@@ -215,3 +216,35 @@ def test_both_webhooks_give_equal_reasons_for_equal_objects() -> None:
 
     assert spoken.reasons == judge(document, limited).reasons
     assert len(spoken.reasons) >= 3
+
+
+SHARES = policies(policy("p", "admission: {sharedReplicas: Deny}"))
+TIME_SLICED = node("shared", product="NVIDIA-A10-SHARED", offers={GPU: 8})
+
+
+@pytest.mark.parametrize(
+    ("document", "nodes", "refused"),
+    [
+        pytest.param(pod(gpus(2, f"{GPU}.shared")), [], True, id="two of a shared resource"),
+        pytest.param(pod(gpus(1, f"{GPU}.shared")), [], False, id="one of it"),
+        pytest.param(pod(gpus(1, f"{GPU}.shared"), gpus(1, f"{GPU}.shared")), [], False, id="one in each container"),
+        pytest.param(pod(gpus(2)), [TIME_SLICED], True, id="every GPU that would do is shared"),
+        pytest.param(pod(gpus(2)), [TIME_SLICED, node("whole")], False, id="there are whole ones too"),
+        pytest.param(pod(gpus(2)), [], False, id="no fleet in view"),
+    ],
+)
+def test_several_replicas_of_shared_gpus_are_not_several_gpus(
+    document: dict[str, Any], nodes: list[Node], refused: bool
+) -> None:
+    """F68: two replicas may be of one GPU."""
+    verdict = validate(document, "team-a", {}, setting(SHARES, fleet(*nodes)))
+
+    assert [each.code for each in verdict.reasons] == [Code.SharedReplicasAskedAsGPUs] * refused
+
+
+def test_shipped_policies_only_warn_of_replicas() -> None:
+    """F68: the pod runs on most clusters, only not as its author thinks."""
+    verdict = judge(pod(gpus(2, f"{GPU}.shared")))
+
+    assert not verdict.reasons
+    assert any("2 replicas of shared GPUs" in warning for warning in verdict.warnings)

@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores: every scorer within [0, 1] whatever the node says, what each prefers, and exact integers on the wire."""
 
+import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.api.extender import prioritize
 from app.nodeclass import Free, Node
 from app.placement.engine import judge, total, wire_scores
-from app.placement.scores import SCORERS, driver_headroom, packing, product_preference, spreading
+from app.placement.scores import (
+    SCORERS,
+    driver_headroom,
+    interconnect,
+    nvlink_domain,
+    packing,
+    product_preference,
+    spreading,
+)
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from tests.builders import demand, gpus, node, pod, policies, policy
+from tests.builders import demand, gpus, node, node_document, pod, policies, policy, usher
 from tests.placement.test_engine import NAMES
 
 GPU = "nvidia.com/gpu"
@@ -54,6 +65,55 @@ def test_every_scorer_is_finite_and_within_0_and_1(asked: Demand, made: Node) ->
 
     assert {name: score for name, score in scores.items() if not (math.isfinite(score) and 0 <= score <= 1)} == {}
     assert scores == {name.value: scorer(asked, made) for name, scorer in SCORERS}
+
+
+@pytest.mark.parametrize(
+    ("amount", "product", "expected"),
+    [
+        (1, "NVIDIA-H100-80GB-HBM3", 0.0),
+        (1, "NVIDIA-L4", 1.0),
+        (4, "NVIDIA-H100-80GB-HBM3", 1.0),
+        (4, "NVIDIA-L4", 0.0),
+        (4, "NVIDIA-XYZ-9000", 0.5),
+    ],
+)
+def test_gpus_joined_all_to_all_are_for_pods_of_several(amount: int, product: str, expected: float) -> None:
+    """F54."""
+    assert interconnect(demand(pod(gpus(amount))), node(product=product)) == expected
+
+
+def test_pods_of_a_group_are_drawn_into_its_nvlink_domain() -> None:
+    """F54: nodes of one gpu.clique share NVLink; a node without one is in nobody's domain."""
+    near = replace(demand(pod()), near=frozenset({"rack-1.0"}))
+    nodes = [
+        node(labels={"nvidia.com/gpu.clique": clique} if clique else {}) for clique in ("rack-1.0", "rack-2.0", "")
+    ]
+
+    assert [nvlink_domain(near, each) for each in nodes] == [1.0, 0.0, 0.0]
+    assert [nvlink_domain(demand(pod()), each) for each in nodes] == [0.0, 0.0, 0.0]
+
+
+def test_second_pod_of_a_job_follows_the_first_before_the_watch_shows_it(tmp_path: Path) -> None:
+    """F54: three racks of equal nodes; a Job's pods all go to the rack that its first pod was named."""
+    racks = [
+        node_document(f"r{rack}-{index}", labels={"nvidia.com/gpu.clique": f"rack-{rack}.0"})
+        for rack in range(3)
+        for index in range(3)
+    ]
+    scores = "placement: {scores: [{name: NVLinkDomain, weight: 5}, {name: Spreading}]}"
+    service = usher(tmp_path, racks, policies(policy("p", scores)), recount="false")
+    names = [each["metadata"]["name"] for each in racks]
+
+    def seat(uid: str, job: str) -> str:
+        made = pod(gpus(8))
+        made["metadata"] |= {"uid": uid, "labels": {"batch.kubernetes.io/job-name": job}}
+        found = json.loads(prioritize(json.dumps({"Pod": made, "NodeNames": names}).encode(), service).body)
+        winner = str(next(each["Host"] for each in found if each["Score"] == 10))
+        names.remove(winner)  # the scheduler counts its GPUs as taken
+        return winner.partition("-")[0]
+
+    assert len({seat(f"a{index}", "a") for index in range(3)}) == 1
+    assert len({seat(f"b{index}", "b") for index in range(3)}) == 1
 
 
 @pytest.mark.parametrize(

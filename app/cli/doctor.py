@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher doctor`: what is wrong with the fleet, and what to do about it."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from app.cli.fleet import read_fleet
+from app.errors import BadInput
+from app.explain.doctor import Finding, Fleet, Level, examine
+
+NAMES_SHOWN = 4
+COLOUR = {Level.Problem: "red", Level.Advice: "yellow"}
+
+
+def doctor(
+    snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="A live cluster.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+) -> None:
+    """Examine every node; exit 1 if something hurts pods now."""
+    if output not in ("text", "json") or not (demo or snapshot or kubeconfig):
+        raise BadInput(
+            f"doctor: got -o {output} and {'a' if demo or snapshot or kubeconfig else 'no'} fleet, "
+            "wants text or json, and --snapshot, --kubeconfig or --demo"
+        )
+    state = read_fleet(demo, snapshot or [], kubeconfig, "Node", "Pod")
+    nodes = tuple(state.nodes.values())
+    findings = examine(Fleet(nodes, overrun=frozenset(state.overrun)))
+    if output == "json":
+        print(json.dumps([_as_json(each) for each in findings], indent=2))
+    else:
+        _show(findings, len(nodes), sum(node.has_gpus for node in nodes))
+    raise typer.Exit(1 if any(each.level is Level.Problem for each in findings) else 0)
+
+
+def _as_json(found: Finding) -> dict[str, object]:
+    return {
+        "check": found.check,
+        "level": found.level.value,
+        "what": found.what,
+        "remedy": found.remedy,
+        "nodes": list(found.nodes),
+    }
+
+
+def _show(findings: tuple[Finding, ...], nodes: int, gpu_nodes: int) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for each in findings:
+        console.print(f"[bold {COLOUR[each.level]}]{each.level.value:8}[/] [bold]{each.check}[/]: {escape(each.what)}")
+        console.print(f"         on {_names(each.nodes)}", markup=False)
+        console.print(f"         [green]→[/] {escape(each.remedy)}")
+    problems = sum(each.level is Level.Problem for each in findings)
+    console.print(
+        f"{nodes} nodes, {gpu_nodes} with GPUs: {problems or 'no'} problems, {len(findings) - problems or 'no'} advice"
+    )
+
+
+def _names(nodes: tuple[str, ...]) -> str:
+    more = len(nodes) - NAMES_SHOWN
+    return ", ".join(nodes[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rulings, remembered: pods of one template under one set of policies share a ruling."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from app.knowledge.tables import Knowledge
+from app.pods import PREFIX, Pod
+from app.policy.compiled import PolicySet
+from app.policy.match import Claims, Ruling, rule_on
+
+RULINGS_KEPT = 1024
+"""Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
+
+
+class Rulings:
+    """The rulings made last, at most RULINGS_KEPT of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Ruling] = {}
+
+    def of(
+        self,
+        pod: Pod,
+        labels: Mapping[str, str],
+        policies: PolicySet,
+        knowledge: Knowledge,
+        claims: Claims = (),
+    ) -> Ruling:
+        """Rule on a Pod in a namespace with these labels."""
+        key = (policies.hash, tuple(sorted(labels.items())), claims, _template(pod))
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= RULINGS_KEPT:
+                del self._kept[next(iter(self._kept))]
+            found = self._kept[key] = rule_on(pod, labels, policies, knowledge, claims)
+        return found
+
+
+def _template(pod: Pod) -> tuple[Any, ...]:
+    """Reduce a pod to what a ruling rests on, as a hashable key."""
+    ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
+    containers = tuple(
+        (
+            each.name,
+            each.list_name,
+            each.sidecar,
+            each.image,
+            each.env,
+            *map(_items, (each.requests, each.limits)),
+        )
+        for each in pod.containers
+    )
+    return (tuple(sorted(pod.labels.items())), ours, containers)
+
+
+def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
+    """Write amounts as integers: hashing a Fraction costs as much as all the rest of the key."""
+    return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor: what is wrong with a fleet, and what to do about it. One function a check; the tuple is the product."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from app.health import Health
+from app.nodeclass import Node
+from app.reasons import Code
+
+
+class Level(Enum):
+    """Whether pods are hurt now, or could be."""
+
+    Problem = "problem"
+    Advice = "advice"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found: the check that found it (a reason code where pods are refused for it), on which nodes."""
+
+    check: str
+    level: Level
+    what: str
+    remedy: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is examined. `overrun`: nodes on which pods declare more memory of shared GPUs than there is."""
+
+    nodes: tuple[Node, ...]
+    health: Mapping[str, Health] = field(default_factory=dict)
+    overrun: frozenset[str] = frozenset()
+
+
+Check = Callable[[Fleet], Iterator[Finding]]
+KEEPS_OFF = ("NoSchedule", "NoExecute")
+
+
+def open_to_cpu_pods(fleet: Fleet) -> Iterator[Finding]:
+    """Find GPU nodes that no taint keeps CPU pods off (F47)."""
+    open_nodes = (node for node in _gpu(fleet) if not any(effect in KEEPS_OFF for _, _, effect in node.taints))
+    yield from _finding(
+        "UntaintedGPUNodes",
+        Level.Advice,
+        "no taint keeps CPU pods off",
+        "taint them nvidia.com/gpu=present:NoSchedule (GPU pods get the toleration), or add the component cpu-guard",
+        open_nodes,
+    )
+
+
+def ghosts(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes whose labels promise GPUs that nobody can get (F46)."""
+
+    def empty(node: Node) -> bool:
+        return node.node_class.labelled > 0 and not any(units for _, units in node.node_class.offered)
+
+    found = (node for node in _gpu(fleet) if empty(node) and not node.node_class.by_dra and not node.node_class.lacking)
+    yield from _by_code(Code.GhostGPUs, "labels promise GPUs, allocatable has none", found)
+
+
+def withdrawn(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes of which the device plugin offers less than there is (F70)."""
+    for node in _gpu(fleet):
+        for resource, units in node.node_class.lacking:
+            of = node.node_class.capacity(resource)
+            what = f"{units} of {of} {resource} withdrawn by the device plugin"
+            yield from _by_code(Code.GPUUnhealthy, what, [node])
+
+
+def reported_sick(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes whose GPUs DCGM calls ill or ailing (F72)."""
+    for name, health in sorted(fleet.health.items()):
+        ill = health.ill > 0
+        what = f"{health.ill if ill else health.ailing} GPUs {'ill' if ill else 'ailing'}: {'; '.join(health.causes)}"
+        remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
+        level = Level.Problem if ill else Level.Advice
+        yield Finding(Code.GPUUnhealthy.name, level, what, remedy, (name,))
+
+
+def stale_labels(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes whose labels contradict what they have (F73)."""
+    for node in fleet.nodes:
+        if node.node_class.stale:
+            facts = node.node_class
+            has = ", ".join(f"{facts.capacity(resource)} {resource}" for resource, _ in facts.offered) or "none"
+            what = f"gpu.count {facts.labelled} x gpu.replicas {facts.replicas}, but capacity has {has}"
+            remedy = "restart GPU Feature Discovery there: what else its labels say may be old too"
+            yield Finding("StaleLabels", Level.Problem, what, remedy, (node.name,))
+
+
+def half_configured(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes whose MIG layout is invalid, or could not be changed (F62)."""
+    invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
+    yield from _by_code(Code.MIGInvalid, "MIG layout invalid under strategy single", invalid)
+    failed = (node for node in fleet.nodes if node.node_class.mig_state == "failed")
+    yield from _by_code(Code.MIGReconfiguring, "MIG Manager failed to change the layout", failed)
+
+
+def upgrade_failed(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes on which a driver upgrade failed (F44)."""
+    failed = (node for node in fleet.nodes if node.node_class.upgrade_state == "upgrade-failed")
+    yield from _finding(
+        Code.DriverUpgrading.name,
+        Level.Problem,
+        "driver upgrade failed",
+        "look at the driver pod's log, and set nvidia.com/gpu-driver-upgrade-state=upgrade-required to try again",
+        failed,
+    )
+
+
+def memory_overrun(fleet: Fleet) -> Iterator[Finding]:
+    """Find shared GPUs of which pods declare more memory than they have (F65)."""
+    found = (node for node in fleet.nodes if node.name in fleet.overrun)
+    yield from _by_code(Code.GPUMemoryBudgetExceeded, "pods declare more gpu-memory than the shared GPUs have", found)
+
+
+def facts_missing(fleet: Fleet) -> Iterator[Finding]:
+    """Find GPU nodes of which nothing says what they have."""
+    unknown = (node for node in _gpu(fleet) if node.node_class.product is None)
+    yield from _by_code(Code.GPUFactsMissing, "no label tells the GPU product", unknown)
+    no_driver = (node for node in _gpu(fleet) if node.node_class.product and node.node_class.driver is None)
+    yield from _finding(
+        Code.DriverUnknown.name, Level.Advice, "no label tells the driver", Code.DriverUnknown.remedy, no_driver
+    )
+
+
+def _gpu(fleet: Fleet) -> Iterator[Node]:
+    return (node for node in fleet.nodes if node.has_gpus)
+
+
+def _by_code(code: Code, what: str, nodes: Iterable[Node]) -> Iterator[Finding]:
+    return _finding(code.name, Level.Problem, what, code.remedy, nodes)
+
+
+def _finding(check: str, level: Level, what: str, remedy: str, nodes: Iterable[Node]) -> Iterator[Finding]:
+    names = tuple(sorted(node.name for node in nodes))
+    if names:
+        yield Finding(check, level, what, remedy, names)
+
+
+CHECKS: tuple[Check, ...] = (
+    ghosts,
+    withdrawn,
+    reported_sick,
+    stale_labels,
+    half_configured,
+    upgrade_failed,
+    memory_overrun,
+    facts_missing,
+    open_to_cpu_pods,
+)
+"""In this order people read them: what hurts now first. One that finds the same on several nodes says so once."""
+
+
+def examine(fleet: Fleet) -> tuple[Finding, ...]:
+    """Run every check; findings that differ only in the node are one."""
+    merged: dict[tuple[str, Level, str, str], tuple[str, ...]] = {}
+    for check in CHECKS:
+        for each in check(fleet):
+            key = (each.check, each.level, each.what, each.remedy)
+            merged[key] = (*merged.get(key, ()), *each.nodes)
+    return tuple(Finding(*key, nodes) for key, nodes in merged.items())

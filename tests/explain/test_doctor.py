@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor: each check finds what it is for, says it once for many nodes, and finds nothing on a healthy fleet."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.explain.doctor import CHECKS, Fleet, Level, examine
+from app.health import Health
+from tests.builders import node
+
+GPU = "nvidia.com/gpu"
+TAINT = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
+SOFT = [{"key": GPU, "value": "present", "effect": "PreferNoSchedule"}]
+
+
+def found(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
+    """Examine nodes: (check -> names)."""
+    return {each.check: each.nodes for each in examine(Fleet(nodes, **more))}
+
+
+HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
+
+
+@pytest.mark.parametrize(
+    ("made", "check"),
+    [
+        pytest.param({}, None, id="healthy"),
+        pytest.param({"taints": None}, "UntaintedGPUNodes", id="F47: no taint"),
+        pytest.param({"taints": SOFT}, "UntaintedGPUNodes", id="F47: a taint that only prefers"),
+        pytest.param({"offers": {GPU: 0}, "capacity": {GPU: 0}}, "GhostGPUs", id="F46"),
+        pytest.param({"offers": {GPU: 7}}, "GPUUnhealthy", id="F70"),
+        pytest.param({"offers": {GPU: 0}}, "GPUUnhealthy", id="F70: all of them"),
+        pytest.param({"offers": {GPU: 4}, "capacity": {GPU: 4}}, "StaleLabels", id="F73"),
+        pytest.param({"product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID"}, "MIGInvalid", id="F62"),
+        pytest.param({"labels": {"nvidia.com/mig.config.state": "failed"}}, "MIGReconfiguring", id="F45"),
+        pytest.param(
+            {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}}, "DriverUpgrading", id="F44"
+        ),
+        pytest.param({"driver": None}, "DriverUnknown", id="no driver label"),
+    ],
+)
+def test_each_check_finds_what_it_is_for_and_nothing_else(made: dict[str, Any], check: str | None) -> None:
+    assert found(node("n", **{**HEALTHY, **made})) == ({check: ("n",)} if check else {})
+
+
+def test_cpu_node_is_no_patient() -> None:
+    """F47."""
+    assert found(node("cpu", product=None, driver=None, offers={})) == {}
+
+
+def test_node_without_facts_is_named() -> None:
+    unknown = node("n", product=None, driver=None, taints=TAINT)
+
+    assert found(unknown) == {"GPUFactsMissing": ("n",)}
+
+
+def test_what_dcgm_reports_is_told_with_its_cause() -> None:
+    """F72."""
+    reported = {"a": Health(1, 0, ("XID 79: GPU has fallen off the bus",)), "b": Health(0, 2, ("throttled",))}
+
+    findings = examine(Fleet((), health=reported))
+
+    assert [(each.level, each.nodes) for each in findings] == [(Level.Problem, ("a",)), (Level.Advice, ("b",))]
+    assert "XID 79" in findings[0].what
+
+
+def test_overrun_of_memory_is_told() -> None:
+    """F65, INTERFACES §8."""
+    assert found(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
+
+
+def test_same_finding_on_many_nodes_is_one() -> None:
+    nodes = [node(f"n{index}", capacity={GPU: 8}) for index in range(30)]
+
+    [finding] = examine(Fleet(tuple(nodes)))
+
+    assert len(finding.nodes) == 30
+    assert len(CHECKS) == len(set(CHECKS))
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_command_says_what_hurts_and_ends_with_1(output: str) -> None:
+    """F47, F87."""
+    done = CliRunner().invoke(app, ["doctor", "--demo", "-o", output])
+
+    assert done.exit_code == 1
+    assert "GhostGPUs" in done.output
+    assert "h100-ghost-0" in done.output
+    if output == "json":
+        assert {each["level"] for each in json.loads(done.output)} == {"problem"}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of shared GPUs: what bound pods declare, what is promised to pods on their way, what evictions free."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.extender import filter_nodes, preempt, prioritize
+from app.nodeclass import Node
+from app.nodes import read_node
+from app.placement.engine import judge
+from app.service import Usher
+from tests.builders import container, demand, gpus, knowledge, node_document, pod, policies, policy, usher
+
+GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
+MEMORY, REPLICAS = "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas"
+T4 = {MEMORY: "15360", REPLICAS: "4"}
+
+
+def shared(name: str = "n", gpus_in_it: int = 1, **more: Any) -> dict[str, Any]:
+    """Make a node of T4s, four time-slices each: 15,360 MiB a GPU."""
+    return node_document(name, "Tesla-T4-SHARED", offers={GPU: 4 * gpus_in_it}, labels=T4, **more)
+
+
+def share(uid: str = "asking", declares: str | None = "4Gi", amount: int = 1, **more: Any) -> dict[str, Any]:
+    """Make a pod that asks for shares."""
+    made = pod(gpus(amount), annotations={"gpu-memory": declares} if declares else None, **more)
+    made["metadata"] |= {"uid": uid, "name": uid}
+    return made
+
+
+def running(uid: str, node: str, declares: str | None = "4Gi", amount: int = 1) -> dict[str, Any]:
+    return {**share(uid, declares, amount, nodeName=node), "status": {"phase": "Running"}}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Usher:
+    """One node of one shared T4, behind a scheduler that counts units itself."""
+    return usher(tmp_path, [shared()], recount="false")
+
+
+def ask(service: Usher, document: dict[str, Any], verb: Any = filter_nodes, names: tuple[str, ...] = ("n",)) -> Any:
+    return json.loads(verb(json.dumps({"Pod": document, "NodeNames": list(names)}).encode(), service).body)
+
+
+def fits(service: Usher, document: dict[str, Any]) -> bool:
+    return bool(ask(service, document)["NodeNames"])
+
+
+def left(node: Node, resource: str = GPU) -> int | None:
+    return node.free.memory.get(resource)
+
+
+SLICES = {MEMORY: "9856", "nvidia.com/mig-1g.10gb.replicas": "2", "nvidia.com/mig-1g.10gb.memory": "9856"}
+
+
+@pytest.mark.parametrize(
+    ("document", "resource", "budget"),
+    [
+        pytest.param(shared(gpus_in_it=2), GPU, 30720, id="two GPUs of four slices"),
+        pytest.param(
+            node_document(product="Tesla-T4", offers={SHARED: 8}, labels=T4), SHARED, 30720, id="renamed resource"
+        ),
+        pytest.param(node_document(product="Tesla-T4", offers={GPU: 4}), GPU, None, id="not shared"),
+        pytest.param(
+            node_document("n", "NVIDIA-XYZ-9000-SHARED", offers={GPU: 4}, labels={REPLICAS: "4"}), GPU, None,
+            id="memory unknown",
+        ),
+        pytest.param(
+            node_document("n", "NVIDIA-H100-80GB-HBM3", offers={f"{SLICE}.shared": 14}, labels=SLICES),
+            f"{SLICE}.shared", 7 * 9856, id="seven shared slices",
+        ),
+        pytest.param(
+            node_document("n", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", offers={GPU: 14},
+                          labels={MEMORY: "9984", REPLICAS: "2"}), GPU, 7 * 9984, id="strategy single, shared",
+        ),
+        pytest.param(
+            node_document("n", None, None, {GPU: 8}, {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4",
+                          "cloud.google.com/gke-gpu-sharing-strategy": "time-sharing",
+                          "cloud.google.com/gke-max-shared-clients-per-gpu": "4"}), GPU, 30720, id="GKE without GFD",
+        ),
+    ],
+)  # fmt: skip
+def test_budget_is_the_memory_of_all_shared_gpus(document: dict[str, Any], resource: str, budget: int | None) -> None:
+    """F65, F67, INTERFACES §8."""
+    assert left(read_node(document, knowledge()), resource) == budget
+
+
+def test_pods_that_declare_more_than_is_left_are_refused_for_now(service: Usher) -> None:
+    """F65: 15,360 MiB hold three pods of 4 GiB, and no tolerance."""
+    for index in range(3):
+        assert fits(service, share())
+        service.state.put_pod(running(f"p{index}", "n"))
+
+    refused = ask(service, share())
+    assert refused["FailedNodes"] == {
+        "n": "memory of the shared GPUs is given away: wants 4096 MiB on each of 1 " + GPU
+    }
+    assert fits(service, share(declares="3Gi"))
+    assert fits(service, share(declares=None)), "who declares nothing counts nothing"
+    service.state.drop_pod("p0")
+    assert fits(service, share())
+
+
+def test_need_of_a_policy_is_no_declaration() -> None:
+    """F65: what counts is what pods say themselves, the same for those that ask and those that run."""
+    wanting = policies(policy("p", "placement: {gpuMemory: 10Gi}"))
+
+    asked = demand(share(declares=None), wanting)
+
+    assert (asked.memory_mib, asked.declared_mib) == (10240, 0)
+    assert demand(share(declares="4Gi"), wanting).declared_mib == 4096
+
+
+def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Usher) -> None:
+    """F65: the scheduler asks for the next pod first (seen 59 of 59 times, CONTROL_PLANE)."""
+    named = [fits(service, share(f"p{index}")) for index in range(5)]
+
+    assert named == [True, True, True, False, False]
+
+
+def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
+    """INTERFACES §8."""
+    service = usher(tmp_path, [shared("a"), shared("b")], recount="false")
+
+    scores = ask(service, share(), prioritize, ("a", "b"))
+
+    winner = max(scores, key=lambda each: each["Score"])["Host"]
+    memory = {name: left(node) for name, node in service.nodes.items()}
+    assert memory == {"a": 15360, "b": 15360} | {winner: 15360 - 4096}
+
+
+def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
+    """INTERFACES §8: 30 pods over four GPUs, and no GPU's memory is given away twice."""
+    service = usher(tmp_path, [shared(f"n{index}") for index in range(4)], recount="false", filter_answer="best")
+    names = tuple(service.nodes)
+
+    answers = [ask(service, share(f"p{index}"), names=names)["NodeNames"] for index in range(30)]
+
+    assert sum(map(len, answers)) == 12
+    assert {left(node) for node in service.nodes.values()} == {15360 - 3 * 4096}
+
+
+def test_pod_that_asks_again_takes_its_own_place(service: Usher) -> None:
+    """INTERFACES §8: asking again replaces the note."""
+    assert all(fits(service, share("same", "10Gi")) for _ in range(3))
+    assert left(service.nodes["n"]) == 15360 - 10240
+
+
+def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Usher) -> None:
+    """INTERFACES §8: it is never counted twice."""
+    fits(service, share("a", "4Gi"))
+    fits(service, share("b", "4Gi"))
+
+    service.state.put_pod(running("a", "n", "4Gi"))
+    service.state.drop_pod("b")
+
+    assert left(service.nodes["n"]) == 15360 - 4096
+
+
+def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Usher) -> None:
+    """INTERFACES §8."""
+    fits(service, share("a", "15Gi"))
+    assert left(service.nodes["n"]) == 0
+
+    service.state.release("", now=service.filled + 1000)
+
+    assert left(service.nodes["n"]) == 15360
+
+
+def test_overrun_is_seen_and_goes_with_its_cause(service: Usher) -> None:
+    """INTERFACES §8: pods that other replicas let in at the same time."""
+    for index in range(4):
+        service.state.put_pod(running(f"p{index}", "n"))
+    seen = set(service.state.overrun)
+
+    service.state.drop_pod("p1")
+
+    assert (seen, service.state.overrun) == ({"n"}, set())
+
+
+def victims(service: Usher, document: dict[str, Any], *uids: str) -> list[str]:
+    """Ask preempt about one node and these victims."""
+    given_victims = {"n": {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}}
+    body = json.dumps({"Pod": document, "NodeNameToMetaVictims": given_victims}).encode()
+    kept = json.loads(preempt(body, service).body)["NodeNameToMetaVictims"]
+    assert all(kept[name] == given_victims[name] for name in kept)
+    return sorted(kept)
+
+
+def test_nobody_is_evicted_unless_that_frees_the_memory(service: Usher) -> None:
+    """F43, INTERFACES §6: free filters beyond the scheduler's own counts pass with the victims gone."""
+    for uid, declares in (("large", "10Gi"), ("small", "1Gi"), ("silent", None)):
+        service.state.put_pod(running(uid, "n", declares))
+
+    assert victims(service, share(declares="8Gi"), "large") == ["n"]
+    assert victims(service, share(declares="8Gi"), "small") == []
+    assert victims(service, share(declares="8Gi"), "small", "silent") == []
+    assert victims(service, share(declares="8Gi"), "somebody unknown") == []
+    assert victims(service, share(declares="4Gi"), "silent") == ["n"], "there is memory; the scheduler wants its unit"
+
+
+def test_one_share_of_an_mps_gpu_for_each_container_is_fine() -> None:
+    """F68: the kubelet hands devices out container by container, and refuses two to one."""
+    made = node_document(
+        "n", "Tesla-T4-SHARED", offers={GPU: 4}, labels={**T4, "nvidia.com/gpu.sharing-strategy": "mps"}
+    )
+    limits = {GPU: "1"}
+    both = pod(container(limits, limits), {**container(limits, limits), "name": "other"})
+
+    verdicts = [judge(demand(each), read_node(made, knowledge()), recount=True) for each in (both, pod(gpus(2)))]
+
+    assert [verdict and verdict.code.name for verdict in verdicts] == [None, "SharedReplicasAskedAsGPUs"]
+
+
+def test_slice_that_is_time_sliced_under_its_own_name_is_not_exclusive() -> None:
+    """F69: labels tell that nvidia.com/mig-1g.10gb is a share there."""
+    labels = {f"{SLICE}.sharing-strategy": "time-slicing", f"{SLICE}.replicas": "2"}
+    made = read_node(node_document(offers={SLICE: 14}, labels=labels), knowledge())
+    wanted = demand(pod(gpus(1, SLICE), annotations={"sharing": "Exclusive"}))
+
+    refusal = judge(wanted, made, recount=True)
+
+    assert refusal is not None
+    assert refusal.code.name == "SharingNotAllowed"
