@@ -30,6 +30,8 @@ PRIORITIES: dict[str, Object] = {"urgent": {"value": 1000}, "patient": {"value":
 """PriorityClasses; most pods have none, which is 0."""
 SIZES = (4, 4, 4, 8)
 """Units of a node at most, so that the pods of low priority leave too little for those of a high one."""
+LABEL_CHARACTERS = 63
+"""Of a label's value (apimachinery validation LabelValueMaxLength); the longest product names do not fit."""
 MEMORIES = ("2Gi", "4Gi", "8GB", "12Gi", "16Gi")
 EVERYDAY = (
     Wish(),
@@ -116,14 +118,18 @@ def policy_texts() -> Iterator[tuple[str, str]]:
 def nodes(draw: random.Random, prefix: str, count: int) -> Iterator[Object]:
     """Draw nodes: every kind of the twin's, many tainted as GPU nodes are, some by a team, some cordoned."""
     for index in range(count):
-        document = registered(node_document(f"{prefix}-n{index}", scarce(twin_draw.node(draw), draw.choice(SIZES))))
+        document = registered(node_document(f"{prefix}-n{index}", _node(draw)))
         keys = [GPU_TAINT] * (draw.random() < 0.4) + [TEAM_TAINT] * (draw.random() < 0.08)
         spec: Object = {"taints": [{"key": key, "value": "x", "effect": "NoSchedule"} for key in keys]}
         yield {**document, "spec": spec | ({"unschedulable": True} if draw.random() < 0.03 else {})}
 
 
-def scarce(node: RawNode, units: int) -> RawNode:
-    """Leave a node at most that many units of each resource; what is withdrawn stays withdrawn."""
+def _node(draw: random.Random) -> RawNode:
+    """Draw a node that the API server takes, with few units of each resource; what is withdrawn stays withdrawn."""
+    units = draw.choice(SIZES)
+    node = twin_draw.node(draw)
+    while any(len(value) > LABEL_CHARACTERS for value in node.labels.values()):
+        node = twin_draw.node(draw)
     offers = {each: min(count, units) for each, count in node.allocatable.items()}
     return replace(node, allocatable=offers, capacity={each: offers[each] + node.withdrawn(each) for each in offers})
 
