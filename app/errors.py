@@ -10,6 +10,7 @@ UsherError
 │   ├── SnapshotError       a `kubectl get -o json` file
 │   └── WireError           a request body; carries the HTTP status it is answered with
 ├── ApiError            the API server did not give what was asked; carries its HTTP status
+├── SourceError         metrics that could not be had, or are not what they should be
 ├── KnowledgeError      a fact table that does not fit its loader: our bug, or the operator's override
 └── CertificateError    no usable certificate: there is no start without one
 """
@@ -61,6 +62,10 @@ class ApiError(UsherError):
     def __init__(self, status: int | None, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class SourceError(UsherError):
+    """A source of metrics that gave none, or something else."""
 
 
 class KnowledgeError(UsherError):

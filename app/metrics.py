@@ -58,6 +58,7 @@ class Metrics:
             registry=self.registry,
         )
         self._of_the_cache()
+        self._of_health()
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
         self.policy_loads = Counter(
             "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
@@ -83,6 +84,24 @@ class Metrics:
             "gpu_usher_view_behind_total",
             "Nodes that the scheduler counts as free and our view does not yet",
             registry=self.registry,
+        )
+
+    def _of_health(self) -> None:
+        """Make what is measured of asking for the health of GPUs; nothing is, where no source is given."""
+        self.health_polls = Counter(
+            "gpu_usher_health_polls_total",
+            "Polls for the health of GPUs: success, partial, empty, error",
+            ("result",),
+            registry=self.registry,
+        )
+        self.health_age = Gauge(
+            "gpu_usher_health_age_seconds",
+            "Since a poll succeeded; +Inf: none did, NaN: nobody is asked",
+            registry=self.registry,
+        )
+        self.health_age.set(float("nan"))
+        self.health_nodes = Gauge(
+            "gpu_usher_health_nodes", "Nodes with GPUs that are ill or ailing", ("state",), registry=self.registry
         )
 
     def _by_kind(self, metric: type[M], name: str, words: str) -> M:

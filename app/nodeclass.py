@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from app.hashing import HashedOnce
 from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.versions import Version
@@ -20,19 +21,24 @@ class Sharing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeClass:
+class NodeClass(HashedOnce):
     """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
 
-    `product`: normal form. `memory_mib`: per unit of the whole-GPU resource: a GPU's, under MIG strategy single
-    a slice's. `cuda`: highest CUDA of the driver. `sharing`, `renamed`: what one unit of the whole-GPU resource, and
-    of a `.shared` one, is; `shared_slices`: MIG profiles whose own resource is a share. `offered`: (resource,
-    allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that their plugin withdrew.
-    `labelled`: the GPUs that the labels promise; `stale`: they contradict what the node has. `budgets`: (shared
-    resource, MiB in all). `ill`, `ailing`: GPUs that external health reports. `by_dra`: resources that DRA serves,
-    which kube-scheduler counts. `labels`: those that a demand asks about; None: not judged.
+    `product`: normal form; `may_be`: where that is unknown, the products of which it must be one.
+    `cuda`: highest CUDA of the driver. `memory_mib`: of one unit of the whole-GPU resource, unshared: a GPU's, under
+    MIG strategy single a slice's.
+    `sharing`, `renamed`: what one unit of the whole-GPU resource, and of a `.shared` one, is.
+    `shared_slices`: MIG profiles whose plain resource is a share. `replicas`: units as which a shared GPU is given out.
+    `labelled`: GPUs that the labels promise; `stale`: they contradict what the node has.
+    `offered`: (resource, allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that
+    their plugin withdrew; `withdrawn`: the GPUs (slices, on a node of slices) that these are.
+    `budgets`: (shared resource, MiB in all). `ill`, `ailing`: GPUs that external health reports.
+    `by_dra`: resources that DRA serves, which kube-scheduler counts.
+    `labels`: those that a demand asks about; None: not judged.
     """
 
     product: str | None = None
+    may_be: frozenset[str] = frozenset()
     driver: Version | None = None
     cuda: Version | None = None
     compute_capability: Version | None = None
@@ -53,11 +59,13 @@ class NodeClass:
     stale: bool = False
     offered: tuple[tuple[str, int], ...] = ()
     lacking: tuple[tuple[str, int], ...] = ()
+    withdrawn: int = 0
     budgets: tuple[tuple[str, int], ...] = ()
     ill: int = 0
     ailing: int = 0
     by_dra: frozenset[str] = frozenset()
     labels: tuple[tuple[str, str], ...] | None = None
+    __hash__ = HashedOnce.__hash__
 
     @property
     def host(self) -> Host:
@@ -73,17 +81,14 @@ class NodeClass:
         return self.allocatable(resource) + next((amount for name, amount in self.lacking if name == resource), 0)
 
     def unit(self, resource: str) -> Sharing:
-        """Say what one unit of a resource is: a slice asked by name is hardware of its own, unless it is shared."""
-        if resource.endswith(".shared"):
-            return self.renamed
-        if profile := profile_of(resource):
-            return Sharing.TimeSlicing if profile in self.shared_slices else Sharing.Exclusive
-        return self.sharing
+        """Say what one unit of a resource is: a slice asked by name is hardware of its own, unless it is shared.
 
-    @property
-    def withdrawn(self) -> int:
-        """Count the GPUs (slices, on a node of slices) that the device plugin has withdrawn as unhealthy."""
-        return sum(-(-amount // self.replicas) for _, amount in self.lacking)
+        MPS and MIG do not go together (NVIDIA/k8s-device-plugin README.md), so that shares of slices are time-slices.
+        """
+        if profile := profile_of(resource):
+            shared = resource.endswith(".shared") or profile in self.shared_slices
+            return Sharing.TimeSlicing if shared else Sharing.Exclusive
+        return self.renamed if resource.endswith(".shared") else self.sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,5 @@ class Node:
     @property
     def has_gpus(self) -> bool:
         """Tell whether the node offers or promises any GPU."""
-        return bool(self.node_class.offered) or self.node_class.labelled > 0 or bool(self.node_class.by_dra)
-
-
-def slice_profiles(node_class: NodeClass) -> tuple[str, ...]:
-    """List the MIG profiles that a node offers as resources, positive amounts only."""
-    found = (profile_of(resource) for resource, amount in node_class.offered if amount > 0)
-    return tuple(profile for profile in found if profile)
+        known = self.node_class
+        return bool(known.offered or known.labelled or known.by_dra or known.product or known.may_be)

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from app.errors import VersionError
 from app.knowledge.mig import RESOURCE_PREFIX, profile_of
@@ -28,6 +29,10 @@ RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
+SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, MIG_STRATEGY, MIG_STATE, UPGRADE_STATE, PLUGIN)
+VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
+CLASSES_KEPT = 4096
+"""Makes of nodes remembered; fleets have dozens, and one costs some 2 kB."""
 
 
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
@@ -43,21 +48,41 @@ def read_class(
 ) -> NodeClass:
     """Read what the labels say, and complete it from the fact tables where they leave gaps.
 
-    `capacity`: None where the node does not tell it.
+    `capacity`: None where the node does not tell it. Nodes of one make are read once: the labels that tell are few.
     """
+    exact, prefix = _telling(knowledge)
+    told = tuple((key, labels[key]) for key in labels if key in exact or key.startswith(prefix))
+    return _read_class(told, offered, knowledge, capacity)
+
+
+@lru_cache(maxsize=4)
+def _telling(knowledge: Knowledge) -> tuple[frozenset[str], str]:
+    """Give the keys of the labels that tell of a node's class, and the beginning of others that do."""
+    of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
+    return frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.telling())), RESOURCE_PREFIX
+
+
+@lru_cache(maxsize=CLASSES_KEPT)
+def _read_class(
+    told: tuple[tuple[str, str], ...], offered: Amounts, knowledge: Knowledge, capacity: Amounts | None
+) -> NodeClass:
+    labels = dict(told)
     label = labels.get(PRODUCT) or knowledge.clouds.product(labels) or ""
+    candidates = () if label else knowledge.clouds.candidates(labels)
     row = knowledge.products.find(label) if label else None
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
-    profile = _single_profile(label)
+    profile = _single_profile(label) or (None if PRODUCT in labels else knowledge.clouds.profile(labels))
     memory = _number(labels, MEMORY) or _memory_of(row, label, profile, knowledge)
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
     replicas = max(1, _number(labels, REPLICAS) or _whole(knowledge.clouds.replicas(labels)) or 1)
     mig_state, upgrade_state = labels.get(MIG_STATE), labels.get(UPGRADE_STATE)
     found = NodeClass(
         product=normal_form(label) if label else None,
+        may_be=frozenset(map(normal_form, candidates)),
         driver=driver,
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
-        compute_capability=_version(labels, COMPUTE) or (row.compute_capability if row else None),
+        compute_capability=_version(labels, COMPUTE)
+        or (row.compute_capability if row else _common_capability(candidates, knowledge)),
         memory_mib=memory or _whole(knowledge.clouds.memory(labels)),
         renamed=Sharing.MPS if strategy == "mps" else Sharing.TimeSlicing,
         sharing=_sharing(strategy, label, profile, offered),
@@ -75,7 +100,21 @@ def read_class(
         offered=offered,
         lacking=_lacking(offered, capacity or ()),
     )
-    return replace(found, stale=_stale(found, capacity), budgets=tuple(_budgets(found, label, labels, knowledge)))
+    return replace(
+        found,
+        stale=_stale(found, labels, capacity),
+        withdrawn=sum(-(-amount // _sharers(found, name, labels)) for name, amount in found.lacking),
+        budgets=tuple(_budgets(found, label, labels, knowledge)),
+    )
+
+
+def _sharers(found: NodeClass, resource: str, labels: Mapping[str, str]) -> int:
+    """Say as how many units one GPU, or one slice, is given out."""
+    if found.unit(resource) not in (Sharing.TimeSlicing, Sharing.MPS):
+        return 1
+    if profile := profile_of(resource):
+        return max(1, _number(labels, f"{RESOURCE_PREFIX}{profile}.replicas") or 1)
+    return found.replicas
 
 
 def _lacking(offered: Amounts, capacity: Amounts) -> Amounts:
@@ -84,17 +123,29 @@ def _lacking(offered: Amounts, capacity: Amounts) -> Amounts:
     return tuple((name, amount - healthy.get(name, 0)) for name, amount in capacity if amount > healthy.get(name, 0))
 
 
-def _stale(found: NodeClass, capacity: Amounts | None) -> bool:
-    """Tell whether labels contradict what the node has: another count of GPUs, slices where they promise none.
+def _stale(found: NodeClass, labels: Mapping[str, str], capacity: Amounts | None) -> bool:
+    """Tell whether labels contradict what the node has: another count of GPUs or slices, or none of what they promise.
 
-    Under strategy mixed, count and replicas speak of some of the GPUs only; where the node offers none there is
-    nothing to compare (a ghost, or DRA).
+    Under strategy mixed the slices have counts of their own, and `gpu.count` speaks of some of the GPUs only. Where
+    capacity has no GPU resource at all there is nothing to compare (a ghost, or DRA).
     """
-    if capacity is None or not found.labelled or found.mig_invalid or found.mig_strategy == "mixed":
+    has = dict(capacity or ())
+    if not any(has.values()) or found.mig_invalid:
         return False
-    has = sum(amount for name, amount in capacity if not profile_of(name))
-    slices = sum(amount for name, amount in capacity if profile_of(name))
-    return slices > 0 or has not in (0, found.labelled * found.replicas)
+    if found.mig_strategy == "mixed":
+        promised = _slices_promised(labels)
+        return any(has.get(name, 0) + has.get(f"{name}.shared", 0) != units for name, units in promised)
+    slices = sum(amount for name, amount in has.items() if profile_of(name))
+    return found.labelled > 0 and (slices > 0 or sum(has.values()) != found.labelled * found.replicas)
+
+
+def _slices_promised(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """List the slice resources that labels promise, with their units."""
+    for key in labels:
+        if key.startswith(RESOURCE_PREFIX) and key.endswith(".count"):
+            resource = key.removesuffix(".count")
+            replicas = max(1, _number(labels, f"{resource}.replicas") or 1)
+            yield resource, (_number(labels, key) or 0) * replicas
 
 
 def _shared_slices(labels: Mapping[str, str], offered: Amounts) -> Iterator[str]:
@@ -113,14 +164,20 @@ def _budgets(
     for resource, amount in found.offered:
         if found.unit(resource) not in (Sharing.TimeSlicing, Sharing.MPS):
             continue
-        memory, replicas = found.memory_mib, found.replicas
+        memory = found.memory_mib
         if profile := profile_of(resource):
             memory = _number(labels, f"{RESOURCE_PREFIX}{profile}.memory")
             if memory is None and (size := knowledge.mig.size(label, profile)) is not None:
                 memory = size.memory_mib
-            replicas = max(1, _number(labels, f"{RESOURCE_PREFIX}{profile}.replicas") or 1)
         if memory is not None:
-            yield resource, memory * (amount // replicas)
+            yield resource, memory * (amount // _sharers(found, resource, labels))
+
+
+def _common_capability(candidates: tuple[str, ...], knowledge: Knowledge) -> Version | None:
+    """Give the compute capability that all products which a node may have share."""
+    rows = [knowledge.products.find(each) for each in candidates]
+    found = {row.compute_capability if row else None for row in rows}
+    return found.pop() if len(found) == 1 else None
 
 
 def _memory_of(row: Product | None, label: str, profile: str | None, knowledge: Knowledge) -> int | None:

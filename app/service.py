@@ -16,6 +16,7 @@ from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.appraisal import Appraisal, Appraisals
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.health import HealthPoller, find_source
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policies import PolicyBook
 from app.cluster.rulings import Rulings
@@ -49,6 +50,7 @@ class Usher:
         self.draining = False
         self.synced = False
         self.cluster: LiveCluster | None = None
+        self.gpu_health: HealthPoller | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
@@ -183,6 +185,7 @@ class Usher:
             "filter_answer": self.settings.filter_answer,
             **self.health(),
             "shadow": self.shadow,
+            "gpu_health": self.gpu_health.status() if self.gpu_health else None,
             "policies": {
                 "hash": self.policies.hash,
                 "loaded": loaded,
@@ -211,6 +214,9 @@ def build(settings: Settings) -> Usher:
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now())
     usher = Usher(settings, certificates, State(knowledge), book)
+    source = find_source(settings, knowledge.dcgm)
+    if source is not None:
+        usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)
     if settings.live:
         server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
         usher.cluster = LiveCluster(server, usher.state, book, usher.metrics, settings.namespace, settle)
@@ -242,11 +248,11 @@ def serving_pair(settings: Settings) -> Pair:
 def fill_state(usher: Usher) -> None:
     """Fold the demo fleet or the snapshots in, and note which kinds were not there.
 
-    Raises SnapshotError, MalformedPod.
+    Raises SnapshotError, MalformedPod, and BadInput for a demo fleet there is none of.
     """
     settings = usher.settings
     if settings.demo:
-        objects = demo_fleet()
+        objects = demo_fleet(settings.demo_fleet)
     else:
         objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
     counts = fill(usher.state, objects)

@@ -86,6 +86,8 @@ class Listeners:
             loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
             if self._usher.cluster is not None:
                 loops.append(self._usher.cluster.run())
+            if self._usher.gpu_health is not None:
+                loops.append(self._usher.gpu_health.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
             for task in background:
@@ -109,6 +111,8 @@ class Listeners:
             self._metrics.vram_overrun_nodes.set(len(self._usher.state.overrun))
             if self._usher.cluster is not None:
                 self._usher.cluster.measure()
+            if self._usher.gpu_health is not None:
+                self._usher.gpu_health.measure()
             if self._usher.book.turn_page():
                 event("policies of a new day", hash=self._usher.policies.hash[:12])
             self._metrics.expired_exceptions.set(len(self._usher.book.expired()))

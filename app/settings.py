@@ -15,7 +15,9 @@ class Settings:
     """How one process serves. Ports: 0 takes a free one."""
 
     demo: bool = False
-    """Serve the embedded fleet."""
+    """Serve an embedded fleet."""
+    demo_fleet: str = "mixed"
+    """Which one."""
     snapshots: tuple[Path, ...] = ()
     """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."""
     policies: Path | None = None
@@ -39,6 +41,12 @@ class Settings:
     cert: Path | None = None
     key: Path | None = None
     """Your own certificate and key; both or none."""
+    prometheus: str | None = None
+    """URL of a Prometheus with DCGM's metrics; None: not asked."""
+    prometheus_token_file: Path | None = None
+    """File with a bearer token for it."""
+    dcgm_exporters: tuple[str, ...] = ()
+    """URLs of DCGM exporters, asked themselves; every address of a name is one."""
     recount: Recount = "auto"
     filter_answer: FilterAnswer = "all"
     shadow: bool = False

@@ -74,7 +74,7 @@ def fleet_of(
         if key is not None:
             kin = kinds.setdefault(key, Kin(*key))
             for resource, units in node.free.units.items():
-                free[kin, resource] = free.get((kin, resource), 0) + units
+                free[kin, resource] = free.get((kin, resource), 0) + max(0, units)
     return Fleet(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), free)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher doctor`: what is wrong with the fleet, and what to do about it."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.fleet import read_fleet
+from app.cluster.health import ask_once, find_source
 from app.errors import BadInput
 from app.explain.doctor import Finding, Fleet, Level, examine
+from app.settings import Settings
 
 NAMES_SHOWN = 4
 COLOUR = {Level.Problem: "red", Level.Advice: "yellow"}
@@ -21,6 +24,8 @@ def doctor(
     snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="A live cluster.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
+    prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
+    dcgm_exporters: Annotated[list[str] | None, typer.Option(help="Or the exporters themselves.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
 ) -> None:
     """Examine every node; exit 1 if something hurts pods now."""
@@ -31,7 +36,11 @@ def doctor(
         )
     state = read_fleet(demo, snapshot or [], kubeconfig, "Node", "Pod")
     nodes = tuple(state.nodes.values())
-    findings = examine(Fleet(nodes, overrun=frozenset(state.overrun)))
+    source = find_source(
+        Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
+    )
+    health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
+    findings = examine(Fleet(nodes, health, frozenset(state.overrun)))
     if output == "json":
         print(json.dumps([_as_json(each) for each in findings], indent=2))
     else:

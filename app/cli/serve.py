@@ -10,6 +10,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from app.demo.notation import fleet_names
 from app.errors import BadInput
 from app.logs import start_logging
 from app.service import Usher, build
@@ -39,6 +40,7 @@ def _flag(help_text: str, name: str) -> typer.models.OptionInfo:
 
 def serve(
     demo: Annotated[bool, _flag("Serve an embedded demo fleet.", "demo")] = False,
+    demo_fleet: Annotated[str, _flag(f"Which one, with --demo: {', '.join(fleet_names())}.", "demo-fleet")] = "mixed",
     snapshot: Annotated[
         list[Path] | None,
         _flag("Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`.", "snapshot"),
@@ -62,6 +64,16 @@ def serve(
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
+    prometheus: Annotated[
+        str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health of GPUs.", "prometheus")
+    ] = None,
+    prometheus_token_file: Annotated[
+        Path | None, _flag("File with a bearer token for the Prometheus.", "prometheus-token-file")
+    ] = None,
+    dcgm_exporters: Annotated[
+        list[str] | None,
+        _flag("URL of DCGM exporters, instead of a Prometheus; a headless Service gives all.", "dcgm-exporters"),
+    ] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
     shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
     filter_answer: Annotated[
@@ -71,6 +83,7 @@ def serve(
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
     settings = Settings(
         demo=demo,
+        demo_fleet=demo_fleet,
         snapshots=tuple(snapshot or ()),
         policies=policies,
         knowledge=knowledge,
@@ -85,6 +98,9 @@ def serve(
         certs=certs,
         cert=cert,
         key=key,
+        prometheus=prometheus,
+        prometheus_token_file=prometheus_token_file,
+        dcgm_exporters=tuple(dcgm_exporters or ()),
         recount=_one_of(recount, get_args(Recount), "--recount"),
         filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
         shadow=shadow,

@@ -47,7 +47,7 @@ class Census:
         if kin is None:
             return
         for resource, units in node.free.units.items():
-            self.free[kin, resource] = self.free.get((kin, resource), 0) + sign * units
+            self.free[kin, resource] = self.free.get((kin, resource), 0) + sign * max(0, units)
 
     def _recount(self, before: Node | None, after: Node | None) -> None:
         left = self._of.pop(before.name, None) if before is not None else None

@@ -15,7 +15,7 @@ from app.cluster.census import Census
 from app.cluster.changes import Changes
 from app.cluster.claimindex import ClaimIndex
 from app.cluster.occupancy import Occupancy
-from app.health import Health
+from app.health import HEALTHY, Health
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
@@ -118,10 +118,11 @@ class State:
 
     def put_health(self, name: str, health: Health | None) -> None:
         """Take in what is reported of the health of a node's GPUs; None: nothing is known."""
-        if self._health.get(name) != health:
-            self._health.pop(name, None)
-            if health is not None:
-                self._health[name] = health
+        before = self._health.pop(name, HEALTHY)
+        if health is not None:
+            self._health[name] = health
+        after = health or HEALTHY
+        if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._renew(name)
 
     def health(self, name: str) -> Health | None:

@@ -1,147 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo fleet: a mixed cluster small enough to read, with every situation a GPU cluster gets into.
+"""The sample fleets as Kubernetes objects, so that they go the same way in as a real snapshot.
 
-Written as pools and made into Kubernetes objects, so that it goes the same way in as a real snapshot.
-Node names of the recorded payloads (a100-0, h100-1, t4-0 …) are among them.
+The default one, `mixed`, has the node names of the recorded payloads (a100-0, h100-1, t4-0 …) among its own.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
+from app.demo.devices import device_class, resource_slice
+from app.demo.gfd import node_labels
+from app.demo.notation import Fleet, Pod, Pool, read_fleet
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Nodes of one make. `busy`: GPUs held by running pods on each node, in order; missing ones are idle."""
+DEFAULT = "mixed"
+WHOLE = "nvidia.com/gpu"
 
-    names: tuple[str, ...]
-    product: str
-    driver: str
-    memory_mib: int
-    capability: str
-    gpus: int = 8
-    offered: dict[str, int] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    busy: tuple[int, ...] = ()
+Object = dict[str, Any]
 
 
-POOLS: tuple[Pool, ...] = (
-    Pool(("h100-0", "h100-1"), "NVIDIA-H100-80GB-HBM3", "570.124.06", 81559, "9.0", busy=(8, 2)),
-    Pool(("h200-0",), "NVIDIA-H200", "580.95.05", 143771, "9.0"),
-    Pool(("a100-0", "a100-1"), "NVIDIA-A100-SXM4-80GB", "550.54.15", 81920, "8.0", busy=(5,)),
-    Pool(("a100-old-0",), "NVIDIA-A100-SXM4-40GB", "470.57.02", 40960, "8.0"),
-    Pool(("v100-old-0",), "Tesla-V100-SXM2-32GB", "510.47.03", 32768, "7.0"),
-    Pool(("t4-0", "t4-1"), "Tesla-T4", "535.104.05", 15360, "7.5", gpus=4, busy=(4, 1)),
-    Pool(("a10-0", "a10-1"), "NVIDIA-A10", "535.104.05", 23028, "8.6", gpus=4, busy=(1,)),
-    Pool(("l4-0",), "NVIDIA-L4", "550.54.15", 23034, "8.9", gpus=1),
-    Pool(("l40s-0",), "NVIDIA-L40S", "550.54.15", 46068, "8.9", gpus=4),
-    Pool(
-        ("a10-shared-0",),
-        "NVIDIA-A10-SHARED",
-        "550.54.15",
-        23028,
-        "8.6",
-        gpus=1,
-        offered={"nvidia.com/gpu": 4},
-        labels={"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"},
-        busy=(1,),
-    ),
-    Pool(
-        ("t4-mps-0",),
-        "Tesla-T4-SHARED",
-        "550.54.15",
-        15360,
-        "7.5",
-        gpus=1,
-        offered={"nvidia.com/gpu": 2},
-        labels={"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "2"},
-    ),
-    Pool(
-        ("a100-mig-single-0",),
-        "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb",
-        "550.54.15",
-        9856,
-        "8.0",
-        gpus=7,
-        offered={"nvidia.com/gpu": 7},
-        labels={"nvidia.com/mig.strategy": "single", "nvidia.com/mig.config.state": "success"},
-    ),
-    *(
-        Pool(
-            (f"h100-mig-{state}",),
-            "NVIDIA-H100-80GB-HBM3",
-            "570.124.06",
-            81559,
-            "9.0",
-            gpus=1,
-            offered={"nvidia.com/gpu": 0, "nvidia.com/mig-1g.10gb": 4, "nvidia.com/mig-3g.40gb": 1},
-            labels={"nvidia.com/mig.strategy": "mixed", "nvidia.com/mig.config.state": state},
-        )
-        for state in ("success", "pending", "failed")
-    ),
-    Pool(
-        ("a100-upgrading-0",),
-        "NVIDIA-A100-SXM4-80GB",
-        "550.54.15",
-        81920,
-        "8.0",
-        labels={"nvidia.com/gpu-driver-upgrade-state": "drain-required"},
-    ),
-    Pool(("h100-ghost-0",), "NVIDIA-H100-80GB-HBM3", "570.124.06", 81559, "9.0", offered={"nvidia.com/gpu": 0}),
-)
-NAMESPACES = {"team-a": {"team": "a"}, "team-b": {"team": "b"}, "gpu-operator": {}, "default": {}}
-CPU_NODES = ("cpu-0", "cpu-1")
+def demo_fleet(name: str = DEFAULT) -> list[Object]:
+    """Make the objects of a sample fleet: nodes, the pods that hold GPUs, namespaces, classes, ResourceSlices.
+
+    Raises BadInput for a name there is no fleet of.
+    """
+    return list(_objects(read_fleet(name)))
 
 
-def demo_fleet() -> list[dict[str, Any]]:
-    """Make the objects of the fleet: nodes, the pods that hold GPUs, namespaces, the nvidia RuntimeClass."""
-    nodes = [_node(pool, name) for pool in POOLS for name in pool.names]
-    pods = [_pod(name, gpus) for pool in POOLS for name, gpus in zip(pool.names, pool.busy, strict=False) if gpus]
-    plain = [
-        {"kind": "Node", "metadata": {"name": name}, "status": {"allocatable": {"cpu": "32"}}} for name in CPU_NODES
-    ]
-    namespaces = [
-        {
-            "kind": "Namespace",
-            "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}},
-        }
-        for name, labels in NAMESPACES.items()
-    ]
-    runtime_class = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
-    return [*nodes, *plain, *pods, *namespaces, runtime_class]
+def _objects(fleet: Fleet) -> Iterator[Object]:
+    for pool in fleet.pools:
+        for name in pool.node_names():
+            yield _node(fleet, pool, name)
+    yield from map(_pod, _pods(fleet))
+    for name, labels in {"default": {}, **fleet.namespaces}.items():
+        found = {"kubernetes.io/metadata.name": name, **labels}
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": found}}
+    for name in fleet.runtime_classes:
+        yield {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name}
+    for name, each in fleet.device_classes.items():
+        yield device_class(name, each)
+    for pool in fleet.pools:
+        yield from (resource_slice(pool, name) for name in pool.node_names() if pool.dra)
 
 
-def _node(pool: Pool, name: str) -> dict[str, Any]:
-    major, minor = pool.capability.split(".")
-    driver = zip(("full", "major", "minor", "revision"), (pool.driver, *pool.driver.split(".")), strict=True)
-    offered = pool.offered or {"nvidia.com/gpu": pool.gpus}
-    labels = {
-        "kubernetes.io/hostname": name,
-        "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.product": pool.product,
-        "nvidia.com/gpu.count": str(pool.gpus),
-        "nvidia.com/gpu.memory": str(pool.memory_mib),
-        "nvidia.com/gpu.compute.major": major,
-        "nvidia.com/gpu.compute.minor": minor,
-        **{f"nvidia.com/cuda.driver-version.{part}": value for part, value in driver},
-        **pool.labels,
-    }
-    taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+def _node(fleet: Fleet, pool: Pool, name: str) -> Object:
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    labels |= {**fleet.labels, **node_labels(pool)} if pool.gpu else {}
+    taints = fleet.taints if pool.taints is None and pool.gpu else pool.taints or ()
+    spec: Object = {"taints": [_taint(text) for text in taints]} if taints else {}
+    if pool.cordoned:
+        spec["unschedulable"] = True
+    capacity = {"cpu": pool.cpu, "memory": pool.memory, "pods": "110", **_texts(_capacity(pool))}
     return {
+        "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": taints},
-        "status": {"allocatable": {"cpu": "64", "memory": "512Gi", **{key: str(n) for key, n in offered.items()}}},
+        "metadata": {"name": name, "labels": {**labels, **pool.labels}},
+        "spec": spec,
+        "status": {"capacity": capacity, "allocatable": capacity | _texts(pool.allocatable)},
     }
 
 
-def _pod(node: str, gpus: int) -> dict[str, Any]:
-    resources = {"limits": {"nvidia.com/gpu": str(gpus)}, "requests": {"nvidia.com/gpu": str(gpus)}}
+def _capacity(pool: Pool) -> dict[str, int]:
+    """Say what the device plugin registers for a pool: nothing where DRA serves, or the MIG layout is invalid."""
+    if pool.offers is not None:
+        return pool.offers
+    if pool.gpu is None or pool.dra or (pool.mig and pool.mig.invalid):
+        return {}
+    slices = pool.mig.slices if pool.mig else {}
+    if pool.mig and slices and pool.mig.strategy == "mixed":
+        named = {f"nvidia.com/mig-{profile.replace('+', '.')}": each.count for profile, each in slices.items()}
+        return {WHOLE: pool.mig.whole, **named}
+    units = sum(each.count for each in slices.values()) or pool.gpus
+    if pool.sharing is None:
+        return {WHOLE: units}
+    return {WHOLE + (".shared" if pool.sharing.renamed else ""): units * pool.sharing.replicas}
+
+
+def _texts(amounts: dict[str, int]) -> dict[str, str]:
+    return {key: str(amount) for key, amount in amounts.items()}
+
+
+def _taint(text: str) -> dict[str, str]:
+    """Read a taint as `kubectl taint` writes it: `key=value:Effect`, or `key:Effect`."""
+    what, _, effect = text.rpartition(":")
+    key, _, value = what.partition("=")
+    return {"key": key, "effect": effect, **({"value": value} if value else {})}
+
+
+def _pods(fleet: Fleet) -> Iterator[Pod]:
+    for pool in fleet.pools:
+        for node, gpus in zip(pool.node_names(), pool.busy, strict=False):
+            if gpus:
+                yield Pod(name=f"busy-{node}", node=node, asks={WHOLE: gpus})
+    yield from fleet.pods
+
+
+def _pod(pod: Pod) -> Object:
+    amounts = _texts(pod.asks)
+    container = {"name": "main", "image": pod.image, "resources": {"limits": amounts, "requests": dict(amounts)}}
+    metadata: Object = {"name": pod.name, "namespace": pod.namespace, "uid": pod.name}
+    if pod.annotations:
+        metadata["annotations"] = dict(pod.annotations)
     return {
+        "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"busy-{node}", "namespace": "team-b", "uid": f"busy-{node}"},
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "main", "image": "train:1", "resources": resources}],
-        },
+        "metadata": metadata,
+        "spec": {"nodeName": pod.node, "containers": [container]},
         "status": {"phase": "Running"},
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from app.admission.patch import escape
-from app.demo.fleet import POOLS
+from app.demo.fleet import demo_fleet
+from app.nodelabels import DRIVER, PRODUCT
 from app.pods import DECISION
 
 Send = Callable[[str, bytes], Any]
@@ -90,15 +91,25 @@ def seat(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], d
     pod = args["Pod"]
     pod["metadata"]["annotations"] = {f"gpu-usher.io/{key}": value for key, value in annotations.items()}
     pod["spec"]["containers"][0] |= {"image": image, "resources": {"limits": resources, "requests": resources}}
-    args["NodeNames"] = [name for pool in POOLS for name in pool.names]
+    facts = _facts()
+    args["NodeNames"] = list(facts)
     answer = send("/scheduler/filter", json.dumps(args).encode())
     args["NodeNames"] = answer["NodeNames"]
     scores = send("/scheduler/prioritize", json.dumps(args).encode()) if answer["NodeNames"] else []
-    facts = {name: f"{pool.product}, driver {pool.driver}" for pool in POOLS for name in pool.names}
     seats = [Seat((each["Host"],), each["Score"], facts[each["Host"]]) for each in scores]
     seats.sort(key=lambda each: -(each.score or 0))
     busy = _by_cause(answer["FailedNodes"], preemptible=True)
     return [*seats, *busy, *_by_cause(answer["FailedAndUnresolvableNodes"], preemptible=False)]
+
+
+def _facts() -> dict[str, str]:
+    """Say of each GPU node of the demo fleet what it is."""
+    found = {each["metadata"]["name"]: each["metadata"]["labels"] for each in demo_fleet() if each["kind"] == "Node"}
+    return {
+        name: f"{labels[PRODUCT]}, driver {labels[f'{DRIVER[0]}.full']}"
+        for name, labels in found.items()
+        if PRODUCT in labels
+    }
 
 
 def _by_cause(failures: Mapping[str, str], preemptible: bool) -> list[Seat]:

@@ -31,10 +31,11 @@ class _Part(BaseModel):
 
 
 class CaseNode(_Part):
-    """A node in short: its labels, what it offers, what pods hold of that, its taints."""
+    """A node in short: its labels, what it offers, what pods hold of that, its taints; `capacity` where it is more."""
 
     labels: dict[str, str] = {}
     allocatable: dict[str, int] = {}
+    capacity: dict[str, int] = {}
     used: dict[str, int] = {}
     taints: list[dict[str, str]] = []
 
@@ -44,8 +45,12 @@ class CaseNode(_Part):
             "kind": "Node",
             "metadata": {"name": name, "labels": self.labels},
             "spec": {"taints": self.taints},
-            "status": {"allocatable": {key: str(amount) for key, amount in self.allocatable.items()}},
+            "status": {"allocatable": _texts(self.allocatable), "capacity": _texts(self.allocatable | self.capacity)},
         }
+
+
+def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {key: str(amount) for key, amount in amounts.items()}
 
 
 class Expectation(_Part):

@@ -2,7 +2,7 @@
 """Clouds: the words that their node labels have for GPUs, and what those mean where GPU Feature Discovery is silent."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -41,11 +41,16 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Clouds:
-    """All dialects, what the values of a sharing label mean in GFD's words, and which labels count a GPU's sharers."""
+    """All dialects, what the values of a sharing label mean in GFD's words, and which labels count a GPU's sharers.
+
+    `instances`: the product by the family of the machine type in the label `instance_key` (`g5` of `g5.xlarge`).
+    """
 
     dialects: tuple[Dialect, ...]
     sharing: Mapping[str, Mapping[str, str]]
     replicas_keys: tuple[str, ...] = ()
+    instance_key: str = ""
+    instances: Mapping[str, str] = field(default_factory=dict)
 
     def product(self, labels: Mapping[str, str]) -> str | None:
         """Name the product as GFD would, with its MIG suffix; None if no label tells it for certain."""
@@ -54,7 +59,16 @@ class Clouds:
             if len(found) == 1:
                 profile = labels.get(dialect.slice_key or "")
                 return f"{found[0]}-MIG-{profile}" if profile else found[0]
-        return None
+        return self.instances.get(labels.get(self.instance_key, "").partition(".")[0])
+
+    def candidates(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """List the products of which a node has one, where its labels tell no more; none if they tell nothing."""
+        return next((found for each in self.dialects if (found := each.products(labels))), ())
+
+    def profile(self, labels: Mapping[str, str]) -> str | None:
+        """Give the MIG profile that a label tells, also where the product is unknown; None if there is none."""
+        found = (labels.get(each.slice_key) for each in self.dialects if each.slice_key)
+        return next((text for text in found if text), None)
 
     def memory(self, labels: Mapping[str, str]) -> str | None:
         """Give the label that tells a GPU's memory, in MiB; None if there is none."""
@@ -70,6 +84,12 @@ class Clouds:
         """Give the label that tells how many share a GPU; None if there is none."""
         return next((labels[key] for key in self.replicas_keys if key in labels), None)
 
+    def telling(self) -> Iterator[str]:
+        """List the label keys that tell of GPUs."""
+        for dialect in self.dialects:
+            yield from dialect.telling()
+        yield from (*self.sharing, *self.replicas_keys, self.instance_key)
+
     def spoken(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Name the dialects whose labels a node carries."""
         return tuple(each.name for each in self.dialects if each.spoken(labels))
@@ -80,6 +100,8 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
         sharing={row["key"]: row["values"] for row in document["sharing_labels"]},
+        instance_key=document["instance_types"]["key"],
+        instances=document["instance_types"]["families"],
         replicas_keys=tuple(row["replicas_key"] for row in document["sharing_labels"] if "replicas_key" in row),
     )
 

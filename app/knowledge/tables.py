@@ -10,6 +10,7 @@ import yaml
 from app.errors import BadInput, KnowledgeError
 from app.knowledge.clouds import Clouds, load_clouds
 from app.knowledge.cuda import CUDATables, load_cuda
+from app.knowledge.dcgm import DCGM, load_dcgm
 from app.knowledge.families import Families, load_families
 from app.knowledge.geometry import Geometry, load_geometry
 from app.knowledge.images import Images, load_images
@@ -26,6 +27,7 @@ FILES = (
     "families.yaml",
     "clouds.yaml",
     "xids.yaml",
+    "dcgm.yaml",
 )
 
 
@@ -41,6 +43,7 @@ class Knowledge:
     families: Families
     clouds: Clouds
     xids: Mapping[int, XID]
+    dcgm: DCGM
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -66,6 +69,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             ),
             clouds=load_clouds(documents["clouds.yaml"]),
             xids=load_xids(documents["xids.yaml"]["xids"]),
+            dcgm=load_dcgm(documents["dcgm.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

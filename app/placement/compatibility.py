@@ -54,9 +54,9 @@ def compute_capability_served(demand: Demand, node: NodeClass) -> Reason | None:
 
 def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a GPU that the image's CUDA toolkit cannot make code for, too old or too new."""
-    if node.compute_capability is None:
-        return None
     for need in demand.cuda:
+        if node.compute_capability is None and need.unsupported and demand.refuse_unknown:
+            return reason(Code.GPUFactsMissing, "compute capability unknown", "one that the image's toolkit supports")
         if node.compute_capability in need.unsupported:
             wants = f"a GPU that CUDA {show_version(need.cuda)} supports"
             return reason(Code.ComputeCapabilityUnsupported, "GPU outside the image's toolkit", wants)

@@ -74,14 +74,21 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse other products than those asked; an unknown product never fulfils a wish for one."""
     if not demand.products and not demand.denied_products:
         return None
-    if node.product is None and not node.offered and not node.by_dra:
+    candidates = (node.product,) if node.product is not None else node.may_be
+    if not candidates and not node.offered and not node.by_dra:
         return None  # no GPU node: resources_offered says so
-    if node.product is None:
-        return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
-    allowed = all(any(pattern.matches(node.product) for pattern in any_of) for any_of in demand.products)
-    if allowed and not any(pattern.matches(node.product) for pattern in demand.denied_products):
+    verdicts = {_allowed(demand, product) for product in candidates}
+    if verdicts == {True}:
         return None
-    return reason(Code.ProductNotAllowed, "GPU product not allowed", _wanted_products(demand))
+    if verdicts == {False}:
+        return reason(Code.ProductNotAllowed, "GPU product not allowed", _wanted_products(demand))
+    return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
+
+
+def _allowed(demand: Demand, product: str) -> bool:
+    if any(pattern.matches(product) for pattern in demand.denied_products):
+        return False
+    return all(any(pattern.matches(product) for pattern in any_of) for any_of in demand.products)
 
 
 def _wanted_products(demand: Demand) -> str:
@@ -101,9 +108,11 @@ def enough_units(demand: Demand, free: Free) -> Reason | None:
 
 def memory_left(demand: Demand, free: Free) -> Reason | None:
     """Refuse a node whose shared GPUs have no memory left that others have not declared (INTERFACES §8)."""
+    if not demand.declared_mib or not free.memory:
+        return None
     for resource, amount in demand.resources:
         left = free.memory.get(resource)
-        if demand.declared_mib and left is not None and amount * demand.declared_mib > left:
+        if left is not None and amount * demand.declared_mib > left:
             wants = f"{demand.declared_mib} MiB on each of {amount} {resource}"
             return reason(Code.GPUMemoryBudgetExceeded, "memory of the shared GPUs is given away", wants)
     return None

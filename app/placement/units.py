@@ -2,7 +2,7 @@
 """Class filters about what one unit is on a node: a whole GPU, a share or a slice, how large, and how it is joined."""
 
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
-from app.nodeclass import NodeClass, Sharing, slice_profiles
+from app.nodeclass import NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.reasons import Code, Reason, either, reason
@@ -62,7 +62,10 @@ def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
     wanted, at_least = demand.mig_profile
     size = nominal_size(wanted)
     if at_least and size is not None and _covers(demand, node, size):
-        return None
+        unknown = node.mig_profile is None and node.memory_mib is None
+        if not (unknown and demand.refuse_unknown):
+            return None
+        return reason(Code.GPUFactsMissing, "GPU memory unknown", f">= {size.memory_mib} MiB per GPU")
     if not at_least and node.mig_profile == wanted:
         return None
     return reason(Code.MIGProfileAbsent, "MIG profile not on this node", f"{'>= ' if at_least else ''}{wanted}")
@@ -73,7 +76,8 @@ def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
     if node.mig_profile:
         found = nominal_size(node.mig_profile)
         return found is not None and found.covers(wanted)
-    whole = node.sharing is Sharing.Exclusive and demand.sharing is not SharingWish.Shared
+    units = {node.unit(resource) for resource, _ in demand.resources}
+    whole = units <= {Sharing.Exclusive} and demand.sharing is not SharingWish.Shared
     return whole and (node.memory_mib is None or node.memory_mib >= MEMORY_TOLERANCE * wanted.memory_mib)
 
 
@@ -81,11 +85,9 @@ def interconnect_present(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse nodes whose GPUs are not joined all-to-all, where that is asked; a slice has no NVLink."""
     if not demand.nvlink:
         return None
-    if node.nvlink is None:
+    sliced = node.mig_profile is not None or any(profile_of(name) for name, _ in demand.resources)
+    if node.nvlink is None and not sliced:
         return reason(Code.GPUFactsMissing, "GPU interconnect unknown", "NVLink") if demand.refuse_unknown else None
-    sliced = node.mig_profile is not None or (
-        bool(slice_profiles(node)) and any(profile_of(n) for n, _ in demand.resources)
-    )
     if node.nvlink and not sliced:
         return None
     return reason(Code.InterconnectAbsent, "GPUs are not joined all-to-all", "NVLink")

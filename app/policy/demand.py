@@ -7,6 +7,7 @@ for equal pods, and the edge keeps the verdicts of a Demand for as long as it is
 
 from dataclasses import dataclass, field
 
+from app.hashing import HashedOnce
 from app.knowledge.cuda import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
@@ -31,7 +32,7 @@ HEALTH = HealthRules()
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(HashedOnce):
     """What a pod asks. Nothing asked of a fact is None, empty or zero.
 
     `resources`: (GPU resource, units), sorted. `products`: lists of which each must be met by any of its
@@ -69,6 +70,7 @@ class Demand:
     invalid: Reason | None = None
     warned: "Demand | None" = field(default=None)
     """What policies with action Warn ask besides: nodes that miss it score lower."""
+    __hash__ = HashedOnce.__hash__
 
     @property
     def judged(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import MalformedPod
-from app.nodeclass import NodeClass, Sharing, slice_profiles
+from app.nodeclass import NodeClass, Sharing
 from app.nodes import read_node
 from app.placement.engine import judge_class
 from app.versions import Version
@@ -191,7 +191,7 @@ def test_only_gpu_resources_that_parse_are_offered() -> None:
 
     found = read_node(document, knowledge()).node_class
 
-    assert (found.offered, slice_profiles(found)) == ((("nvidia.com/mig-1g.5gb", 7),), ("1g.5gb",))
+    assert found.offered == (("nvidia.com/mig-1g.5gb", 7),)
 
 
 def test_free_is_allocatable_without_what_pods_hold() -> None:

@@ -11,6 +11,7 @@ from app.cli.main import app
 from app.explain.doctor import CHECKS, Fleet, Level, examine
 from app.health import Health
 from tests.builders import node
+from tests.cluster.fake_exporter import fake_exporter
 
 GPU = "nvidia.com/gpu"
 TAINT = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
@@ -92,3 +93,14 @@ def test_command_says_what_hurts_and_ends_with_1(output: str) -> None:
     assert "h100-ghost-0" in done.output
     if output == "json":
         assert {each["level"] for each in json.loads(done.output)} == {"problem"}
+
+
+def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
+    """F72, F87."""
+    with fake_exporter() as exporter:
+        exporter.say("DCGM_FI_DEV_XID_ERRORS", 79, Hostname="h100-0")
+
+        done = CliRunner().invoke(app, ["doctor", "--demo", "--dcgm-exporters", exporter.url, "-o", "json"])
+
+    told = [each for each in json.loads(done.output) if each["nodes"] == ["h100-0"]]
+    assert [each["what"] for each in told] == ["1 GPUs ill: XID 79: GPU has fallen off the bus"]

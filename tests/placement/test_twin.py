@@ -4,6 +4,7 @@
 import pytest
 
 from tests.placement.confusion import SEED, compare, compared, lines
+from tests.placement.twin import GPU, RawNode, RawPod, Wish, causes
 
 REASONS = (
     "ProductNotAllowed",
@@ -63,3 +64,12 @@ def test_filters_give_a_true_reason_on_a_million_pairs() -> None:
 def test_every_way_to_be_wrong_is_seen(said: tuple[str, bool] | None, causes: set[str], kind: str) -> None:
     """F40."""
     assert kind == compare(said, causes)
+
+
+def test_what_is_free_is_asked_only_where_nothing_lasting_refuses() -> None:
+    """F40."""
+    full, labels = [RawPod(((GPU, 8),))], {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+    found = [causes(Wish(products=products), RawNode(labels, {GPU: 8}), full) for products in ("L4", "H100")]
+
+    assert found == [{"InsufficientGPUs"}, {"ProductNotAllowed"}]

@@ -133,15 +133,15 @@ def right_product(wish: Wish, node: RawNode) -> Iterator[str]:
     denied = [word[1:] for word in words if word.startswith("!")] + [word for rule in wish.rules for word in rule.deny]
     if not denied and not any(allowed):
         return
-    label = said.product_label(node)
-    if label is None:
+    wrong = [
+        any(named(word, product) for word in denied)
+        or any(each and not any(named(word, product) for word in each) for each in allowed)
+        for product in said.products(node)
+    ]
+    if wrong and all(wrong):
+        yield "ProductNotAllowed"
+    elif any(wrong) or not wrong:
         yield "GPUFactsMissing"
-        return
-    product = said.bare(label)
-    if any(named(word, product) for word in denied):
-        yield "ProductNotAllowed"
-    if any(each and not any(named(word, product) for word in each) for each in allowed):
-        yield "ProductNotAllowed"
 
 
 def right_form(wish: Wish, node: RawNode) -> Iterator[str]:

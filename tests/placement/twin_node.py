@@ -51,6 +51,16 @@ def product_label(node: RawNode) -> str | None:
     return meant if isinstance(meant, str) else None
 
 
+def products(node: RawNode) -> list[str]:
+    """List the products, bare, of which the node has one: a cloud's word may mean several; none if nothing is known."""
+    label = product_label(node)
+    if label is not None:
+        return [bare(label)]
+    cloud = cloud_of(node.labels)
+    meant = cloud["values"].get(node.labels[cloud["key"]], []) if cloud else []
+    return [bare(each) for each in (meant.values() if isinstance(meant, dict) else meant)]
+
+
 def positive(text: str | None) -> int | None:
     """Read a positive whole number; what is none counts as not said."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and int(text) > 0 else None
@@ -139,8 +149,9 @@ def capability(node: RawNode) -> str | None:
     said = [node.labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor")]
     if said[0] and said[1]:
         return ".".join(str(each) for each in said)
-    row = row_of(node)
-    return None if row is None else str(row["compute_capability"])
+    rows = [product_row(each) for each in products(node)]
+    found = {str(row["compute_capability"]) if row else None for row in rows}
+    return found.pop() if len(found) == 1 else None
 
 
 def driver(node: RawNode) -> str | None:

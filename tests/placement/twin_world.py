@@ -113,7 +113,10 @@ class RawPod:
 
 @dataclass(frozen=True)
 class RawNode:
-    """A node as kubectl shows it; `capacity` may lack what equals allocatable. `health`: (ill, ailing) GPUs; None: unknown."""
+    """A node as kubectl shows it; `capacity` may lack what equals allocatable.
+
+    `health`: (ill, ailing) GPUs that others report; None: unknown.
+    """
 
     labels: dict[str, str] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)

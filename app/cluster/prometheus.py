@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DCGM's metrics as a Prometheus has them: one instant query for all of them."""
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.cluster.scrape import Polled, Web, read_url
+from app.errors import SourceError
+from app.health import Sample, read_sample
+from app.knowledge.dcgm import DCGM
+
+FRESH_SECONDS = 120
+"""Samples older than that are not read. An instant query itself looks back five minutes where nothing marked a series
+as ended (metrics that were pushed); exporters are scraped every 15 to 60 s."""
+ANSWER_SECONDS = 20.0
+"""Less than the time between two polls; Prometheus' own limit of a query is two minutes."""
+ANSWER_BYTES = 32 << 20
+"""140,000 series of some 230 bytes: the two readings that are on by default, of 5,000 nodes with 14 GPUs."""
+
+
+class Vector(msgspec.Struct):
+    """One series of an instant query: labels, and [time, value]."""
+
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class Data(msgspec.Struct):
+    """The result, of any type."""
+
+    resultType: str  # noqa: N815  # Prometheus' spelling
+    result: list[msgspec.Raw]
+
+
+class Answer(msgspec.Struct):
+    """What /api/v1/query answers with. `warnings`: some of the stores behind it did not answer, for one."""
+
+    status: str
+    data: Data
+    warnings: list[str] = []
+
+
+class Prometheus:
+    """A Prometheus, or what speaks its API. `token_file` is read at every poll: projected tokens are renewed."""
+
+    def __init__(
+        self, url: str, dcgm: DCGM, token_file: Path | None = None, fresh_seconds: int = FRESH_SECONDS
+    ) -> None:
+        self.origin = read_url(url, "--prometheus").geturl().rstrip("/")
+        self._query = query(dcgm, fresh_seconds)
+        self._dcgm = dcgm
+        self._token_file = token_file
+        self._web = Web()
+
+    async def poll(self) -> Polled:
+        """Ask once.
+
+        Raises SourceError.
+        """
+        headers = await asyncio.to_thread(self._credentials)
+        body = await self._web.get(
+            self.origin + "/api/v1/query", ANSWER_BYTES, ANSWER_SECONDS, {"query": self._query}, headers
+        )
+        return await asyncio.to_thread(read_answer, body, self._dcgm)
+
+    def _credentials(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        try:
+            token = self._token_file.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{self._token_file}: {error}") from error
+        if not token.isprintable():
+            raise SourceError(f"{self._token_file}: wants one line with a token")
+        return {"Authorization": f"Bearer {token}"}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._web.close()
+
+
+def query(dcgm: DCGM, fresh_seconds: int) -> str:
+    """Write the query: the series that are there now and had a sample lately, with no labels but those looked at.
+
+    The right side alone would go on showing what ended, the left side alone what nobody marked as ended. `and` leaves
+    the metric's name out unless `on` lists it; with it each metric is compared with itself.
+    """
+    series = '{__name__=~"' + "|".join(dcgm.readings) + '"}'
+    labels = ", ".join(("__name__", *dcgm.labels))
+    return f"max by ({labels}) ({series} and on ({labels}) last_over_time({series}[{fresh_seconds}s]))"
+
+
+def read_answer(body: bytes, dcgm: DCGM) -> Polled:
+    """Read the answer to an instant query.
+
+    Raises SourceError for what is none.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=Answer)
+        if answer.status != "success" or answer.data.resultType != "vector":
+            raise SourceError(f"got {answer.status[:40]}, {answer.data.resultType[:40]}, wants success, vector")
+        rows = [_decode(raw) for raw in answer.data.result]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
+    samples: list[Sample] = []
+    odd = 0
+    for row in rows:
+        value = _number(row.value[1])
+        if value is None:
+            odd += 1
+            continue
+        sample = read_sample(row.metric.get("__name__", ""), row.metric, value, dcgm)
+        if sample is not None:
+            samples.append(sample)
+    said = [
+        *(f"{odd} values that are no number" for _ in range(bool(odd))),
+        *(each[:200] for each in answer.warnings[:1]),
+    ]
+    return Polled(samples, "; ".join(said) or None)
+
+
+def _decode(raw: Any) -> Vector:
+    return _VECTOR.decode(raw)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+_VECTOR = msgspec.json.Decoder(Vector)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics over HTTP: one answer at a time, bounded in bytes and seconds. Reads only."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+import aiohttp
+
+from app.errors import BadInput, SourceError
+from app.health import Sample
+
+CONNECT_SECONDS = 3.0
+"""Within a cluster a connection takes milliseconds; an address that is gone must not hold a poll up."""
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What one poll found. `problem`: what part of it could not be had; None if it is all there."""
+
+    samples: list[Sample]
+    problem: str | None = None
+
+
+class Web:
+    """A client that is made at the first request: there is no event loop before."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(
+        self,
+        url: str,
+        limit_bytes: int,
+        seconds: float,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        server_name: str | None = None,
+    ) -> bytes:
+        """Read one answer whole. `server_name`: whom the certificate must be for, where the URL has an address.
+
+        Raises SourceError.
+        """
+        try:
+            async with self._ready().get(
+                url,
+                params=params,
+                headers={"Accept-Encoding": "identity", **(headers or {})},
+                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
+                server_hostname=server_name,
+                allow_redirects=False,
+            ) as answer:
+                if answer.status != 200:
+                    raise SourceError(f"HTTP {answer.status}: {await _words(answer)}".rstrip(": "))
+                return await _bounded(answer.content, limit_bytes)
+        except TimeoutError as error:
+            raise SourceError("no answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a host name that is none
+            raise SourceError((str(error) or type(error).__name__)[:300]) from error
+
+    def _ready(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(), limit=0)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+async def _bounded(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in content.iter_chunked(CHUNK_BYTES):
+        body += chunk
+        if len(body) > limit_bytes:
+            raise SourceError(f"an answer of more than {limit_bytes} bytes")
+    return bytes(body)
+
+
+async def _words(answer: aiohttp.ClientResponse) -> str:
+    """Take the start of an error's text, on one line."""
+    return " ".join((await answer.content.read(200)).decode("utf-8", "replace").split())
+
+
+def read_url(text: str, flag: str) -> SplitResult:
+    """Read the URL of a source.
+
+    Raises BadInput; a URL with credentials is refused without repeating it.
+    """
+    try:
+        url = urlsplit(text)
+        host, _port = url.hostname, url.port
+    except ValueError as error:
+        raise BadInput(f"{flag}: {error}, wants http://host:port or https://host:port") from error
+    if "@" in url.netloc:
+        raise BadInput(f"{flag}: got credentials in the URL, wants them in --prometheus-token-file")
+    if url.scheme not in ("http", "https") or not host or url.query or url.fragment:
+        raise BadInput(f"{flag}: got {text[:80]!r}, wants http://host:port or https://host:port, with a path at most")
+    return url

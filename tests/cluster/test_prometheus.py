@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus between exporters and us: what it shows is understood, what it lost is forgotten."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.cluster.health import HealthPoller
+from app.cluster.prometheus import Prometheus, query
+from app.health import Health
+from app.metrics import Metrics
+from tests.builders import knowledge, usher
+from tests.cluster.fake_exporter import FakeExporter, fake_exporter
+from tests.prometheus import Running, find_prometheus, prometheus
+from tests.running import running
+
+SOON_SECONDS = 60
+"""Bound on every wait; a scrape a second, most are over within two."""
+FRESH_SECONDS = 3
+"""How old a sample may be here, where one is scraped every second."""
+XID, REMAP = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ROW_REMAP_FAILED"
+ILL = Health(1, 0, ("XID 79: GPU has fallen off the bus",))
+
+
+class Ledger:
+    """A sink that keeps what holds now."""
+
+    def __init__(self) -> None:
+        self.health: dict[str, Health] = {}
+
+    def put_health(self, name: str, health: Health | None) -> None:
+        self.health = {key: each for key, each in self.health.items() if key != name}
+        if health is not None:
+            self.health[name] = health
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    found = find_prometheus()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@contextmanager
+def scraped(program: Path, folder: Path, labels: str = "") -> Iterator[tuple[FakeExporter, Running]]:
+    """Run an exporter and a Prometheus that scrapes it. `labels`: what the scrape configuration adds."""
+    with fake_exporter() as exporter:
+        target = f"{{targets: ['127.0.0.1:{exporter.port}'], labels: {{{labels}}}}}"
+        with prometheus(program, folder, f"[{{job_name: dcgm, static_configs: [{target}]}}]") as found:
+            yield exporter, found
+
+
+def follow(url: str, test: Callable[[Ledger, HealthPoller], Awaitable[None]], forget_seconds: float = 180) -> None:
+    """Poll a Prometheus ten times a second while a test looks on."""
+
+    async def run() -> None:
+        ledger, source = Ledger(), Prometheus(url, knowledge().dcgm, None, FRESH_SECONDS)
+        poller = HealthPoller(source, ledger, knowledge(), Metrics(), poll_seconds=0.1, forget_seconds=forget_seconds)
+        task = asyncio.create_task(poller.run())
+        try:
+            await test(ledger, poller)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def until(what: str, true: Callable[[], object]) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SOON_SECONDS
+    while not true():
+        assert loop.time() < end, f"not in time: {what}"
+        await asyncio.sleep(0.02)
+
+
+def test_illness_comes_with_the_xid_goes_with_a_restart_and_is_unknown_without_the_exporter(
+    program: Path, tmp_path: Path
+) -> None:
+    """F72, S6."""
+
+    async def test(ledger: Ledger, poller: HealthPoller) -> None:
+        exporter.say(XID, 0, Hostname="a")
+        await until("it is known to be well", lambda: ledger.health == {"a": Health()})
+        exporter.say(XID, 79, Hostname="a", err_code="79")
+        await until("it is ill", lambda: ledger.health == {"a": ILL})
+        exporter.values.clear()  # started again: other labels, no XID
+        exporter.say(XID, 0, Hostname="a")
+        await until("it is well again", lambda: ledger.health == {"a": Health()})
+        exporter.say(XID, 79, Hostname="a")
+        await until("it is ill", lambda: ledger.health == {"a": ILL})
+        exporter.status = 500
+        await until("it is unknown", lambda: ledger.health == {})
+        assert poller.status()["error"] == "it has none of DCGM's health metrics"
+
+    with scraped(program, tmp_path) as (exporter, found):
+        follow(found.url, test)
+
+
+def test_prometheus_that_is_gone_is_forgotten_after_the_limit(program: Path, tmp_path: Path) -> None:
+    """F72: stale data never blocks."""
+
+    async def test(ledger: Ledger, poller: HealthPoller) -> None:
+        exporter.say(XID, 79, Hostname="a")
+        await until("it is ill", lambda: ledger.health == {"a": ILL})
+        found.process.stop()
+        await until("polls fail", lambda: poller.status()["error"] not in (None, ""))
+        assert ledger.health == {"a": ILL}
+        await until("it is forgotten", lambda: ledger.health == {})
+        age = poller.age()
+        assert age is not None
+        assert age >= 3
+
+    with scraped(program, tmp_path) as (exporter, found):
+        follow(found.url, test, forget_seconds=3)
+
+
+def test_nodes_and_both_names_of_a_metric_are_understood_as_prometheus_labels_them(
+    program: Path, tmp_path: Path
+) -> None:
+    """F72, S6: honorLabels false renames what the exporter says; a scrape configuration names nodes by itself."""
+    pod = "dcgm-exporter-x7k2p"
+    cases = [
+        ("a", "", "Hostname", "a"),
+        ("b", "", "hostname", "b"),
+        ("c", "Hostname: prometheus-0", "Hostname", "c"),
+        ("d", "hostname: prometheus-0", "hostname", "d"),
+        ("e", "node: e", "Hostname", pod),
+        ("f", "kubernetes_node: f", "hostname", pod),
+        ("g", "node: g", "node", "said by the exporter"),
+    ]
+    expected = Health(2, 0, ("XID 79: GPU has fallen off the bus", "row remapping failed"))
+
+    async def test(ledger: Ledger, _poller: HealthPoller) -> None:
+        await until("each has two that are ill", lambda: ledger.health == {name: expected for name, *_ in cases})
+
+    with ExitStack() as stack:
+        targets = []
+        for _name, added, label, value in cases:
+            exporter = stack.enter_context(fake_exporter())
+            exporter.say(XID, 13, gpu=0, **{label: value})
+            exporter.say("DCGM_FI_DEV_XID_ERROR", 79, gpu=1, **{label: value})
+            exporter.say(REMAP, 1, gpu=2, **{label: value})
+            targets.append(f"{{targets: ['127.0.0.1:{exporter.port}'], labels: {{{added}}}}}")
+        configs = f"[{{job_name: dcgm, static_configs: [{', '.join(targets)}]}}]"
+        found = stack.enter_context(prometheus(program, tmp_path, configs))
+        follow(found.url, test)
+
+
+def test_sample_that_nobody_marked_as_ended_is_not_read_when_it_is_old(program: Path, tmp_path: Path) -> None:
+    """F72: exporters that give times of their own are never marked as ended; a plain query looks back five minutes."""
+    labels = 'gpu="0",UUID="GPU-0",Hostname="a"'
+
+    def shown(url: str, words: str) -> list[object]:
+        answer = httpx.get(f"{url}/api/v1/query", params={"query": words}, trust_env=False).json()
+        found: list[object] = answer["data"]["result"]
+        return found
+
+    async def test(ledger: Ledger, _poller: HealthPoller) -> None:
+        start = int(httpx.get(f"{found.url}/api/v1/query?query=time()", trust_env=False).json()["data"]["result"][0])
+        exporter.body = f"{XID}{{{labels}}} 79 {start * 1000}\n".encode()
+        await until("Prometheus shows it", lambda: shown(found.url, XID))
+        await until("we do not", lambda: not shown(found.url, query(knowledge().dcgm, FRESH_SECONDS)))
+        await until("it is unknown", lambda: ledger.health == {})
+        assert shown(found.url, XID)
+
+    with scraped(program, tmp_path) as (exporter, found):
+        follow(found.url, test)
+
+
+def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: Path, tmp_path: Path) -> None:
+    """F72: the node is ill while it is known; /statusz and /metrics tell; /readyz does not depend on it."""
+    service = usher(tmp_path / "certs")
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    with scraped(program, folder) as (exporter, found):
+        exporter.say(XID, 79, Hostname="h100-0")
+        source = Prometheus(found.url, knowledge().dcgm)
+        service.gpu_health = HealthPoller(
+            source, service.state, knowledge(), service.metrics, poll_seconds=0.1, forget_seconds=1
+        )
+        with running(service) as clients:
+
+            def state() -> dict[str, object]:
+                told: dict[str, object] = clients.people.get("/statusz").json()["gpu_health"]
+                return told
+
+            asyncio.run(until("it is shown", lambda: state()["nodes"] == {"known": 1, "ill": 1, "ailing": 0}))
+            asyncio.run(
+                until(
+                    "it is measured",
+                    lambda: 'gpu_usher_health_nodes{state="ill"} 1.0' in clients.ops.get("/metrics").text,
+                )
+            )
+            assert service.nodes["h100-0"].node_class.ill == 1
+            found.process.stop()
+            asyncio.run(until("it is forgotten", lambda: state()["nodes"] == {"known": 0, "ill": 0, "ailing": 0}))
+
+            assert service.nodes["h100-0"].node_class.ill == 0
+            assert clients.ops.get("/readyz").status_code == 200
+            assert state()["source"] == found.url
+            assert state()["error"]

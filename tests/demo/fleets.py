@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample fleets, folded into a state."""
+
+from functools import cache
+from typing import Any
+
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from tests.builders import knowledge
+
+
+@cache
+def state(name: str) -> State:
+    """Fold a fleet into a state."""
+    made = State(knowledge())
+    fill(made, demo_fleet(name))
+    return made
+
+
+def nodes(name: str) -> list[dict[str, Any]]:
+    """List the Nodes of a fleet."""
+    return [each for each in demo_fleet(name) if each["kind"] == "Node"]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What admission makes of a plain GPU pod on the sample fleets (F3, S9)."""
+
+from typing import Any
+
+import pytest
+
+from app.admission.patch import apply
+from app.admission.review import Setting, mutate
+from app.demo.notation import fleet_names
+from tests.builders import gpus, knowledge, pod, policies, policy, shipped
+from tests.demo.fleets import state
+
+CLOUDS = ("aks", "eks", "gke")
+
+
+def tolerates(tolerations: list[dict[str, Any]], taint: tuple[str, str, str]) -> bool:
+    """Say it the long way: does any toleration match the taint?"""
+    key, value, effect = taint
+    for each in tolerations:
+        if each.get("effect") not in (None, "", effect) or each.get("key") not in (None, "", key):
+            continue
+        if each.get("operator") == "Exists" or (each.get("value") or "") == value:
+            return True
+    return False
+
+
+def reachable(name: str, policy_text: str | None = None) -> set[str]:
+    """Name the GPU nodes of a fleet whose taints a plain pod tolerates after admission."""
+    known = state(name)
+    document = pod(gpus(1))
+    setting = Setting(policies(policy_text) if policy_text else shipped(), known.fleet(), knowledge())
+    spec = apply(document, mutate(document, "ml", {}, setting).operations)["spec"]
+    tolerations = spec.get("tolerations", [])
+    return {
+        each.name
+        for each in known.nodes.values()
+        if each.has_gpus and all(tolerates(tolerations, taint) for taint in each.taints)
+    }
+
+
+@pytest.mark.parametrize("name", [each for each in fleet_names() if each != "sick"])
+def test_plain_pod_gets_onto_gpu_nodes_of_every_fleet(name: str) -> None:
+    """F3, S9: the shipped policies add the tolerations that the fleet's taints want; spot stays the user's choice."""
+    found = reachable(name)
+
+    assert found == {
+        each.name for each in state(name).nodes.values() if each.has_gpus and "spot" not in str(each.taints)
+    }
+    assert len(found) > 1
+
+
+def test_policy_opens_spot_pools() -> None:
+    """F3, S9: taint keys that a policy names are tolerated as well."""
+    keys = "kubernetes.azure.com/scalesetpriority, cloud.google.com/gke-spot, karpenter.sh/capacity-type"
+    spot = policy("spot", f"priority: 1, admission: {{tolerations: {{fromNodeTaints: true, keys: [{keys}]}}}}")
+
+    for name in CLOUDS:
+        assert reachable(name, spot) == {each.name for each in state(name).nodes.values() if each.has_gpus}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sample fleets before the real API server: every object of theirs is one that it takes, as it stands (S9, S15)."""
+
+from typing import Any
+
+import pytest
+
+from app.demo.fleet import demo_fleet
+from app.demo.notation import fleet_names
+from tests.controlplane.cluster import ControlPlane
+from tests.e2e.stage import namespace
+
+PATHS = {
+    "Node": "/api/v1/nodes",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
+    "Pod": "/api/v1/namespaces/{}/pods",
+}
+
+
+@pytest.fixture(scope="module")
+def stage(plane: ControlPlane) -> ControlPlane:
+    """A control plane with the namespaces that the fleets' pods are in."""
+    for name in ("team-a", "team-b"):
+        namespace(plane, name)
+    return plane
+
+
+def lost(sent: Any, got: Any, path: str = "") -> list[str]:
+    """List what was sent and did not come back; the API server adds defaults."""
+    if isinstance(sent, dict) and isinstance(got, dict):
+        return [each for key, value in sent.items() for each in lost(value, got.get(key), f"{path}.{key}")]
+    if isinstance(sent, list) and isinstance(got, list) and len(sent) <= len(got):
+        return [each for n, value in enumerate(sent) for each in lost(value, got[n], f"{path}[{n}]")]
+    return [] if sent == got else [f"{path}: {sent} became {got}"]
+
+
+@pytest.mark.parametrize("name", fleet_names())
+def test_api_server_takes_every_object_of_a_fleet_as_it_stands(stage: ControlPlane, name: str) -> None:
+    """S9, S15, F65, F135: names, labels, taints, amounts, CEL and devices are valid, and no field is dropped."""
+    refused, dropped = [], []
+    for each in demo_fleet(name):
+        if each["kind"] not in PATHS:
+            continue
+        metadata = each["metadata"]
+        path = PATHS[each["kind"]].format(metadata.get("namespace"))
+        answer = stage.api.try_create(f"{path}?dryRun=All&fieldValidation=Strict", each)
+        if not answer.is_success:
+            refused.append(f"{metadata['name']}: {answer.text}")
+        elif each["kind"] == "Pod":
+            dropped += lost(each["spec"], answer.json()["spec"], metadata["name"])
+        else:
+            dropped += lost(each, answer.json(), metadata["name"])
+
+    assert (refused, dropped) == ([], [])

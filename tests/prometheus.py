@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus: the one on PATH, or Debian's package, downloaded and unpacked here without installing anything.
+
+`make prometheus` downloads it: some 20 MB, with apt's own settings and without root. Where there is no apt the tests
+that want one skip, and say so.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.controlplane.binaries import BUILT
+from tests.controlplane.processes import Process, free_port, wait_until
+
+VARIABLE = "GPU_USHER_PROMETHEUS"
+UNPACKED = BUILT / "prometheus"
+PROGRAM = UNPACKED / "usr" / "bin" / "prometheus"
+APT_SECONDS = 300
+START_SECONDS = 60
+"""Bound on its start; takes half a second."""
+REMEDY = f"run `make prometheus` (needs apt-get), or set {VARIABLE} to a program"
+
+
+def find_prometheus() -> Path | str:
+    """Find the program; a string says why there is none, and what to do."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
+    if found := shutil.which("prometheus"):
+        return Path(found)
+    return PROGRAM if PROGRAM.is_file() else f"no prometheus: {REMEDY}"
+
+
+def fetch() -> Path:
+    """Download Debian's package and unpack it, unless there is a program already.
+
+    Raises SystemExit with apt's own words.
+    """
+    found = find_prometheus()
+    if isinstance(found, Path):
+        return found
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise SystemExit("prometheus: no apt-get and dpkg-deb on PATH")
+    BUILT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+        package = _download(Path(folder))
+        unpacked = Path(folder) / "unpacked"
+        _run(["dpkg-deb", "-x", str(package), str(unpacked)], Path(folder))
+        shutil.rmtree(UNPACKED, ignore_errors=True)
+        unpacked.rename(UNPACKED)
+    return PROGRAM
+
+
+def _download(folder: Path) -> Path:
+    """Download by the machine's own package lists; where it has none, by lists of our own, which needs no root."""
+    with contextlib.suppress(SystemExit):
+        _run(["apt-get", "download", "prometheus"], folder)
+    if not list(folder.glob("prometheus_*.deb")):
+        (folder / "lists" / "partial").mkdir(parents=True)
+        (folder / "archives" / "partial").mkdir(parents=True)
+        own = [f"-oDir::State::lists={folder / 'lists'}", f"-oDir::Cache={folder}", "-oDebug::NoLocking=true"]
+        own.append("-oAPT::Sandbox::User=")  # the folder is ours alone, root's own _apt could not write into it
+        _run(["apt-get", *own, "update"], folder)
+        _run(["apt-get", *own, "download", "prometheus"], folder)
+    return next(folder.glob("prometheus_*.deb"))
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, timeout=APT_SECONDS, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"prometheus: {' '.join(command)[:60]} ended with {done.returncode}: {done.stderr[-300:]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A Prometheus that runs."""
+
+    url: str
+    process: Process
+
+
+@contextlib.contextmanager
+def prometheus(program: Path, folder: Path, scrape_configs: str) -> Iterator[Running]:
+    """Run one on loopback, scraping every second. `scrape_configs`: the list of that name, as YAML in flow style."""
+    port = free_port()
+    config = folder / "prometheus.yml"
+    config.write_text(
+        f"global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs: {scrape_configs}\n", "utf-8"
+    )
+    consoles = [f"--web.console.{kind}={folder}" for kind in ("templates", "libraries")]
+    command = [str(program), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", *consoles]
+    process = Process("prometheus", [*command, f"--web.listen-address=127.0.0.1:{port}"], folder / "prometheus.log")
+    try:
+        wait_until("it listens", lambda: "ready to receive" in process.tail(), START_SECONDS, process)
+        yield Running(f"http://127.0.0.1:{port}", process)
+    finally:
+        process.stop()
+
+
+def main(words: list[str]) -> int:
+    """Fetch. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    try:
+        print(f"prometheus: {fetch()}")
+    except (SystemExit, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return 0 if "--if-possible" in words else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
