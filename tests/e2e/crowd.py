@@ -59,7 +59,7 @@ EVERYDAY = (
 class Drawn:
     """A pod as its author writes it. `admitted`: its namespace is one in which the webhooks are asked.
 
-    `tolerated`: keys of taints; `priority`: a class of PRIORITIES, or nothing.
+    `tolerated`: keys of taints; `priority`: a class of PRIORITIES, or nothing; `namespace`: another than the pool's.
     """
 
     name: str
@@ -69,11 +69,12 @@ class Drawn:
     selector: tuple[tuple[str, str], ...] = ()
     tolerated: tuple[str, ...] = ()
     priority: str = ""
+    namespace: str = ""
 
     @property
     def where(self) -> str:
         """Name its namespace."""
-        return where(self.pool, self.admitted)
+        return self.namespace or where(self.pool, self.admitted)
 
     def document(self) -> Object:
         """Write the Pod."""
