@@ -32,7 +32,7 @@ SIZES = (4, 4, 4, 8)
 """Units of a node at most, so that the pods of low priority leave too little for those of a high one."""
 LABEL_CHARACTERS = 63
 """Of a label's value (apimachinery validation LabelValueMaxLength); the longest product names do not fit."""
-MEMORIES = ("2Gi", "4Gi", "8GB", "12Gi", "16Gi")
+MEMORIES = ("4Gi", "8GB", "12Gi", "16Gi", "20Gi", "20Gi")
 EVERYDAY = (
     Wish(),
     Wish(),
@@ -157,7 +157,7 @@ def _pod(draw: random.Random, name: str, high: float) -> Drawn:
 
 
 def _wish(draw: random.Random) -> Wish:
-    kind = draw.choice(["everyday"] * 4 + ["image", "memory", "memory", "shared", "odd", "odd"])
+    kind = draw.choice(["everyday"] * 4 + ["image", "memory", "memory", "memory", "shared", "shared", "odd", "odd"])
     if kind == "everyday":
         return draw.choice(EVERYDAY)
     if kind == "image":

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.controlplane.cluster import ControlPlane, Scheduler
-from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.e2e.crowd import Drawn
+from tests.e2e.mixed import asked_of
 from tests.e2e.settling import QUICK, Run, create, read_outcome, settle
 from tests.e2e.stage import (
     Service,
@@ -119,8 +120,66 @@ def test_pod_that_fails_to_bind_and_asks_again_counts_once(
     assert not read_pod(plane, late)["spec"].get("nodeName")
 
 
-def declaring(where: str, name: str, memory: str) -> Object:
-    return gpu_pod(name, where, annotations={"gpu-memory": memory}, nodeSelector=ONE_NODE)
+def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
+    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
+) -> None:
+    """INTERFACES §8: gone when the pod is seen bound or deleted; its creation, a condition, a label are neither."""
+    service, _, where = stage
+    on_its_way = create_pod(plane, {**(pod := declaring(where, "large", "16Gi")), "spec": nobodys(pod)})
+    late = declaring(where, "late", "16Gi")
+    late["metadata"]["uid"] = "late"
+    assert asked_of(service, "filter", on_its_way, ["slices-2"])["NodeNames"] == ["slices-2"]
+
+    plane.api.patch(pod_path(on_its_way), {"metadata": {"labels": {"turn": "1"}}})
+    create_pod(plane, declaring(where, "seen-later", "16Gi", "slices-0"))
+    eventually("what came later is seen", lambda: not asked_of(service, "filter", late, ["slices-0"])["NodeNames"])
+
+    assert asked_of(service, "filter", late, ["slices-2"])["NodeNames"] == []
+
+
+@pytest.mark.parametrize("stage", ["best"], indirect=True)
+def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere(
+    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
+) -> None:
+    """INTERFACES §5, §8: with one node in the answer nothing outweighs it; exact whatever else is preferred."""
+    _, scheduler, where = stage
+    taint = {"key": "spot", "value": "x", "effect": "PreferNoSchedule"}
+    for name in ("slices-0", "slices-1"):
+        plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}})
+    burst = [Drawn(f"large-{index}", "plain", False, Wish(memory="16Gi"), namespace=where) for index in range(6)]
+    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})
+
+    create(plane.api, burst)
+    settle(plane, scheduler)
+    read_outcome(plane.api, run)
+
+    assert sorted(run.cluster.bound.values()) == ["slices-0", "slices-1", "slices-2"]
+    for name in ("slices-0", "slices-1"):
+        plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+
+@pytest.mark.parametrize("stage", ["ranked"], indirect=True)
+def test_budget_that_is_run_over_past_us_is_counted(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
+    """INTERFACES §8: pods that name their node never came by us; the metric says so until they go."""
+    service, _, where = stage
+    for name in ("one", "two"):
+        create_pod(plane, declaring(where, name, "16Gi", "slices-2"))
+    eventually("it is counted", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 1)
+
+    plane.api.delete(f"/api/v1/namespaces/{where}/pods/one")
+
+    eventually("it is over", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 0)
+
+
+def declaring(where: str, name: str, memory: str, node: str | None = None) -> Object:
+    """Write a pod that takes a share: of the node that ONE_NODE selects, or of the node that it names itself."""
+    place = {"nodeName": node} if node else {"nodeSelector": ONE_NODE}
+    return gpu_pod(name, where, annotations={"gpu-memory": memory}, **place)
+
+
+def nobodys(pod: Object) -> Object:
+    """Give the pod's spec for a scheduler that does not run."""
+    return {**pod["spec"], "schedulerName": "nobody"}
 
 
 def hold_bindings(plane: ControlPlane, name: str) -> None:

@@ -118,6 +118,10 @@ def urgent(where: str, scheduler: str, memory: str | None, name: str = "urgent",
     return pod
 
 
+def bound(plane: ControlPlane, pod: Object) -> bool:
+    return bool(read_pod(plane, pod)["spec"].get("nodeName"))
+
+
 def stale(service: Service) -> bool:
     return any(each.get("stale") for each in service.health()["caches"].values())
 
@@ -192,7 +196,10 @@ def test_pod_that_declares_nothing_needs_a_share_only(
 def test_nobody_goes_where_shares_are_left_and_only_memory_is_short(
     plane: ControlPlane, service: Service, where: str, scheduler: str
 ) -> None:
-    """F65: the scheduler finds no victims, for it sees a share to be had; the pod waits until memory is freed."""
+    """F65: the scheduler finds no victims, for it sees a share to be had; the pod waits until memory is freed.
+
+    It may try again before we have seen the deletion that woke it; then whatever happens next brings it back.
+    """
     hold(plane, service, where, "a10-x", (("low", "7Gi"), ("low", "7Gi"), ("low", "7Gi")))
     before = staying(plane, where)
     pod = urgent(where, scheduler, "6Gi", nodeSelector=AT_X)
@@ -204,9 +211,15 @@ def test_nobody_goes_where_shares_are_left_and_only_memory_is_short(
     assert "at least one victim pod" in text
     assert gone(plane, where, before) == set()
     plane.api.delete(f"/api/v1/namespaces/{where}/pods/a10-x-0-low")
+    eventually("it is free, or taken", lambda: bound(plane, pod) or not left(service, where, "a10-x", "6Gi"))
+    plane.api.patch("/api/v1/nodes/a10-y", {"metadata": {"labels": {"turn": scheduler}}})
     assert node_of(plane, pod, GRACE_SECONDS) == "a10-x"
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="a pod with status.nominatedNodeName holds its shares in kube-scheduler's eyes, but no memory in ours",
+)
 def test_second_preemptor_counts_on_no_memory_that_the_first_will_have(
     plane: ControlPlane, service: Service, where: str, scheduler: str
 ) -> None:
