@@ -35,11 +35,21 @@ Requests = tuple[ClaimRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Allocated:
+    """A device that a claim was given. What it was given for administration alone takes nothing from others."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """A ResourceClaim or a ResourceClaimTemplate; `key`: namespace/name."""
+    """A ResourceClaim or a ResourceClaimTemplate; `key`: namespace/name. `devices`: what it was given, if it was."""
 
     key: str
     requests: Requests
+    devices: tuple[Allocated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,9 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     Raises MalformedPod.
     """
     spec = member(document, "spec", dict, "") or {}
-    return Claim(_key(document), _requests(spec, "spec."))
+    status = member(document, "status", dict, "") or {}
+    allocation = member(status, "allocation", dict, "status.") or {}
+    return Claim(_key(document), _requests(spec, "spec."), tuple(_allocated(allocation)))
 
 
 def read_claim_template(document: Mapping[str, Any]) -> Claim:
@@ -79,6 +91,16 @@ def read_claim_template(document: Mapping[str, Any]) -> Claim:
     """
     spec = member(document, "spec", dict, "") or {}
     return Claim(_key(document), _requests(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
+
+
+def _allocated(allocation: Mapping[str, Any]) -> Iterator[Allocated]:
+    where = "status.allocation."
+    devices = member(allocation, "devices", dict, where) or {}
+    for index, item in objects(devices, "results", f"{where}devices."):
+        inside = f"{where}devices.results[{index}]."
+        names = (member(item, field, str, inside) or "" for field in ("driver", "pool", "device"))
+        if not member(item, "adminAccess", bool, inside):
+            yield Allocated(*names)
 
 
 def _key(document: Mapping[str, Any]) -> str:

@@ -2,10 +2,11 @@
 """What is known of a node: facts that many nodes share, and what is free on each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from app.hashing import HashedOnce
+from app.knowledge.layout import Layout
 from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.versions import Version
@@ -33,7 +34,8 @@ class NodeClass(HashedOnce):
     `offered`: (resource, allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that
     their plugin withdrew; `withdrawn`: the GPUs (slices, on a node of slices) that these are.
     `budgets`: (shared resource, MiB in all). `ill`, `ailing`: GPUs that external health reports.
-    `by_dra`: resources that DRA serves, which kube-scheduler counts.
+    `by_dra`: resources that DRA serves, which kube-scheduler counts; `dra_profiles`: MIG profiles that it shows, made
+    or to be made on demand; `makes`: the facts by product (OF_A_MAKE) where it shows several.
     `labels`: those that a demand asks about; None: not judged.
     """
 
@@ -64,6 +66,8 @@ class NodeClass(HashedOnce):
     ill: int = 0
     ailing: int = 0
     by_dra: frozenset[str] = frozenset()
+    dra_profiles: frozenset[str] = frozenset()
+    makes: tuple["NodeClass", ...] = ()
     labels: tuple[tuple[str, str], ...] | None = None
     __hash__ = HashedOnce.__hash__
 
@@ -72,9 +76,25 @@ class NodeClass(HashedOnce):
         """What the node answers to a container's requirement."""
         return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
 
+    def by_make(self) -> tuple["NodeClass", ...]:
+        """Give the node as it would be with GPUs of each of its products alone; itself where they are of one."""
+        if not self.makes:
+            return (self,)
+        return tuple(
+            replace(self, makes=(), **{name: getattr(make, name) for name in OF_A_MAKE}) for make in self.makes
+        )
+
+    @property
+    def plugged(self) -> bool:
+        """Tell whether a device plugin offers the GPUs, so that allocatable speaks for them."""
+        return not self.by_dra and any(amount > 0 for _, amount in self.offered)
+
     def allocatable(self, resource: str) -> int:
         """Say how many units of a resource the node has in all."""
-        return next((amount for name, amount in self.offered if name == resource), 0)
+        for name, amount in self.offered:
+            if name == resource:
+                return amount
+        return 0
 
     def capacity(self, resource: str) -> int:
         """Say how many units the node would have if all its devices were healthy."""
@@ -91,6 +111,13 @@ class NodeClass(HashedOnce):
         return self.renamed if resource.endswith(".shared") else self.sharing
 
 
+OF_A_MAKE = (
+    "product", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile", "nvlink", "form_factor",
+    "datacenter",
+)  # fmt: skip
+"""What the GPUs of one product tell apart from those of another on the same node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Free:
     """What is free now.
@@ -98,12 +125,15 @@ class Free:
     `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
     `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know. `memory`: MiB of shared
     GPUs that no pod has declared yet, by shared resource; negative where in-flight pods overran it.
+    `layouts`: the GPUs that are carved into MIG slices on demand and not given away whole; None where there are none
+    such, or their geometry is unknown.
     """
 
     units: Mapping[str, int]
     gpus: tuple[int, ...] | None = None
     uncounted: frozenset[str] = frozenset()
     memory: Mapping[str, int] = field(default_factory=dict)
+    layouts: tuple[Layout, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +155,4 @@ class Node:
     def has_gpus(self) -> bool:
         """Tell whether the node offers or promises any GPU."""
         known = self.node_class
-        return bool(known.offered or known.labelled or known.by_dra or known.product or known.may_be)
+        return bool(known.offered or known.labelled or known.by_dra or known.product or known.may_be or self.free.gpus)

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from app.errors import MalformedPod, QuantityError
+from app.knowledge.mig import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Free, Node, Sharing
+from app.nodeclass import Free, Node, NodeClass, Sharing
 from app.nodelabels import read_class
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
-from app.slices import Device, common
+from app.slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
@@ -66,30 +67,58 @@ def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def with_devices(node: Node, devices: Iterable[Device], served: frozenset[str], knowledge: Knowledge) -> Node:
-    """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135)."""
-    shared = common(devices)
-    if shared is None or not served:
+def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[DeviceClass], knowledge: Knowledge) -> Node:
+    """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135).
+
+    `serving`: DeviceClasses; of the extended resources that they serve only the vendor's own can be had here, and of
+    devices that the class takes. Where there are none, pods may still claim the devices; but GPUs that a device plugin
+    offers besides are its own to tell of. GPUs that taints withhold are lacking, as those are that a plugin withdraws.
+    """
+    several = tuple(devices)
+    ours = frozenset(
+        each.resource
+        for each in serving
+        if each.resource and _of_nvidia(each.resource, knowledge) and any(map(each.takes, several))
+    )
+    if not several or (node.node_class.plugged and not ours):
         return node
-    row = knowledge.products.find(shared.label) if shared.label else None
-    known = node.node_class
+    sliced = all(device.mig_profile for device in several)
+    usable = {device.gpu for device in several if not device.withheld}
+    lost = {device.gpu for device in several} - usable
+    known = replace(
+        node.node_class,
+        sharing=Sharing.MIG if sliced else Sharing.Exclusive,
+        dra_profiles=frozenset(device.mig_profile for device in several if device.mig_profile),
+        budgets=(),
+        stale=False,
+        lacking=tuple((resource, len(lost)) for resource in sorted(ours) if lost and not profile_of(resource)),
+        withdrawn=len(lost),
+        by_dra=ours if usable else frozenset(),
+    )
+    found = makes(several)
+    classes = tuple(_of_make(known, make, knowledge) for make in found)
+    shared = classes[0]
+    if len(classes) > 1:
+        shared = replace(_of_make(known, common(found), knowledge), product=None, makes=classes)
+    return replace(node, node_class=shared, free=replace(node.free, uncounted=ours))
+
+
+def _of_nvidia(resource: str, knowledge: Knowledge) -> bool:
+    family = knowledge.families.of(resource)
+    return family is not None and NVIDIA_DRIVER in family.device_classes
+
+
+def _of_make(known: NodeClass, make: Device, knowledge: Knowledge) -> NodeClass:
+    row = knowledge.products.find(make.label) if make.label else None
     return replace(
-        node,
-        node_class=replace(
-            known,
-            product=normal_form(shared.label) if shared.label else known.product,
-            driver=shared.driver or known.driver,
-            cuda=shared.cuda or known.cuda,
-            compute_capability=shared.compute_capability or known.compute_capability,
-            memory_mib=shared.memory_mib or known.memory_mib,
-            sharing=Sharing.MIG if shared.mig_profile else Sharing.Exclusive,
-            mig_profile=shared.mig_profile,
-            nvlink=row.nvlink if row else known.nvlink,
-            datacenter=row.datacenter if row else known.datacenter,
-            budgets=(),
-            stale=False,
-            form_factor=row.form_factor if row else known.form_factor,
-            by_dra=served,
-        ),
-        free=replace(node.free, uncounted=served),
+        known,
+        product=normal_form(make.label) if make.label else known.product,
+        driver=make.driver or known.driver,
+        cuda=make.cuda or known.cuda,
+        compute_capability=make.compute_capability or known.compute_capability,
+        memory_mib=make.memory_mib or known.memory_mib,
+        mig_profile=make.mig_profile,
+        nvlink=row.nvlink if row else known.nvlink,
+        form_factor=row.form_factor if row else known.form_factor,
+        datacenter=row.datacenter if row else known.datacenter,
     )

@@ -121,6 +121,39 @@ class SpecShape(TypedDict):
     spec: NotRequired[dict[str, Any]]
 
 
+class AllocatedShape(TypedDict, total=False):
+    """One device that a claim was given."""
+
+    driver: str
+    pool: str
+    device: str
+    adminAccess: bool | None
+
+
+class AllocatedDevices(TypedDict, total=False):
+    """The devices that a claim was given."""
+
+    results: list[AllocatedShape] | None
+
+
+class Allocation(TypedDict, total=False):
+    """The part of an allocation that is read."""
+
+    devices: AllocatedDevices | None
+
+
+class ClaimStatus(TypedDict, total=False):
+    """The part of a ResourceClaim's status that is read."""
+
+    allocation: Allocation | None
+
+
+class ClaimShape(SpecShape):
+    """A ResourceClaim: what it asks, and what it was given."""
+
+    status: NotRequired[ClaimStatus | None]
+
+
 class Taint(TypedDict, total=False):
     """One taint."""
 

@@ -3,11 +3,14 @@
 
 Where a DeviceClass has `extendedResourceName` (KEP-5004), a pod that asks for nvidia.com/gpu is served by DRA: a
 node's allocatable then says nothing, and kube-scheduler alone counts. Attribute names are those of NVIDIA's
-driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go).
+driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go, mig.go, partitions.go). It
+publishes a node's own GPUs, in slices with `nodeName`: those with `nodeSelector`, `allNodes` or a choice of nodes per
+device are of no single node, and left out.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.errors import QuantityError, VersionError
@@ -16,11 +19,22 @@ from app.quantity import parse_quantity
 from app.versions import Version, parse_version
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
+WITHHELD = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of a device taint that keep new pods off (KEP-5055); the driver taints so after an XID error and a lost GPU
+(device_health.go), and notes with the effect None what it only wants seen."""
+MEMORY_SLICE = "memory-slice-"
+"""Counter of one memory slice of a GPU; a slice that is carved on demand consumes those on which it lies (KEP-4815;
+partitions.go)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU or MIG slice; None is unknown. `label`: the product as GPU Feature Discovery would write it."""
+    """One GPU or MIG slice; None is unknown. `label`: the product as GPU Feature Discovery would write it.
+
+    `gpu`: what its GPU is told apart by on the node: the counter set from which it takes, else a UUID or the device's
+    own name. `start`: the first memory slice on which it lies; None if it is not carved on demand.
+    `withheld`: a taint keeps new pods off.
+    """
 
     label: str | None
     driver: Version | None
@@ -28,15 +42,28 @@ class Device:
     compute_capability: Version | None
     memory_mib: int | None
     mig_profile: str | None
+    name: str = ""
+    gpu: str = ""
+    start: int | None = None
+    withheld: bool = False
+
+
+FACTS = ("label", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile")
+"""What devices of one make have in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
-    """A slice's name, its node (None for one that is not of a single node), and NVIDIA's devices in it."""
+    """A slice's name, its node (None for one that is not of a single node), and NVIDIA's devices in it.
+
+    Of a pool's slices those of the highest `generation` hold (resource/v1 types.go ResourcePool).
+    """
 
     name: str
     node: str | None
     devices: tuple[Device, ...]
+    pool: str = ""
+    generation: int = 0
 
 
 def read_slice(document: Mapping[str, Any]) -> ResourceSlice:
@@ -46,27 +73,57 @@ def read_slice(document: Mapping[str, Any]) -> ResourceSlice:
     """
     metadata = member(document, "metadata", dict, "") or {}
     spec = member(document, "spec", dict, "") or {}
+    pool = member(spec, "pool", dict, "spec.") or {}
     ours = member(spec, "driver", str, "spec.") == NVIDIA_DRIVER
-    devices = tuple(_device(item, index) for index, item in objects(spec, "devices", "spec.")) if ours else ()
-    name = member(metadata, "name", str, "metadata.") or ""
-    return ResourceSlice(name, member(spec, "nodeName", str, "spec."), devices)
+    devices = [_device(item, index) for index, item in objects(spec, "devices", "spec.")] if ours else []
+    return ResourceSlice(
+        name=member(metadata, "name", str, "metadata.") or "",
+        node=member(spec, "nodeName", str, "spec."),
+        devices=tuple(device for device in devices if device),
+        pool=member(pool, "name", str, "spec.pool.") or "",
+        generation=member(pool, "generation", int, "spec.pool.") or 0,
+    )
 
 
-def _device(item: Mapping[str, Any], index: int) -> Device:
-    """Read a device of resource.k8s.io/v1, or of the betas, which wrap it in `basic`."""
+def _device(item: Mapping[str, Any], index: int) -> Device | None:
+    """Read a device of resource.k8s.io/v1, or of the betas, which wrap it in `basic`.
+
+    None for a GPU that is handed on to a virtual machine: no container has it.
+    """
     where = f"spec.devices[{index}]."
     body = member(item, "basic", dict, where) or item
     attributes = member(body, "attributes", dict, where) or {}
-    name = _attribute(attributes, "productName")
+    if _attribute(attributes, "type") not in (None, "gpu", "mig"):
+        return None
+    label = _attribute(attributes, "productName")
     profile = _attribute(attributes, "profile")
+    name = member(item, "name", str, where) or ""
+    counters, start = _carved(body, where)
+    uuid = _attribute(attributes, "parentUUID") or _attribute(attributes, "uuid")
     return Device(
-        label="-".join(name.split()) if name else None,
+        label="-".join(label.split()) if label else None,
         driver=_version(attributes, "driverVersion"),
         cuda=_version(attributes, "cudaDriverVersion"),
         compute_capability=_version(attributes, "cudaComputeCapability"),
         memory_mib=_memory(member(body, "capacity", dict, where) or {}),
         mig_profile=profile.replace("+", ".") if profile else None,
+        name=name,
+        gpu=counters or uuid or name,
+        start=start if profile else None,
+        withheld=any(taint.get("effect") in WITHHELD for _, taint in objects(body, "taints", where)),
     )
+
+
+def _carved(body: Mapping[str, Any], where: str) -> tuple[str | None, int | None]:
+    """Read from which counter set a device takes, and the first memory slice that it takes."""
+    for index, item in objects(body, "consumesCounters", where):
+        inside = f"{where}consumesCounters[{index}]."
+        counters = member(item, "counters", dict, inside) or {}
+        numbers = [name.removeprefix(MEMORY_SLICE) for name in counters if name.startswith(MEMORY_SLICE)]
+        slices = [int(number) for number in numbers if number.isdecimal() and len(number) < 3]
+        if slices:
+            return member(item, "counterSet", str, inside), min(slices)
+    return None, None
 
 
 def _attribute(attributes: Mapping[str, Any], name: str) -> str | None:
@@ -95,20 +152,66 @@ def _memory(capacity: Mapping[str, Any]) -> int | None:
         return None
 
 
-def read_device_class(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Read a DeviceClass: (name, the extended resource it serves or None).
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass: the extended resource that it serves (None: none), and the one type of devices that it takes.
+
+    `type`: gpu or mig; None where its selectors do not say it in the words that NVIDIA's chart writes.
+    """
+
+    name: str
+    resource: str | None
+    type: str | None = None
+
+    def takes(self, device: Device) -> bool:
+        """Tell whether it may take a device, as far as the types tell."""
+        return self.type is None or self.type == ("mig" if device.mig_profile else "gpu")
+
+
+_TYPE = re.compile(r"""\.type\s*==\s*['"](gpu|mig)['"]""")
+"""In CEL, as `device.attributes['gpu.nvidia.com'].type == 'mig'` (NVIDIA/k8s-dra-driver-gpu deployments/helm,
+deviceclass-*.yaml); any other expression is the scheduler's to judge."""
+
+
+def read_device_class(document: Mapping[str, Any]) -> DeviceClass:
+    """Read a DeviceClass.
 
     Raises MalformedPod.
     """
     metadata = member(document, "metadata", dict, "") or {}
     spec = member(document, "spec", dict, "") or {}
-    return member(metadata, "name", str, "metadata.") or "", member(spec, "extendedResourceName", str, "spec.")
+    name = member(metadata, "name", str, "metadata.") or ""
+    return DeviceClass(name, member(spec, "extendedResourceName", str, "spec."), _type(spec))
 
 
-def common(devices: Iterable[Device]) -> Device | None:
-    """Reduce a node's devices to what all of them share; None where there are none."""
+def _type(spec: Mapping[str, Any]) -> str | None:
+    for index, selector in objects(spec, "selectors", "spec."):
+        where = f"spec.selectors[{index}]."
+        cel = member(selector, "cel", dict, where) or {}
+        if found := _TYPE.search(member(cel, "expression", str, f"{where}cel.") or ""):
+            return found[1]
+    return None
+
+
+def makes(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Reduce a node's devices to what those of each product share, by product; none where there are none.
+
+    The whole GPUs count where there are any: the slices that can be carved from them say no more. Those that a taint
+    withholds count only where all are.
+    """
     several = list(devices)
-    if not several:
-        return None
-    values = {name: {getattr(each, name) for each in several} for name in Device.__dataclass_fields__}
-    return Device(**{name: next(iter(found)) if len(found) == 1 else None for name, found in values.items()})
+    several = [each for each in several if not each.withheld] or several
+    several = [each for each in several if not each.mig_profile] or several
+    labels = sorted({each.label or "" for each in several})
+    return tuple(common([each for each in several if (each.label or "") == label]) for label in labels)
+
+
+def common(devices: Iterable[Device]) -> Device:
+    """Keep the facts that all these devices share."""
+    several = list(devices)
+    values = {name: {getattr(each, name) for each in several} for name in FACTS}
+    shared: dict[str, Any] = {name: next(iter(found)) if len(found) == 1 else None for name, found in values.items()}
+    return replace(_UNKNOWN, **shared)
+
+
+_UNKNOWN = Device(None, None, None, None, None, None)

@@ -24,17 +24,19 @@ def doctor(
     snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="A live cluster.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
+    demo_fleet: Annotated[str | None, typer.Option(help="A sample fleet by name, as sick.")] = None,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
     dcgm_exporters: Annotated[list[str] | None, typer.Option(help="Or the exporters themselves.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
 ) -> None:
     """Examine every node; exit 1 if something hurts pods now."""
-    if output not in ("text", "json") or not (demo or snapshot or kubeconfig):
+    sample = demo_fleet or ("mixed" if demo else None)
+    if output not in ("text", "json") or not (sample or snapshot or kubeconfig):
         raise BadInput(
-            f"doctor: got -o {output} and {'a' if demo or snapshot or kubeconfig else 'no'} fleet, "
+            f"doctor: got -o {output} and {'a' if sample or snapshot or kubeconfig else 'no'} fleet, "
             "wants text or json, and --snapshot, --kubeconfig or --demo"
         )
-    state = read_fleet(demo, snapshot or [], kubeconfig, "Node", "Pod")
+    state = read_fleet(sample, snapshot or [], kubeconfig, "Node", "Pod")
     nodes = tuple(state.nodes.values())
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm

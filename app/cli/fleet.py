@@ -12,14 +12,14 @@ from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 
 
-def read_fleet(demo: bool, snapshots: list[Path], kubeconfig: Path | None, *kinds: str) -> State:
-    """Read a fleet; of a live cluster only these kinds.
+def read_fleet(demo: str | None, snapshots: list[Path], kubeconfig: Path | None, *kinds: str) -> State:
+    """Read a fleet. `demo`: the name of a sample fleet. `kinds`: of a live cluster only these.
 
     Raises SnapshotError, ApiError, BadInput.
     """
     state = State(read_knowledge())
     if demo:
-        fill(state, demo_fleet())
+        fill(state, demo_fleet(demo))
     for path in snapshots:
         fill(state, read_snapshot(str(path), read_snapshot_file(path)))
     if kubeconfig is not None:

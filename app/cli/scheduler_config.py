@@ -42,7 +42,7 @@ def scheduler_config(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer} -o {output}, "
             "wants second or default, all or best, text or json"
         )
-    state = read_fleet(demo, snapshot or [], kubeconfig, "Node")
+    state = read_fleet("mixed" if demo else None, snapshot or [], kubeconfig, "Node")
     if check is not None:
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"

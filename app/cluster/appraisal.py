@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 
 from app.cluster.state import State
 from app.nodeclass import Node
-from app.placement.engine import class_share, combine, facts, judge_class, judge_free, labels_asked
+from app.placement.engine import class_share, combine, count_again, facts, judge_class, judge_free, plan
 from app.policy.demand import Demand
 from app.reasons import Code, Reason
 
@@ -28,11 +28,12 @@ class Appraisal:
     __slots__ = (
         "_classes",
         "_generation",
+        "_label_keys",
+        "_plan",
         "_recount",
         "_shares",
         "_state",
         "_totals",
-        "_widest",
         "behind",
         "codes",
         "demand",
@@ -51,7 +52,8 @@ class Appraisal:
         self._state = state
         self._recount = recount
         self._generation = -1
-        self._widest = demand.warned or demand  # what is warned of includes what is enforced
+        self._label_keys = (demand.warned or demand).label_keys  # what is warned of includes what is enforced
+        self._plan = plan(demand)
         self._classes: dict[Hashable, Reason | None] = {}
         self._shares: dict[Hashable, tuple[float, float]] = {}
         self._totals: dict[str, float] = {}
@@ -62,8 +64,9 @@ class Appraisal:
         if changed is None:
             for kept in (self.feasible, self.failed, self.unresolvable, self.behind, self._totals):
                 kept.clear()
-            changed = self._state.nodes
-        for name in changed:
+            for node in self._state.nodes.values():
+                self._place(node)
+        for name in changed or ():
             self._renew(name)
         self._generation = self._state.changes.generation
 
@@ -75,29 +78,31 @@ class Appraisal:
         if name in self._totals:
             self._totals[name] = self._total(name)
         node = self._state.nodes.get(name)
-        if node is None:
-            return
+        if node is not None:
+            self._place(node)
+
+    def _place(self, node: Node) -> None:
+        """Put a node where its verdict belongs."""
         refusal = self._judge(node)
         if refusal is None:
-            self.feasible.add(name)
-            if not self._recount and self.demand.judged and judge_free(self.demand, node.free, recount=True):
-                self.behind.add(name)
+            self.feasible.add(node.name)
+            if not self._recount and self.demand.judged and count_again(self.demand, node.free):
+                self.behind.add(node.name)
             return
         self.codes[refusal.message] = refusal.code
-        (self.failed if refusal.preemptible else self.unresolvable)[name] = refusal.message
+        (self.failed if refusal.preemptible else self.unresolvable)[node.name] = refusal.message
 
     def _judge(self, node: Node) -> Reason | None:
         if not self.demand.judged:
             return None
-        key = self._key(node)
+        key = self._labelled(node) if self._label_keys else id(node.node_class)
         if key not in self._classes:
             self._classes[key] = judge_class(self.demand, facts(self.demand, node))
         return self._classes[key] or judge_free(self.demand, node.free, self._recount)
 
-    def _key(self, node: Node) -> Hashable:
-        """Tell nodes apart as far as class verdicts do; classes are interned by State, which keeps each alive."""
-        key = id(node.node_class)
-        return (key, labels_asked(self._widest, node)) if self._widest.node_selector else key
+    def _labelled(self, node: Node) -> Hashable:
+        """Tell nodes apart by class and labels; classes are interned by State, which keeps each alive."""
+        return (id(node.node_class), *map(node.labels.get, self._label_keys))
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Weigh the scorers for nodes, in the order asked; a node we do not know is worth nothing."""
@@ -111,10 +116,10 @@ class Appraisal:
         node = self._state.nodes.get(name)
         if node is None:
             return 0.0
-        key = self._key(node)
+        key = self._labelled(node) if self._label_keys else id(node.node_class)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
-        return combine(self.demand, self._shares[key], node)
+        return combine(self.demand, self._plan, self._shares[key], node)
 
 
 class Appraisals:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from app.claims import Claim, read_claim, read_claim_template
-from app.cluster.claimindex import ClaimIndex
+from app.claims import read_claim, read_claim_template
 from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_holding
@@ -14,8 +13,8 @@ from app.nodeclass import Node
 from app.nodes import read_node
 from app.pods import member, strings
 from app.policy.crd import GROUP, PLURAL, VERSION
-from app.shapes import ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
-from app.slices import ResourceSlice, read_device_class, read_slice
+from app.shapes import ClaimShape, ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
+from app.slices import read_device_class, read_slice
 
 Fact = TypeVar("Fact")
 POLICY_LABEL = "gpu-usher.io/policy=true"
@@ -65,21 +64,15 @@ def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
     """
     group = f"{DRA_GROUP}/{version}"
 
-    def take_slice(_key: str, _uid: str, fact: ResourceSlice) -> None:
-        state.take_slice(fact)
-
-    def take_class(_key: str, _uid: str, fact: tuple[str, str | None]) -> None:
-        state.take_device_class(*fact)
-
     return (
-        Kind("deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, take_class,
+        Kind("deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, _whole(state.take_device_class),
              lambda key, _uid: state.drop_device_class(key), needed=False),
-        Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, take_slice,
+        Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, _whole(state.take_slice),
              lambda key, _uid: state.drop_slice(key), needed=False),
-        Kind("resourceclaims", f"{group}/resourceclaims", SpecShape, read_claim, _to(state.claims),
-             lambda key, _uid: state.claims.drop(key), needed=False),
+        Kind("resourceclaims", f"{group}/resourceclaims", ClaimShape, read_claim, _whole(state.take_claim),
+             lambda key, _uid: state.drop_claim(key), needed=False),
         Kind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", SpecShape, read_claim_template,
-             _to(state.claim_templates), lambda key, _uid: state.claim_templates.drop(key), needed=False),
+             _whole(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
     )  # fmt: skip
 
 
@@ -135,8 +128,8 @@ def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str
     return lambda key, _uid, fact: put(key, fact)
 
 
-def _to(index: ClaimIndex) -> Callable[[str, str, Claim], None]:
-    return lambda _key, _uid, fact: index.put(fact)
+def _whole(take: Callable[[Fact], None]) -> Callable[[str, str, Fact], None]:
+    return lambda _key, _uid, fact: take(fact)
 
 
 def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet import Fleet
-from app.claims import Claimed, claimed_classes, read_claim, read_claim_template
+from app.carving import left
+from app.claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
 from app.cluster.census import Census
 from app.cluster.changes import Changes
 from app.cluster.claimindex import ClaimIndex
+from app.cluster.deviceindex import DeviceIndex
 from app.cluster.occupancy import Occupancy
 from app.health import HEALTHY, Health
 from app.holdings import Holding, read_holding
@@ -22,7 +24,7 @@ from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
 from app.pods import member
-from app.slices import ResourceSlice, read_device_class, read_slice
+from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 
 
 class State:
@@ -36,9 +38,8 @@ class State:
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
         self._read: dict[str, Node] = {}
-        self._slices: dict[str, ResourceSlice] = {}
-        self._slices_of: dict[str, dict[str, ResourceSlice]] = {}
-        self._device_classes: dict[str, str] = {}
+        self._devices = DeviceIndex(knowledge)
+        self._device_classes: dict[str, DeviceClass] = {}
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -62,7 +63,7 @@ class State:
         """Take in a node as read; one that is the very same, a heartbeat, changes nothing."""
         if self._read.get(node.name) is not node:
             self._read[node.name] = node
-            self._renew(node.name)
+            self._renew([node.name])
 
     def drop_node(self, name: str) -> None:
         """Forget a node."""
@@ -123,7 +124,7 @@ class State:
             self._health[name] = health
         after = health or HEALTHY
         if (before.ill, before.ailing) != (after.ill, after.ailing):
-            self._renew(name)
+            self._renew([name])
 
     def health(self, name: str) -> Health | None:
         """Give what is reported of the health of a node's GPUs; None: nothing is known."""
@@ -138,46 +139,46 @@ class State:
 
     def take_slice(self, found: ResourceSlice) -> None:
         """Take in a ResourceSlice as read."""
-        self.drop_slice(found.name)
-        if found.node is not None:
-            self._slices[found.name] = found
-            self._slices_of.setdefault(found.node, {})[found.name] = found
-            self._renew(found.node)
+        self._renew(self._devices.put(found))
 
     def drop_slice(self, name: str) -> None:
         """Forget a ResourceSlice."""
-        known = self._slices.pop(name, None)
-        if known is not None and known.node is not None:
-            _remove(self._slices_of, known.node, name)
-            self._renew(known.node)
+        self._renew(self._devices.drop(name))
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Take a DeviceClass in, new or changed; it touches every node that has slices.
 
         Raises MalformedPod.
         """
-        self.take_device_class(*read_device_class(document))
+        self.take_device_class(read_device_class(document))
 
-    def take_device_class(self, name: str, resource: str | None) -> None:
-        """Take in which extended resource a DeviceClass serves; None: none."""
-        if self._device_classes.get(name) == resource:
-            return
-        self._device_classes.pop(name, None)
-        if resource:
-            self._device_classes[name] = resource
-        for node in self._slices_of:
-            self._renew(node)
+    def take_device_class(self, found: DeviceClass) -> None:
+        """Take a DeviceClass in as read."""
+        if self._device_classes.get(found.name) != found:
+            self._device_classes[found.name] = found
+            self._renew(self._devices.nodes())
 
     def drop_device_class(self, name: str) -> None:
         """Forget a DeviceClass."""
-        self.take_device_class(name, None)
+        if self._device_classes.pop(name, None) is not None:
+            self._renew(self._devices.nodes())
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceClaim in, new or changed.
 
         Raises MalformedPod.
         """
-        self.claims.put(read_claim(document))
+        self.take_claim(read_claim(document))
+
+    def take_claim(self, claim: Claim) -> None:
+        """Take in a ResourceClaim as read; it touches the node whose devices it was given or gives back."""
+        self.claims.put(claim)
+        self._recount(self._devices.give(claim.key, claim.devices))
+
+    def drop_claim(self, key: str) -> None:
+        """Forget a ResourceClaim, by namespace/name."""
+        self.claims.drop(key)
+        self._recount(self._devices.give(key))
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
         """Take a ResourceClaimTemplate in, new or changed.
@@ -196,7 +197,8 @@ class State:
     def family_of_device_class(self, name: str) -> Family | None:
         """Find the family of a DeviceClass: by its name, or by the extended resource that it serves."""
         families = self.knowledge.families
-        return families.of_device_class(name) or families.of(self._device_classes.get(name, ""))
+        known = self._device_classes.get(name)
+        return families.of_device_class(name) or families.of((known and known.resource) or "")
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a namespace's labels in."""
@@ -248,7 +250,12 @@ class State:
     def _free(self, node: Node) -> Free:
         used = self._occupancy.units(node.name)
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
-        return replace(node.free, units=units, memory=self._memory(node))
+        free = replace(node.free, units=units, memory=self._memory(node))
+        shown = self._devices.gpus(node.name)
+        if not shown.all or node.node_class.plugged:
+            return free
+        gpus, layouts = left(shown, self._devices.held(node.name))
+        return replace(free, gpus=gpus, layouts=layouts)
 
     def _memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
         """Say how much memory of shared GPUs nobody has declared."""
@@ -260,23 +267,20 @@ class State:
     def _recount(self, names: Iterable[str]) -> None:
         for name in names:
             node = self.nodes.get(name)
-            if node is not None:
-                self._set(replace(node, free=self._free(node)))
+            if node is not None and (free := self._free(node)) != node.free:
+                self._set(replace(node, free=free))
 
-    def _renew(self, name: str) -> None:
-        """Put a node together again: as read, with the devices of its slices, less what pods hold."""
-        node = self._read.get(name)
-        if node is None:
-            return
-        devices = [device for each in self._slices_of.get(name, {}).values() for device in each.devices]
-        if devices:
-            served = frozenset(self._device_classes.values())
-            node = with_devices(node, devices, served, self.knowledge)
-        health = self._health.get(name)
-        if health is not None:
-            node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
-        node = replace(node, node_class=self.intern(node.node_class))
-        self._set(replace(node, free=self._free(node)))
+    def _renew(self, names: Iterable[str]) -> None:
+        """Put nodes together again: as read, with the devices of their slices, less what pods and claims hold."""
+        for name in names:
+            if (node := self._read.get(name)) is None:
+                continue
+            node = with_devices(node, self._devices.devices(name), self._device_classes.values(), self.knowledge)
+            health = self._health.get(name)
+            if health is not None:
+                node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
+            node = replace(node, node_class=self.intern(node.node_class))
+            self._set(replace(node, free=self._free(node)))
 
     def _set(self, node: Node) -> None:
         known = self.nodes.get(node.name)
@@ -292,10 +296,3 @@ class State:
             self.overrun.add(node.name)
         else:
             self.overrun.discard(node.name)
-
-
-def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
-    """Take a key out of its group, and the group with its last key: names of nodes that are gone must not pile up."""
-    del groups[group][key]
-    if not groups[group]:
-        del groups[group]

@@ -69,7 +69,8 @@ def withdrawn(fleet: Fleet) -> Iterator[Finding]:
         for resource, units in node.node_class.lacking:
             of = node.node_class.capacity(resource)
             what = f"{units} of {of} {resource} withdrawn by the device plugin"
-            yield from _by_code(Code.GPUUnhealthy, what, [node])
+            remedy = "look at the device plugin's log and the node's XID errors (doctor --prometheus shows them)"
+            yield from _finding(Code.GPUUnhealthy.name, Level.Problem, what, remedy, [node])
 
 
 def reported_sick(fleet: Fleet) -> Iterator[Finding]:
@@ -87,8 +88,9 @@ def stale_labels(fleet: Fleet) -> Iterator[Finding]:
     for node in fleet.nodes:
         if node.node_class.stale:
             facts = node.node_class
-            has = ", ".join(f"{facts.capacity(resource)} {resource}" for resource, _ in facts.offered) or "none"
-            what = f"gpu.count {facts.labelled} x gpu.replicas {facts.replicas}, but capacity has {has}"
+            has = ", ".join(f"{units} {name}" for name, _ in facts.offered if (units := facts.capacity(name)))
+            told = f"gpu.count {facts.labelled} x gpu.replicas {facts.replicas}"
+            what = f"{'counts of MIG slices' if facts.mig_strategy == 'mixed' else told}, but capacity has {has}"
             remedy = "restart GPU Feature Discovery there: what else its labels say may be old too"
             yield Finding("StaleLabels", Level.Problem, what, remedy, (node.name,))
 

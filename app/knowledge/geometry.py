@@ -7,10 +7,13 @@ profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 from app.knowledge.products import normal_form
+
+STATES_KEPT = 1 << 12
+"""GPU states and wishes whose placement is remembered; one is some 300 bytes. Guess, measured nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,40 +26,89 @@ class Slot:
     length: int
     most: int
 
+    def interval(self, start: int) -> int:
+        """Give the memory slices of an instance, a bit each."""
+        return ((1 << self.length) - 1) << start
 
-@dataclass(frozen=True)
+
+class Instance(NamedTuple):
+    """One MIG instance on a GPU: its profile as resource names write it, and its first memory slice."""
+
+    profile: str
+    start: int
+
+
+@dataclass(frozen=True, eq=False)
 class Geometry:
-    """One product's slots, by profile as resource names write it; `inferred`: taken over from a sister product."""
+    """One product's slots, by profile as resource names write it; `inferred`: taken over from a sister product.
+
+    Compared by identity: tables are loaded once, and what is remembered of them goes by it.
+    """
 
     slots: Mapping[str, Slot]
     compute_total: int
     inferred: bool
 
-    def places(self, profiles: Sequence[str]) -> tuple[int, ...] | None:
-        """Find a start for each instance, in the order given; None if they do not fit on one GPU.
+    @cached_property
+    def memory_total(self) -> int:
+        """Count the memory slices of the GPU: as far as any instance reaches."""
+        return max(slot.starts[-1] + slot.length for slot in self.slots.values())
+
+    def places(self, profiles: Sequence[str], taken: Iterable[Instance] = ()) -> tuple[int, ...] | None:
+        """Find a start for each instance, in the order given, beside those that lie there; None if they do not fit.
 
         Raises KeyError for a profile that the product does not have.
         """
         slots = [self.slots[profile] for profile in profiles]
-        too_many = any(profiles.count(slot.profile) > slot.most for slot in slots)
-        if too_many or sum(slot.compute for slot in slots) > self.compute_total:
+        room = self.room(taken)
+        if any(profiles.count(slot.profile) > room.left(slot) for slot in slots):
+            return None
+        if sum(slot.compute for slot in slots) > room.compute:
             return None
         order = sorted(range(len(slots)), key=lambda index: -slots[index].length)  # large ones have the fewest places
-        found = _place(tuple((slots[index].starts, slots[index].length) for index in order), 0)
+        found = _place(tuple(slots[index] for index in order), room.memory)
         if found is None:
             return None
         by_position = dict(zip(order, found, strict=True))
         return tuple(by_position[index] for index in range(len(slots)))
 
+    def room(self, taken: Iterable[Instance] = ()) -> "Room":
+        """Say what the instances on a GPU leave of it.
 
-@cache
-def _place(slots: tuple[tuple[tuple[int, ...], int], ...], taken: int) -> tuple[int, ...] | None:
+        Raises KeyError for a profile that the product does not have.
+        """
+        memory, compute, counts = 0, self.compute_total, dict[str, int]()
+        for profile, start in taken:
+            slot = self.slots[profile]
+            memory |= slot.interval(start)
+            compute -= slot.compute
+            counts[profile] = counts.get(profile, 0) + 1
+        return Room(memory, compute, tuple(sorted(counts.items())))
+
+
+class Room(NamedTuple):
+    """What is left of a GPU. `memory`: a bit a memory slice that is taken; `compute`: compute slices that are free.
+
+    `counts`: (profile, instances that lie there), sorted.
+    """
+
+    memory: int
+    compute: int
+    counts: tuple[tuple[str, int], ...]
+
+    def left(self, slot: Slot) -> int:
+        """Say how many more instances of a profile its maximum allows."""
+        return slot.most - dict(self.counts).get(slot.profile, 0)
+
+
+@lru_cache(STATES_KEPT)
+def _place(slots: tuple[Slot, ...], taken: int) -> tuple[int, ...] | None:
     """Try the starts of the first slot, then the others beside it; `taken` is a bit a memory slice."""
     if not slots:
         return ()
-    (starts, length), *rest = slots
-    for start in starts:
-        interval = ((1 << length) - 1) << start
+    first, *rest = slots
+    for start in first.starts:
+        interval = first.interval(start)
         if not taken & interval:
             others = _place(tuple(rest), taken | interval)
             if others is not None:

@@ -6,14 +6,14 @@ Pure: a Demand and nodes in, verdicts out. What is remembered between calls is t
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from app.nodeclass import Free, Node, NodeClass
 from app.placement.doubts import DOUBTS
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS
+from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS, Scorer
 from app.policy.demand import Demand
 from app.reasons import Reason
 
@@ -23,15 +23,29 @@ RUNNER_UP = 9
 """Highest score of a node that is not the winner: the wire keeps the engine's own choice (INTERFACES §5)."""
 NAMES_KEPT = 1 << 14
 """Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
+STEPS_KEPT = 1 << 13
+"""Steps remembered: the same few totals come back with every question about a fleet; some 2 MB."""
 LESSER_SHARE = 0.5
 """A node that a Warn policy would refuse, or that is in doubt, keeps this share of its total for each such thing:
 behind its equals, still usable (a guess)."""
 
 _SCORERS = dict(SCORERS)
+_BEYOND_IN_TREE = tuple(each for each in FREE_FILTERS if each not in COUNTED_IN_TREE)
 
 
 def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
-    """Give the first reason why no node of this class can ever serve the demand; None if it could."""
+    """Give the first reason why no node of this class can ever serve the demand; None if it could.
+
+    Of a node with several makes of GPU each must do: kube-scheduler takes whichever is free. A claim can choose by its
+    own selectors, so that for one that names no resource a single make will do.
+    """
+    refusals = [_judge_make(demand, make) for make in node_class.by_make()]
+    if not demand.resources and None in refusals:
+        return None
+    return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def _judge_make(demand: Demand, node_class: NodeClass) -> Reason | None:
     for accepts in CLASS_FILTERS:
         if (refusal := accepts(demand, node_class)) is not None:
             return refusal
@@ -43,9 +57,7 @@ def judge_free(demand: Demand, free: Free, recount: bool) -> Reason | None:
 
     `recount`: repeat also what kube-scheduler counted itself; its count is newer than ours.
     """
-    for accepts in FREE_FILTERS:
-        if not recount and accepts in COUNTED_IN_TREE:
-            continue
+    for accepts in FREE_FILTERS if recount else _BEYOND_IN_TREE:
         if (refusal := accepts(demand, free)) is not None:
             return refusal
     return None
@@ -55,13 +67,16 @@ def facts(demand: Demand, node: Node) -> NodeClass:
     """Give the node's class, with the labels that the demand asks about, if it asks about any."""
     if not demand.node_selector:
         return node.node_class
-    return replace(node.node_class, labels=labels_asked(demand, node))
+    asked = ((key, node.labels.get(key)) for key in demand.label_keys)
+    return replace(node.node_class, labels=tuple((key, value) for key, value in asked if value is not None))
 
 
-def labels_asked(demand: Demand, node: Node) -> tuple[tuple[str, str], ...]:
-    """List the node's labels that a node selector looks at."""
-    keys = dict.fromkeys(each.key for each in demand.node_selector)
-    return tuple((key, node.labels[key]) for key in keys if key in node.labels)
+def count_again(demand: Demand, free: Free) -> Reason | None:
+    """Repeat kube-scheduler's own counts alone."""
+    for accepts in COUNTED_IN_TREE:
+        if (refusal := accepts(demand, free)) is not None:
+            return refusal
+    return None
 
 
 def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
@@ -73,7 +88,22 @@ def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
 
 def total(demand: Demand, node: Node) -> float:
     """Weigh the scorers: Σ weight x score ÷ Σ weight, in [0, 1], less for a node that a Warn policy would refuse."""
-    return combine(demand, class_share(demand, node), node)
+    return combine(demand, plan(demand), class_share(demand, node), node)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The scorers that look at more than the class, with their weights, and the sum of all weights."""
+
+    scorers: tuple[tuple[Scorer, int], ...]
+    weights: int
+
+
+def plan(demand: Demand) -> Plan:
+    """Say what is to be asked of each node; the same for all of them."""
+    chosen = demand.scores or DEFAULT_SCORES
+    own = tuple((_SCORERS[name], weight) for name, weight in chosen if name not in BY_CLASS)
+    return Plan(own, sum(weight for _, weight in chosen))
 
 
 def class_share(demand: Demand, node: Node) -> tuple[float, float]:
@@ -86,14 +116,12 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
     return share, LESSER_SHARE ** (missed + sum(1 for doubt in DOUBTS if doubt(demand, node.node_class)))
 
 
-def combine(demand: Demand, shared: tuple[float, float], node: Node) -> float:
+def combine(demand: Demand, asked: Plan, shared: tuple[float, float], node: Node) -> float:
     """Add the node's own scores to its class's share, and divide by all weights."""
-    value, weights = shared[0], 0
-    for name, weight in demand.scores or DEFAULT_SCORES:
-        weights += weight
-        if name not in BY_CLASS:
-            value += weight * _SCORERS[name](demand, node)
-    return shared[1] * value / weights
+    value, factor = shared
+    for scorer, weight in asked.scorers:
+        value += weight * scorer(demand, node)
+    return factor * value / asked.weights
 
 
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
@@ -140,6 +168,7 @@ def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> 
     return scores
 
 
+@lru_cache(STEPS_KEPT)
 def _step(value: float, low: float, high: float, steps: int, half: Fraction | int) -> int:
     """Compute floor(steps x (value - low) / (high - low) + half), exactly where rounding could cross an integer."""
     if value in (low, high):

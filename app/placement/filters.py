@@ -12,6 +12,7 @@ from app.knowledge.mig import profile_of
 from app.nodeclass import Free, NodeClass
 from app.placement.compatibility import compute_capability_served, driver_new_enough, toolkit_targets_gpu
 from app.placement.condition import driver_settled, healthy, mig_settled, mig_valid
+from app.placement.layouts import layout_fits
 from app.placement.units import (
     form_factor_allowed,
     interconnect_present,
@@ -144,8 +145,8 @@ What no waiting mends comes first: a node left out, the wrong product; a node in
 the resources that it lacks meanwhile.
 """
 
-FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, memory_left)
+FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, memory_left, layout_fits)
 """In this order."""
 
-COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units})
+COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, layout_fits})
 """Those that repeat kube-scheduler's own count: off in filter behind a live scheduler (INTERFACES §10, Counts)."""

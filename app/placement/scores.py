@@ -29,13 +29,13 @@ def spreading(demand: Demand, node: Node) -> float:
 
 
 def _used_share(demand: Demand, node: Node) -> float:
-    shares = []
+    shares, offered = 0.0, 0
     for resource, amount in demand.resources:
-        total = node.node_class.allocatable(resource)
-        if total:
+        if total := node.node_class.allocatable(resource):
             left = min(total, max(0, node.free.units.get(resource, 0) - amount))
-            shares.append(1.0 - left / total)
-    return sum(shares) / len(shares) if shares else 0.0
+            shares += 1.0 - left / total
+            offered += 1
+    return shares / offered if offered else 0.0
 
 
 def product_preference(demand: Demand, node: Node) -> float:

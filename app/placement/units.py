@@ -61,6 +61,8 @@ def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
         return None
     wanted, at_least = demand.mig_profile
     size = nominal_size(wanted)
+    if not demand.resources and _shown(node, wanted, at_least):
+        return None
     if at_least and size is not None and _covers(demand, node, size):
         unknown = node.mig_profile is None and node.memory_mib is None
         if not (unknown and demand.refuse_unknown):
@@ -71,12 +73,19 @@ def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.MIGProfileAbsent, "MIG profile not on this node", f"{'>= ' if at_least else ''}{wanted}")
 
 
+def _shown(node: NodeClass, wanted: str, at_least: bool) -> bool:
+    """Tell whether DRA shows such a slice, for a pod that claims devices and names no resource."""
+    sizes = map(nominal_size, node.dra_profiles) if at_least else ()
+    size = nominal_size(wanted)
+    return wanted in node.dra_profiles or any(each.covers(size) for each in sizes if each and size)
+
+
 def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
     """Tell whether one unit is at least that slice: a slice of strategy single, or a whole GPU (INTERFACES §7a)."""
     if node.mig_profile:
         found = nominal_size(node.mig_profile)
         return found is not None and found.covers(wanted)
-    units = {node.unit(resource) for resource, _ in demand.resources}
+    units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
     whole = units <= {Sharing.Exclusive} and demand.sharing is not SharingWish.Shared
     return whole and (node.memory_mib is None or node.memory_mib >= MEMORY_TOLERANCE * wanted.memory_mib)
 

@@ -73,6 +73,11 @@ class Demand(HashedOnce):
     __hash__ = HashedOnce.__hash__
 
     @property
+    def label_keys(self) -> tuple[str, ...]:
+        """List the node labels that the node selectors look at."""
+        return tuple(dict.fromkeys(each.key for each in self.node_selector))
+
+    @property
     def judged(self) -> bool:
         """Tell whether there is anything to judge: some GPU resource is asked, or claimed."""
         return bool(self.resources or self.claims)

@@ -20,17 +20,26 @@ from app.api.admission import review as answer_review
 from app.api.app import create_tls_app
 from app.api.extender import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
+from app.cluster.files import shipped_policies
 from app.logs import LOGGER
 from app.metrics import Metrics
 from app.service import Usher, settle
 from tests.bench.fleet import node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import Figure, cpu, per_request, served
-from tests.builders import CONTRACT, container, pod, review, usher
+from tests.builders import CONTRACT, container, pod, policies, policy, review, usher
 
 NODES = 5_000
 PODS = 50_000
 ROUNDS = 5
+BOUND = (0, 5_000, 20_000, 50_000)
+EVERY_FILTER = policy(
+    "every-filter",
+    "priority: 10, placement: {products: {deny: [K80]}, gpuMemory: 4Gi, computeCapability: '7.0', sharing: Any, "
+    "formFactor: [PCIe, SXM], health: {ill: Refuse, ailing: Refuse}, "
+    "nodeSelector: {matchExpressions: [{key: pool, operator: In, values: [gpu, train]}]}}",
+)
+"""All of it lets every make of the fleet through, so that as many nodes are scored as without it."""
 IMAGE = "nvcr.io/nvidia/pytorch:24.05-py3"
 
 
@@ -49,20 +58,45 @@ def main() -> int:
     LOGGER.setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder:
         cache = list(_cache())
-        service = usher(Path(folder), [], recount="false")  # as behind a scheduler
-        for document in nodes(NODES):
-            service.state.put_node(document)
-        for document in pods(PODS, NODES):
-            service.state.put_pod(document)
-        settle()  # as `serve` does
+        service = _service(folder, PODS)
         rows = [
             *cache,
             *_extender(service),
             *_admission(service),
             *_end_to_end(service),
+            *_growth(folder),
         ]
     _print(rows)
     return 0
+
+
+def _service(folder: str, bound: int) -> Usher:
+    """Fill a service as behind a scheduler, with a policy by which every filter has something to judge."""
+    texts = (shipped_policies() / "default.yaml").read_text("utf-8"), EVERY_FILTER
+    service = usher(Path(folder), [], policies(*texts), recount="false")
+    for document in nodes(NODES):
+        service.state.put_node(document)
+    for document in pods(bound, NODES):
+        service.state.put_pod(document)
+    settle()  # as `serve` does
+    return service
+
+
+def _growth(folder: str) -> Iterator[Row]:
+    """Ask about 500 nodes with more and more bound pods; the least of several rounds of each."""
+    sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
+
+    def both(service: Usher) -> None:
+        filter_nodes(sampled, service)
+        prioritize(sampled, service)
+
+    services = {bound: _service(folder, bound) for bound in BOUND}
+    least = dict.fromkeys(BOUND, float("inf"))
+    for _ in range(ROUNDS):
+        for bound, service in services.items():
+            least[bound] = min(least[bound], cpu(lambda service=service: both(service), 100).p50)  # type: ignore[misc]
+    for bound in BOUND[1:]:
+        yield Row(f"filter and prioritize, {bound:,} bound pods against none", least[bound] / least[0], 1.2, "x")
 
 
 def _extender(service: Usher) -> Iterator[Row]:
@@ -150,6 +184,7 @@ def _args(names: list[str], image: str = IMAGE) -> bytes:
     """Write an ExtenderArgs body as kube-scheduler does."""
     recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
     recorded["Pod"]["spec"]["containers"][0]["image"] = image
+    recorded["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/gpu-memory": "4Gi"}
     return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
 
 

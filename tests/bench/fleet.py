@@ -14,7 +14,7 @@ MAKES = (
     ("NVIDIA-A100-SXM4-80GB", "550.54.15", 8),
     ("NVIDIA-A100-SXM4-40GB", "535.104.05", 8),
     ("Tesla-T4", "535.104.05", 4),
-    ("NVIDIA-L4", "550.54.15", 1),
+    ("NVIDIA-L4-SHARED", "550.54.15", 4),
     ("NVIDIA-A10", "525.85.12", 4),
     ("Tesla-V100-SXM2-32GB", "470.57.02", 8),
 )
@@ -30,7 +30,10 @@ def node_name(index: int) -> str:
 def node(index: int) -> dict[str, Any]:
     """Make the Node object of a position."""
     product, driver, amount = MAKES[index % len(MAKES)]
-    return node_document(node_name(index), product, driver, {"nvidia.com/gpu": amount}, labels_of(product))
+    amounts, labels = {"nvidia.com/gpu": amount}, {**labels_of(product), "nvidia.com/gpu.count": str(amount)}
+    if product.endswith("-SHARED"):  # one GPU, as many time-slices
+        labels |= {"nvidia.com/gpu.replicas": str(amount), "nvidia.com/gpu.count": "1"}
+    return node_document(node_name(index), product, driver, amounts, labels, capacity=amounts)
 
 
 @cache
@@ -40,7 +43,7 @@ def labels_of(product: str) -> dict[str, str]:
     assert row is not None
     major, minor, *_ = *row.compute_capability, 0
     compute = {"nvidia.com/gpu.compute.major": str(major), "nvidia.com/gpu.compute.minor": str(minor)}
-    return {**PADDING, "nvidia.com/gpu.memory": str(row.memory_mib), **compute}
+    return {**PADDING, "pool": "gpu", "nvidia.com/gpu.memory": str(row.memory_mib), **compute}
 
 
 def nodes(count: int) -> Iterator[dict[str, Any]]:

@@ -180,7 +180,6 @@ def test_labels_of_slices_that_are_gone_are_stale() -> None:
     assert state("sick").nodes["stale-mig-0"].node_class.stale
 
 
-@pytest.mark.xfail(reason="devices are not told apart by type: a class of whole GPUs counts as served by MIG devices")
 @pytest.mark.parametrize("node", ["dra-mig-0", "dra-mig-two-0"])
 def test_mig_devices_do_not_serve_whole_gpus(node: str) -> None:
     """F135: the DeviceClass that serves nvidia.com/gpu takes devices of type gpu only."""

@@ -12,9 +12,11 @@ import pytest
 from app.cluster.state import State
 from app.explain.dra import equivalent
 from app.knowledge.cuda import Accept
+from app.nodeclass import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
 from tests.builders import demand, gpus, knowledge, pod
+from tests.cluster import dynamic
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
@@ -217,6 +219,48 @@ def test_slice_is_taken_by_its_profile(
     claims = stage.api.get(f"{GROUP}/namespaces/{where}/resourceclaims")["items"]
     results = [each["status"]["allocation"]["devices"]["results"] for each in claims if "allocation" in each["status"]]
     assert (not words, [each["device"] for found in results for each in found]) == (taken is not None, taken or [])
+
+
+CARVED = "carved"
+PROFILES = ("1g.10gb", "1g.10gb.me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")
+
+
+def test_slice_carved_on_demand_finds_a_place_just_where_our_layout_has_one(stage: ControlPlane) -> None:
+    """F60: two GPUs fill up, wish after wish; the real scheduler counts by KEP-4815, we by the slots of the facts."""
+    where, chance = namespace(stage, "carved"), random.Random(60)
+    add_nodes(stage.api, [node_object(CARVED, offers={})])
+    counters = [dynamic.counter_set(minor) for minor in range(2)]
+    slices = [dynamic.resource_slice(dynamic.carved(minor), f"carved-{minor}", CARVED, count=3) for minor in range(2)]
+    apart = dynamic.resource_slice([], "carved-counters", CARVED, count=3, sharedCounters=counters)
+    apart["spec"].pop("devices")
+    for each in (apart, *slices):
+        stage.api.create(f"{GROUP}/resourceslices", each)
+    wishes = [(chance.choice(PROFILES), chance.choice((1, 1, 2))) for _ in range(18)]
+
+    verdicts = []
+    for number, (profile, count) in enumerate(wishes):
+        asked = demand(pod(gpus(count, f"nvidia.com/mig-{profile}")))
+        ours = judge(asked, as_we_see(stage), recount=True)
+        create_template(stage, where, f"d{number}", asked)
+        theirs = outcomes(stage, {("", ""): claiming(where, f"p{number}", f"d{number}", CARVED)})["", ""]
+        verdicts.append((profile, count, ours is None, not theirs))
+
+    assert [each[2] for each in verdicts] == [each[3] for each in verdicts], verdicts
+    assert {True, False} == {each[2] for each in verdicts}
+
+
+def as_we_see(stage: ControlPlane) -> Node:
+    """Read the carved node from its slices, and from the claims as the scheduler allocated them."""
+    state = State(knowledge())
+    state.put_node({"metadata": {"name": CARVED}})
+    for each in stage.api.items(f"{GROUP}/resourceslices"):
+        state.put_slice(each)
+    for each in stage.api.items(f"{GROUP}/resourceclaims"):
+        state.put_claim(each)
+    for profile in PROFILES:
+        state.put_device_class(dynamic.device_class(f"nvidia.com/mig-{profile}", profile))
+    assert state.nodes[CARVED].free.layouts is not None
+    return state.nodes[CARVED]
 
 
 def test_service_follows_claims_and_templates(stage: ControlPlane) -> None:

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG layouts of a node against trying every place for every instance, on every product of the tables (F60)."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.knowledge.geometry import Geometry, Instance
+from app.knowledge.layout import Layout, Place, places
+from app.knowledge.products import normal_form
+from tests.builders import knowledge
+
+H100 = "NVIDIA-H100-80GB-HBM3"
+A100_40 = "NVIDIA-A100-SXM4-40GB"
+RTX = "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"
+GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items()}.values())
+"""One product of each table row: sisters share the geometry."""
+
+
+def layout(product: str, *taken: tuple[str, int], gpu: str = "gpu-0") -> Layout:
+    return Layout(gpu, knowledge().geometry[normal_form(product)], tuple(Instance(*each) for each in taken))
+
+
+def legal(geometry: Geometry, instances: Sequence[Instance]) -> bool:
+    """Say by the rules of the facts whether these instances may lie on one GPU together."""
+    slots = geometry.slots
+    slices = [each for name, start in instances for each in range(start, start + slots[name].length)]
+    return (
+        all(start in slots[name].starts for name, start in instances)
+        and len(slices) == len(set(slices))
+        and sum(slots[name].compute for name, _ in instances) <= geometry.compute_total
+        and all(count <= slots[name].most for name, count in Counter(name for name, _ in instances).items())
+    )
+
+
+def can_lie(gpus: list[tuple[Geometry, list[Instance]]], wanted: Sequence[str]) -> bool:
+    """Try every GPU and every start for each instance in turn."""
+    if not wanted:
+        return True
+    for geometry, there in gpus:
+        for start in geometry.slots[wanted[0]].starts if wanted[0] in geometry.slots else ():
+            there.append(Instance(wanted[0], start))
+            found = legal(geometry, there) and can_lie(gpus, wanted[1:])
+            there.pop()
+            if found:
+                return True
+    return False
+
+
+def check(layouts: Sequence[Layout], wanted: Sequence[str]) -> None:
+    """Compare with trying everything; what is found must be legal, and in the order asked."""
+    found = places(layouts, wanted)
+
+    assert (found is not None) is can_lie([(each.geometry, list(each.taken)) for each in layouts], wanted)
+    for index, each in enumerate(layouts if found is not None else ()):
+        new = [
+            Instance(name, place.start) for name, place in zip(wanted, found or (), strict=True) if place.gpu == index
+        ]
+        assert legal(each.geometry, [*each.taken, *new])
+
+
+@st.composite
+def occupied(draw: st.DrawFn, product: str) -> Layout:
+    """Draw a GPU on which instances lie where somebody once made them: any legal layout, however unhandy."""
+    geometry = knowledge().geometry[product]
+    spots = [Instance(name, start) for name, slot in geometry.slots.items() for start in slot.starts]
+    there: list[Instance] = []
+    for spot in draw(st.lists(st.sampled_from(spots), max_size=5)):
+        if legal(geometry, [*there, spot]):
+            there.append(spot)
+    return Layout(product, geometry, tuple(there))
+
+
+@pytest.mark.parametrize("product", GEOMETRIES)
+def test_instances_fit_just_where_some_place_is_left_for_each(product: str) -> None:
+    """F60, P13: one GPU of every product, any layout on it."""
+    names = sorted(knowledge().geometry[product].slots)
+
+    @settings(max_examples=120, derandomize=True, deadline=None)
+    @given(occupied(product), st.lists(st.sampled_from(names), max_size=5))
+    def run(one: Layout, wanted: list[str]) -> None:
+        check([one], wanted)
+        starts = one.geometry.places(wanted, one.taken)
+        assert (starts is not None) is (places([one], wanted) is not None)
+
+    run()
+
+
+@pytest.mark.parametrize("product", GEOMETRIES)
+def test_instances_fit_on_a_node_just_where_some_gpu_has_a_place_for_each(product: str) -> None:
+    """F60: two or three GPUs, of which one may be of another product."""
+    names = sorted(knowledge().geometry[product].slots)
+    other = st.sampled_from(GEOMETRIES).flatmap(occupied)
+
+    @settings(max_examples=60, derandomize=True, deadline=None)
+    @given(st.lists(occupied(product), min_size=1, max_size=2), other, st.lists(st.sampled_from(names), max_size=4))
+    def run(some: list[Layout], one: Layout, wanted: list[str]) -> None:
+        check([*some, one], wanted)
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("product", "taken", "wanted", "fits"),
+    [
+        (H100, [], ["4g.40gb", "3g.40gb"], True),
+        (H100, [("1g.10gb", 0)], ["4g.40gb"], False),
+        (H100, [("1g.10gb", 4)], ["4g.40gb"], True),
+        (H100, [("1g.10gb", 4)], ["4g.40gb", "3g.40gb"], False),
+        (H100, [("1g.10gb", 2), ("1g.10gb", 6)], ["3g.40gb"], False),
+        (H100, [("2g.20gb", 0), ("2g.20gb", 2), ("2g.20gb", 4)], ["1g.10gb"], True),
+        (H100, [("2g.20gb", 0), ("2g.20gb", 2), ("2g.20gb", 4)], ["1g.20gb"], True),
+        (H100, [("2g.20gb", 0), ("2g.20gb", 2), ("2g.20gb", 4)], ["1g.10gb", "1g.10gb"], False),
+        (H100, [("3g.40gb", 0), ("3g.40gb", 4)], ["1g.10gb"], False),
+        (H100, [("1g.10gb.me", 6)], ["1g.10gb.me"], False),
+        (H100, [("1g.10gb.me", 6)], ["1g.10gb"], True),
+        (H100, [("1g.10gb", start) for start in range(7)], ["1g.10gb"], False),
+        (A100_40, [("1g.10gb", 0), ("1g.10gb", 2), ("1g.10gb", 4)], ["1g.10gb"], True),
+        (A100_40, [("1g.5gb", 0), ("1g.5gb", 2), ("1g.5gb", 4), ("1g.5gb", 6)], ["1g.10gb"], False),
+        (H100, [("1g.10gb", 0), ("1g.10gb", 2), ("1g.10gb", 4), ("1g.10gb", 6)], ["1g.10gb"], True),
+        (RTX, [("1g.24gb", 3)], ["2g.48gb"], True),
+        (RTX, [("1g.24gb", 3)], ["2g.48gb", "2g.48gb"], False),
+        (RTX, [("1g.24gb", 3), ("1g.24gb", 6)], ["2g.48gb"], False),
+        ("NVIDIA-A30", [("1g.6gb", 1)], ["2g.12gb", "1g.6gb"], True),
+        ("NVIDIA-A30", [("1g.6gb", 1), ("1g.6gb", 2)], ["2g.12gb"], False),
+        (H100, [], ["1g.5gb"], False),
+    ],
+)
+def test_where_an_instance_lies_decides(
+    product: str, taken: list[tuple[str, int]], wanted: list[str], fits: bool
+) -> None:
+    """F60, P14: a small slice at a bad start blocks a large one although slices enough are free."""
+    assert (places([layout(product, *taken)], wanted) is not None) is fits
+
+
+def test_fuller_gpu_is_filled_first_and_the_order_asked_is_kept() -> None:
+    """P14: an empty GPU stays whole."""
+    node = [layout(H100), layout(H100, ("3g.40gb", 0), gpu="gpu-1")]
+
+    assert (Place(1, 4), Place(0, 0)) == places(node, ["3g.40gb", "4g.40gb"])
+    assert (Place(1, 6), Place(1, 4)) == places(node, ["1g.10gb", "2g.20gb"])
+
+
+def test_many_slices_are_shared_out_over_eight_gpus() -> None:
+    """F60: full to the last compute slice, and one more does not fit."""
+    node = [layout(H100, gpu=f"gpu-{minor}") for minor in range(8)]
+
+    found = places(node, ["4g.40gb", "3g.40gb"] * 8)
+
+    assert found is not None
+    assert {2} == set(Counter(place.gpu for place in found).values())
+    assert places(node, ["4g.40gb", "3g.40gb"] * 8 + ["1g.10gb"]) is None
+    assert places([], ["1g.10gb"]) is None
+    assert places([], []) == ()
