@@ -25,9 +25,10 @@ def node_object(
 
 
 def registered(document: Object) -> Object:
-    """Add to a node what a kubelet reports besides its GPUs."""
+    """Add to a node what a kubelet reports besides its GPUs; capacity is what is allocatable, unless it says more."""
     status = document.get("status") or {}
     allocatable = {**ROOM, **(status.get("allocatable") or {})}
+    capacity = {**allocatable, **(status.get("capacity") or {})}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     metadata = dict(document["metadata"])
     labels = {"kubernetes.io/hostname": metadata["name"], **(metadata.get("labels") or {})}
@@ -36,7 +37,7 @@ def registered(document: Object) -> Object:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {**metadata, "labels": labels},
-        "status": {**status, "allocatable": allocatable, "capacity": allocatable, "conditions": [ready]},
+        "status": {**status, "allocatable": allocatable, "capacity": capacity, "conditions": [ready]},
     }
 
 

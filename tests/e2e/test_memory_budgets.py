@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory budgets of shared GPUs on the real scheduler: a burst of pods runs none of them over."""
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.controlplane.cluster import ControlPlane, Scheduler
+from tests.controlplane.fleet import add_nodes, node_object, pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.crowd import Drawn
+from tests.e2e.mixed import asked_of
+from tests.e2e.settling import QUICK, Run, create, read_outcome, settle
+from tests.e2e.stage import (
+    Service,
+    create_pod,
+    eventually,
+    gpu_pod,
+    namespace,
+    node_of,
+    read_pod,
+    refusal,
+    scheduler_configuration,
+    serving,
+)
+from tests.e2e.verdicts import false_refusals, over_committed, read_nodes, untrue_words, wrong_bindings
+from tests.placement.twin import Wish
+
+PODS = 60
+MODES = {
+    "ranked": ({}, ()),
+    "best": ({"filter_answer": "best"}, ("--filter-answer", "best")),
+    "recount": ({"recount": "true"}, ()),
+}
+"""Flags of the service, and words for scheduler-config: how in-flight pods are kept account of (INTERFACES §5, §8)."""
+SHARES, MEMORY_MIB = 10, 23028
+MEMORIES = ("2Gi", "3Gi", "4Gi", "6Gi", "9000Mi")
+"""Ten shares of 23,028 MiB: memory ends long before the shares do."""
+ONE_NODE = {"pair": "one"}
+REFUSING = "hold-the-binding"
+
+
+def shared_node(name: str, strategy: str = "time-slicing", **labels: str) -> Object:
+    """Make a node of one A10 in ten shares."""
+    shared = {"nvidia.com/gpu.sharing-strategy": strategy, "nvidia.com/gpu.replicas": str(SHARES)}
+    known = {"nvidia.com/gpu.memory": str(MEMORY_MIB), "nvidia.com/gpu.count": "1"}
+    offers = {"nvidia.com/gpu": SHARES}
+    return node_object(name, "NVIDIA-A10-SHARED", "550.54.15", offers, labels={**shared, **known, **labels})
+
+
+@pytest.fixture(scope="module")
+def fleet(plane: ControlPlane) -> int:
+    """Register three nodes of time-slices; one of them is alone in what a selector finds."""
+    made = [shared_node("slices-0"), shared_node("slices-1"), shared_node("slices-2", **ONE_NODE)]
+    add_nodes(plane.api, made)
+    return len(made)
+
+
+@pytest.fixture(params=MODES)
+def stage(plane: ControlPlane, fleet: int, request: pytest.FixtureRequest) -> Iterator[tuple[Service, Scheduler, str]]:
+    """A service and a scheduler in one of MODES, and a namespace; emptied afterwards."""
+    flags, words = MODES[request.param]
+    where = namespace(plane, f"plain-{request.param}-{abs(hash(request.node.name)) % 10**6}")
+    with serving(plane, request.param, **flags) as service:
+        eventually("all nodes are known", lambda: service.health()["caches"]["nodes"]["objects"] == fleet)
+        configuration = scheduler_configuration(service, *words)
+        yield service, plane.start_scheduler({**configuration, **QUICK}, "gpu-usher-scheduler"), where
+        plane.stop("gpu-usher-scheduler")
+        plane.api.delete(f"/api/v1/namespaces/{where}/pods")
+        eventually("the pods are gone", lambda: not plane.api.items("/api/v1/pods"))
+
+
+def drawn(where: str) -> list[Drawn]:
+    """Draw the burst: each pod takes a share, and most say how much memory they will use."""
+    draw = random.Random(65)
+    wishes = [Wish(memory=draw.choice(MEMORIES) if draw.random() < 0.95 else None) for _ in range(PODS)]
+    return [Drawn(f"burst-{index}", "plain", False, wish, namespace=where) for index, wish in enumerate(wishes)]
+
+
+def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
+    """F65, INTERFACES §5, §8: while the last binding is not yet seen, its memory is promised; no false refusal."""
+    service, scheduler, where = stage
+    burst = drawn(where)
+    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})
+
+    assert create(plane.api, burst) == {}
+    settle(plane, scheduler)
+    read_outcome(plane.api, run)
+
+    print(f"{len(run.cluster.bound)} bound, {len(run.cluster.refused)} refused")
+    assert over_committed(run.cluster) == []
+    assert wrong_bindings(run.cluster) == []
+    assert false_refusals(run.cluster) == []
+    assert list(untrue_words(run.cluster)) == []
+    assert len(run.cluster.refused) > PODS / 4
+    assert service.metric("gpu_usher_vram_overrun_nodes") == 0
+    assert (service.calls("prioritize") == 0) is ("best" in where)
+
+
+def test_pod_that_fails_to_bind_and_asks_again_counts_once(
+    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
+) -> None:
+    """INTERFACES §8: asking again replaces the promise; a smaller pod still fits beside it, and no other does."""
+    service, _, where = stage
+    hold_bindings(plane, "large")
+    large, small, late = (declaring(where, *each) for each in (("large", "16Gi"), ("small", "6Gi"), ("late", "1Gi")))
+    create_pod(plane, large)
+    eventually("it has asked again", lambda: service.calls("filter") >= 3)
+    assert not read_pod(plane, large)["spec"].get("nodeName")
+
+    create_pod(plane, small)
+    assert node_of(plane, small) == "slices-2"
+    create_pod(plane, late)
+    eventually("the late one is refused", lambda: "memory of the shared GPUs" in refusal(read_pod(plane, late)))
+
+    plane.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", REFUSING)
+    assert node_of(plane, large) == "slices-2"
+    assert not read_pod(plane, late)["spec"].get("nodeName")
+
+
+def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
+    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
+) -> None:
+    """INTERFACES §8: gone when the pod is seen bound or deleted; its creation, a condition, a label are neither."""
+    service, _, where = stage
+    on_its_way = create_pod(plane, {**(pod := declaring(where, "large", "16Gi")), "spec": nobodys(pod)})
+    late = declaring(where, "late", "16Gi")
+    late["metadata"]["uid"] = "late"
+    assert asked_of(service, "filter", on_its_way, ["slices-2"])["NodeNames"] == ["slices-2"]
+
+    plane.api.patch(pod_path(on_its_way), {"metadata": {"labels": {"turn": "1"}}})
+    create_pod(plane, declaring(where, "seen-later", "16Gi", "slices-0"))
+    eventually("what came later is seen", lambda: not asked_of(service, "filter", late, ["slices-0"])["NodeNames"])
+
+    assert asked_of(service, "filter", late, ["slices-2"])["NodeNames"] == []
+
+
+@pytest.mark.parametrize("stage", ["best"], indirect=True)
+def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere(
+    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
+) -> None:
+    """INTERFACES §5, §8: with one node in the answer nothing outweighs it; exact whatever else is preferred."""
+    _, scheduler, where = stage
+    taint = {"key": "spot", "value": "x", "effect": "PreferNoSchedule"}
+    for name in ("slices-0", "slices-1"):
+        plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}})
+    burst = [Drawn(f"large-{index}", "plain", False, Wish(memory="16Gi"), namespace=where) for index in range(6)]
+    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})
+
+    create(plane.api, burst)
+    settle(plane, scheduler)
+    read_outcome(plane.api, run)
+
+    assert sorted(run.cluster.bound.values()) == ["slices-0", "slices-1", "slices-2"]
+    for name in ("slices-0", "slices-1"):
+        plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+
+@pytest.mark.parametrize("stage", ["ranked"], indirect=True)
+def test_budget_that_is_run_over_past_us_is_counted(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
+    """INTERFACES §8: pods that name their node never came by us; the metric says so until they go."""
+    service, _, where = stage
+    for name in ("one", "two"):
+        create_pod(plane, declaring(where, name, "16Gi", "slices-2"))
+    eventually("it is counted", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 1)
+
+    plane.api.delete(f"/api/v1/namespaces/{where}/pods/one")
+
+    eventually("it is over", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 0)
+
+
+def declaring(where: str, name: str, memory: str, node: str | None = None) -> Object:
+    """Write a pod that takes a share: of the node that ONE_NODE selects, or of the node that it names itself."""
+    place = {"nodeName": node} if node else {"nodeSelector": ONE_NODE}
+    return gpu_pod(name, where, annotations={"gpu-memory": memory}, **place)
+
+
+def nobodys(pod: Object) -> Object:
+    """Give the pod's spec for a scheduler that does not run."""
+    return {**pod["spec"], "schedulerName": "nobody"}
+
+
+def hold_bindings(plane: ControlPlane, name: str) -> None:
+    """Have the API server refuse to bind a pod, and wait until it does."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": f"object.metadata.name != '{name}'", "message": "held"}],
+    }
+    group = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": REFUSING}}
+    bound = {"policyName": REFUSING, "validationActions": ["Deny"]}
+    for kind, content in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", bound)):
+        said = plane.kubectl("apply", "-f", "-", stdin=json.dumps({**group, "kind": kind, "spec": content}))
+        assert said.code == 0, said.err
+    binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "nowhere"}}
+    path = f"/api/v1/namespaces/default/pods/{name}/binding?dryRun=All"
+    eventually("bindings are held", lambda: "held" in plane.api.try_create(path, binding).text)
