@@ -16,9 +16,11 @@ FINISHED = {"Succeeded", "Failed"}
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a bound, unfinished pod holds: (GPU resource, units) on a node.
+    """What an unfinished pod holds: (GPU resource, units) on a node.
 
-    `memory_mib`: what it declares to use of each unit, 0 where it says nothing. `group`: the pods that it works with.
+    `bound`: False where preemption has nominated the node: the pod is to have the memory there, and the units
+    kube-scheduler keeps for it. `memory_mib`: what it declares to use of each unit, 0 where it says nothing.
+    `group`: the pods that it works with.
     """
 
     uid: str
@@ -27,17 +29,19 @@ class Holding:
     units: tuple[tuple[str, int], ...]
     memory_mib: int = 0
     group: str = ""
+    bound: bool = True
 
 
 def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
-    """Read what a pod holds of GPUs; None if it is not bound, finished, or asks for none.
+    """Read what a pod holds of GPUs; None if it is neither bound nor nominated, is finished, or asks for none.
 
     Raises MalformedPod, QuantityError.
     """
     status = member(document, "status", dict, "") or {}
     spec = member(document, "spec", dict, "") or {}
-    node = member(spec, "nodeName", str, "spec.")
-    if node is None or member(status, "phase", str, "status.") in FINISHED or not _names_gpus(spec, knowledge):
+    bound = member(spec, "nodeName", str, "spec.")
+    node = bound or member(status, "nominatedNodeName", str, "status.")
+    if not node or member(status, "phase", str, "status.") in FINISHED or not _names_gpus(spec, knowledge):
         return None
     units = _plain_units(spec, knowledge)
     if units is None:
@@ -49,7 +53,7 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
     namespace = namespace or "default"
     uid = member(metadata, "uid", str, "metadata.") or ""
     group = group_of(namespace, strings(metadata, "labels", "metadata."))
-    return Holding(uid, node, f"{namespace}/{name}", units, _declared(metadata), group)
+    return Holding(uid, node, f"{namespace}/{name}", units, _declared(metadata), group, bool(bound))
 
 
 def _declared(metadata: Mapping[str, Any]) -> int:

@@ -121,6 +121,7 @@ class Pod:
     runtime_class_name: str | None
     node_name: str | None
     claims: bool
+    nominated_node_name: str | None = None
     ephemeral: tuple[Container, ...] = ()
 
     def resources(self) -> tuple[str, ...]:
@@ -164,6 +165,7 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
     """
     metadata = member(pod, "metadata", dict, "") or {}
     spec = member(pod, "spec", dict, "") or {}
+    status = member(pod, "status", dict, "") or {}
     _check_what_patches_touch(spec)
     return Pod(
         name=member(metadata, "name", str, "metadata.") or member(metadata, "generateName", str, "metadata.") or "",
@@ -176,6 +178,7 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
         node_name=member(spec, "nodeName", str, "spec."),
         claims=bool(member(spec, "resourceClaims", list, "spec.")),
+        nominated_node_name=member(status, "nominatedNodeName", str, "status."),
         ephemeral=tuple(_containers(spec, "ephemeralContainers")),
     )
 

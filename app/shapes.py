@@ -72,6 +72,7 @@ class PodStatus(TypedDict, total=False):
     """The part of a Pod's status that counts."""
 
     phase: str
+    nominatedNodeName: str
 
 
 class PodShape(TypedDict):

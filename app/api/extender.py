@@ -73,6 +73,8 @@ def filter_nodes(body: bytes, backend: Backend) -> Answer:
         filtered, kept = _filter_names(names, demand, backend)
     if len(kept) == 1:  # then the scheduler takes it without asking prioritize
         backend.promise(pod, demand, kept[0])
+    elif not kept and pod.nominated_node_name:  # its victims are still going
+        backend.promise(pod, demand, pod.nominated_node_name)
     return replace(filtered, pod=name_of(pod))
 
 

@@ -116,10 +116,7 @@ def _pods(state: State) -> Kind[Holding | None]:
         return read_holding(document, state.knowledge)
 
     def take(_key: str, uid: str, fact: Holding | None) -> None:
-        if fact is not None:
-            state.take_holding(fact)
-        elif state.holding(uid) is not None:  # a pod not bound yet keeps what is promised to it (INTERFACES §8)
-            state.drop_pod(uid)
+        state.take_pod(uid, fact)
 
     return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
 

@@ -15,9 +15,15 @@ NOTE_SECONDS = 30.0
 """INTERFACES §8; a binding is seen in the watch within a second, so that only pods that failed to bind get so old."""
 
 
+NOMINATED = float("inf")
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A promise: what a pod will hold once it is bound, until the watch tells or this time of a monotonic clock."""
+    """A promise: what a pod will hold once it is bound, until the watch tells or this time of a monotonic clock.
+
+    NOMINATED: as long as the API server shows the nomination.
+    """
 
     holding: Holding
     until: float
@@ -58,14 +64,19 @@ class Occupancy:
         self._remove(holding)
         return (holding.node,)
 
-    def promise(self, holding: Holding, now: float) -> Iterable[str]:
+    def unbind(self, uid: str) -> Iterable[str]:
+        """Note that a pod is seen neither bound nor nominated; what we promised to it lately still holds."""
+        note = self._notes.get(uid)
+        return () if note and note.until < NOMINATED else self.drop(uid)
+
+    def promise(self, holding: Holding, until: float) -> Iterable[str]:
         """Note where a pod will be; it replaces what was promised to it before."""
         if holding.uid in self._holdings:
             return ()
         changed = {*self.drop(holding.uid), holding.node}
         if len(self._notes) >= NOTES_KEPT:
             changed.update(self.drop(next(iter(self._notes))))
-        self._notes[holding.uid] = Note(holding, now + NOTE_SECONDS)
+        self._notes[holding.uid] = Note(holding, until)
         self._add(holding)
         return changed
 
@@ -73,9 +84,10 @@ class Occupancy:
         """Forget what is promised to a pod that asks again, and all promises that are too old."""
         gone = [uid] if uid in self._notes else []
         for each, note in self._notes.items():  # in the order made, so in the order of their ends
-            if note.until > now:
+            if now < note.until < NOMINATED:
                 break
-            gone.append(each)
+            if note.until <= now:
+                gone.append(each)
         return [node for each in dict.fromkeys(gone) for node in self.drop(each)]
 
     def units(self, node: str) -> Mapping[str, int]:

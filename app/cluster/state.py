@@ -16,7 +16,7 @@ from app.cluster.census import Census
 from app.cluster.changes import Changes
 from app.cluster.claimindex import ClaimIndex
 from app.cluster.deviceindex import DeviceIndex
-from app.cluster.occupancy import Occupancy
+from app.cluster.occupancy import NOMINATED, NOTE_SECONDS, Occupancy
 from app.health import HEALTHY, Health
 from app.holdings import Holding, read_holding
 from app.knowledge.families import Family
@@ -87,16 +87,18 @@ class State:
 
         Raises MalformedPod, QuantityError.
         """
-        holding = read_holding(document, self.knowledge)
-        if holding is None:
-            metadata = member(document, "metadata", dict, "") or {}
-            self.drop_pod(member(metadata, "uid", str, "metadata.") or "")
-        else:
-            self.take_holding(holding)
+        metadata = member(document, "metadata", dict, "") or {}
+        uid = member(metadata, "uid", str, "metadata.") or ""
+        self.take_pod(uid, read_holding(document, self.knowledge))
 
-    def take_holding(self, holding: Holding) -> None:
-        """Take in what a pod holds."""
-        self._recount(self._occupancy.take(holding))
+    def take_pod(self, uid: str, holding: Holding | None) -> None:
+        """Take in what a pod holds, or is to hold where it is nominated; None: it holds nothing."""
+        if holding is None:
+            self._recount(self._occupancy.unbind(uid))
+        elif holding.bound:
+            self._recount(self._occupancy.take(holding))
+        else:
+            self._recount(self._occupancy.promise(holding, NOMINATED))
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod."""
@@ -104,7 +106,7 @@ class State:
 
     def promise(self, holding: Holding, now: float) -> None:
         """Note where a pod will be, and what it will hold there. `now`: of a monotonic clock."""
-        self._recount(self._occupancy.promise(holding, now))
+        self._recount(self._occupancy.promise(holding, now + NOTE_SECONDS))
 
     def release(self, uid: str, now: float) -> None:
         """Forget what is promised to a pod that asks again, and promises that are too old."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.occupancy import NOTE_SECONDS, Occupancy
+from app.cluster.occupancy import NOMINATED, NOTE_SECONDS, Occupancy
 from app.holdings import Holding
 from app.pods import GROUP_LABELS, group_of
 
@@ -24,6 +24,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("take"), HOLDINGS),
         st.tuples(st.just("promise"), HOLDINGS),
+        st.tuples(st.just("nominate"), HOLDINGS),
+        st.tuples(st.just("unbind"), st.sampled_from("abcde")),
         st.tuples(st.just("drop"), st.sampled_from("abcde")),
         st.tuples(st.just("release"), st.sampled_from(["", *"abcde"])),
         st.tuples(st.just("wait"), st.sampled_from([1.0, 20.0, NOTE_SECONDS])),
@@ -46,16 +48,20 @@ class Twin:
             self.now += argument
             return
         uid = argument.uid if isinstance(argument, Holding) else argument
-        if verb == "promise" and uid in self.bound:
+        if verb in ("promise", "nominate") and uid in self.bound:
+            return
+        if verb == "unbind" and any(each.uid == uid and until < NOMINATED for each, until in self.promised):
             return
         self.promised = [each for each in self.promised if each[0].uid != uid]
         if verb == "release":
             self.promised = [each for each in self.promised if each[1] > self.now]
         elif verb == "promise" and isinstance(argument, Holding):
             self.promised.append((argument, self.now + NOTE_SECONDS))
+        elif verb == "nominate" and isinstance(argument, Holding):
+            self.promised.append((argument, NOMINATED))
         elif verb == "take" and isinstance(argument, Holding):
             self.bound[argument.uid] = argument
-        elif verb == "drop":
+        elif verb in ("drop", "unbind"):
             self.bound.pop(str(uid), None)
 
 
@@ -89,9 +95,11 @@ def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, ob
 def _play(found: Occupancy, verb: str, argument: object, now: float) -> list[str]:
     if verb == "wait":
         return []
-    if verb in ("take", "drop"):
-        return list(getattr(found, verb)(argument))
-    return list(getattr(found, verb)(argument, now))
+    if verb == "release":
+        return list(found.release(str(argument), now))
+    if verb in ("promise", "nominate") and isinstance(argument, Holding):
+        return list(found.promise(argument, NOMINATED if verb == "nominate" else now + NOTE_SECONDS))
+    return list(getattr(found, verb)(argument))
 
 
 def test_nothing_is_left_of_pods_that_are_gone() -> None:
@@ -100,7 +108,7 @@ def test_nothing_is_left_of_pods_that_are_gone() -> None:
     holding = Holding("a", "n", "team/p", ((GPU, 1),), 100, "job")
     for index in range(100):
         each = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
-        (found.take if index % 2 else lambda one: found.promise(one, 0.0))(each)
+        (found.take if index % 2 else lambda one: found.promise(one, 9.0))(each)
         found.drop(each.uid)
 
     assert not any(getattr(found, name) for name in vars(found))

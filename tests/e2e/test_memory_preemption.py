@@ -216,10 +216,6 @@ def test_nobody_goes_where_shares_are_left_and_only_memory_is_short(
     assert node_of(plane, pod, GRACE_SECONDS) == "a10-x"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a pod with status.nominatedNodeName holds its shares in kube-scheduler's eyes, but no memory in ours",
-)
 def test_second_preemptor_counts_on_no_memory_that_the_first_will_have(
     plane: ControlPlane, service: Service, where: str, scheduler: str
 ) -> None:

@@ -241,3 +241,33 @@ def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Usher) ->
     assert [each["metadata"]["name"] for each in before["Nodes"]["items"]] == ["n"]
     assert "given away" in full["FailedNodes"]["n"]
     assert "must be drained" in sick["FailedAndUnresolvableNodes"]["n"]
+
+
+def nominated(uid: str, declares: str, node: str = "n") -> dict[str, Any]:
+    return {**share(uid, declares), "status": {"phase": "Pending", "nominatedNodeName": node}}
+
+
+def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Usher) -> None:
+    """F43, INTERFACES §6: the next preemptor must not count on what the first one will have."""
+    service.state.put_pod(running("victim", "n", "15Gi"))
+    service.state.put_pod(nominated("first", "14Gi"))
+
+    assert victims(service, share("second", "4Gi"), "victim") == []
+    assert victims(service, share("first", "14Gi"), "victim") == ["n"]
+    assert fits(service, nominated("first", "14Gi")) is False, "the victim is still there"
+    assert left(service.nodes["n"]) == 15360 - (15 + 14) * 1024, "and the place is still kept"
+
+    service.state.drop_pod("victim")
+    assert not fits(service, share("second", "4Gi"))
+    assert fits(service, nominated("first", "14Gi"))
+
+
+def test_nomination_ends_when_the_api_server_no_longer_shows_it(service: Usher) -> None:
+    """F43; a promise of our own is another thing, and holds."""
+    service.state.put_pod(nominated("first", "14Gi"))
+    service.state.put_pod({**share("first", "14Gi"), "status": {"phase": "Pending"}})
+    assert left(service.nodes["n"]) == 15360
+
+    fits(service, share("other", "4Gi"))
+    service.state.put_pod({**share("other", "4Gi"), "status": {"phase": "Pending"}})
+    assert left(service.nodes["n"]) == 15360 - 4096
