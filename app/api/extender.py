@@ -28,8 +28,9 @@ from app.api.wire import (
 from app.errors import BadInput, WireError
 from app.nodeclass import Node
 from app.nodes import read_node
-from app.placement.engine import HIGHEST, first_in_order, judge, total, wire_scores
+from app.placement.engine import judge, total
 from app.placement.preempt import spare
+from app.placement.ranking import HIGHEST, first_in_order, wire_scores
 from app.pods import Pod
 from app.policy.demand import Demand
 from app.reasons import Code, reason

@@ -18,7 +18,8 @@ from app.errors import PolicyError
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node
 from app.nodes import read_node
-from app.placement.engine import first_in_order, judge, total
+from app.placement.engine import judge, total
+from app.placement.ranking import first_in_order
 from app.pods import read_pod
 from app.policy.compiled import Policy, PolicySet
 from app.policy.document import read_documents

@@ -7,7 +7,8 @@ from typing import Any
 
 from app.nodeclass import Node
 from app.placement.doubts import DOUBTS
-from app.placement.engine import breakdown, facts, judge, judge_class, order, total, wire_scores
+from app.placement.engine import breakdown, facts, judge, judge_class, total
+from app.placement.ranking import order, wire_scores
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
 from app.policy.match import Ruling

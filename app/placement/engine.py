@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: runs the filters in order, weighs the scorers, and turns totals into the scheduler's integers.
+"""The engine: runs the filters in order, and weighs the scorers.
 
 Pure: a Demand and nodes in, verdicts out. What is remembered between calls is the edge's (cluster/appraisal.py).
 """
 
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import lru_cache
 
 from app.nodeclass import Free, Node, NodeClass
 from app.placement.doubts import DOUBTS
@@ -17,14 +14,6 @@ from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS, Scorer
 from app.policy.demand import Demand
 from app.reasons import Reason
 
-HIGHEST = 10
-"""MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
-RUNNER_UP = 9
-"""Highest score of a node that is not the winner: the wire keeps the engine's own choice (INTERFACES §5)."""
-NAMES_KEPT = 1 << 14
-"""Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
-STEPS_KEPT = 1 << 13
-"""Steps remembered: the same few totals come back with every question about a fleet; some 2 MB."""
 LESSER_SHARE = 0.5
 """A node that a Warn policy would refuse, or that is in doubt, keeps this share of its total for each such thing:
 behind its equals, still usable (a guess)."""
@@ -127,58 +116,3 @@ def combine(demand: Demand, asked: Plan, shared: tuple[float, float], node: Node
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
     """Show each scorer's (score, weight), for explain."""
     return {name.value: (_SCORERS[name](demand, node), weight) for name, weight in demand.scores or DEFAULT_SCORES}
-
-
-def order(value: float, name: str) -> tuple[float, tuple[int, str]]:
-    """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name (INTERFACES §5)."""
-    return (-value, tie_break(name))
-
-
-@lru_cache(NAMES_KEPT)
-def tie_break(name: str) -> tuple[int, str]:
-    """Give what decides between nodes of one total; the same names are asked about again and again."""
-    return (zlib.crc32(name.encode()), name)
-
-
-def first_in_order(names: Sequence[str], totals: Sequence[float]) -> int:
-    """Find the position of the winner; only those with the highest total need their ties broken."""
-    return _first(names, totals, max(totals))
-
-
-def _first(names: Sequence[str], totals: Sequence[float], highest: float) -> int:
-    tied = [name for name, value in zip(names, totals, strict=True) if value == highest]
-    return names.index(min(tied, key=tie_break) if len(tied) > 1 else tied[0])
-
-
-def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> list[int]:
-    """Turn totals into integers 0..10, one per node, the winner 10.
-
-    Ranked: every other floor(9 x min-max). Proportional: round(10 x min-max), all 10 where all are equal.
-    """
-    distinct = set(totals)  # few: totals repeat with classes and loads
-    low, high = min(distinct), max(distinct)
-    if high == low:
-        scores = [0 if ranked else HIGHEST] * len(totals)
-    else:
-        steps, half = (RUNNER_UP, 0) if ranked else (HIGHEST, Fraction(1, 2))
-        table = {each: _step(each, low, high, steps, half) for each in distinct}
-        scores = list(map(table.__getitem__, totals))
-    if ranked:
-        scores[_first(names, totals, high)] = HIGHEST
-    return scores
-
-
-@lru_cache(STEPS_KEPT)
-def _step(value: float, low: float, high: float, steps: int, half: Fraction | int) -> int:
-    """Compute floor(steps x (value - low) / (high - low) + half), exactly where rounding could cross an integer."""
-    if value in (low, high):
-        return 0 if value == low else steps
-    found = steps * (value - low) / (high - low) + float(half)
-    if abs(found - round(found)) > ROUNDING:
-        return int(found)
-    span = Fraction(high) - Fraction(low)
-    return int(steps * (Fraction(value) - Fraction(low)) / span + half)
-
-
-ROUNDING = 1e-9
-"""Further than this from an integer, double precision cannot have crossed it: the errors are some 1e-15."""

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from app.api.ops import bare_app
 from app.api.wire import HostPriority, decode_extender_args, encode
 from app.certificates import Certificates, issue_if_needed
-from app.placement.engine import tie_break
+from app.placement.ranking import tie_break
 from app.serving import QuietServer, bind, uvicorn_config
 
 

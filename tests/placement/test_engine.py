@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.placement.doubts import DOUBTS
-from app.placement.engine import LESSER_SHARE, breakdown, first_in_order, judge, tie_break, total, wire_scores
+from app.placement.engine import LESSER_SHARE, breakdown, judge, total
 from app.placement.preempt import eviction_helps, spare
+from app.placement.ranking import first_in_order, tie_break, wire_scores
 from app.placement.scores import SCORERS
 from tests.builders import demand, gpus, node, pod, policies, policy
 

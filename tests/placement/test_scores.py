@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from app.api.extender import prioritize
 from app.nodeclass import Free, Node
-from app.placement.engine import judge, total, wire_scores
+from app.placement.engine import judge, total
+from app.placement.ranking import wire_scores
 from app.placement.scores import (
     SCORERS,
     driver_headroom,
