@@ -75,12 +75,14 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
     offers besides are its own to tell of. GPUs that taints withhold are lacking, as those are that a plugin withdraws.
     """
     several = tuple(devices)
+    if not several:
+        return node
     ours = frozenset(
         each.resource
         for each in serving
         if each.resource and _of_nvidia(each.resource, knowledge) and any(map(each.takes, several))
     )
-    if not several or (node.node_class.plugged and not ours):
+    if node.node_class.plugged and not ours:
         return node
     sliced = all(device.mig_profile for device in several)
     usable = {device.gpu for device in several if not device.withheld}
