@@ -72,6 +72,11 @@ class Usher:
         return self.state.nodes
 
     @property
+    def generation(self) -> int:
+        """How many changes of nodes the view of the cluster has taken in."""
+        return self.state.changes.generation
+
+    @property
     def recount(self) -> bool:
         """Repeat kube-scheduler's own counts in filter."""
         return self.settings.recounting

@@ -19,7 +19,7 @@ from app.api.people import create_people_app
 from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
 from app.errors import BadInput, CertificateError
-from app.logs import event
+from app.logs import event, lost_lines
 from app.service import Usher, now
 
 KEEP_ALIVE_SECONDS = 90
@@ -107,6 +107,8 @@ class Listeners:
         while True:
             self._usher.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._usher.nodes))
+            self._metrics.generation.set(self._usher.generation)
+            self._metrics.lines_lost(lost_lines())
             self._usher.expire_promises()
             self._metrics.vram_overrun_nodes.set(len(self._usher.state.overrun))
             if self._usher.cluster is not None:
