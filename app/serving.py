@@ -16,6 +16,7 @@ from app.api.app import create_tls_app
 from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.people import create_people_app
+from app.api.recorder import open_recorder
 from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
 from app.errors import BadInput, CertificateError
@@ -56,6 +57,7 @@ class Listeners:
         self._metrics.policies_loaded(usher.policies, None)
         self._stop = asyncio.Event()
         settings = usher.settings
+        self._recorder = open_recorder(settings.decision_log)
         self._tls = bind(settings.host, settings.port, "--port")
         self._ops = bind(settings.host, settings.ops_port, "--ops-port")
         self._people = (
@@ -94,10 +96,12 @@ class Listeners:
                 task.cancel()
             for server, _ in servers:
                 server.should_exit = True
+        if self._recorder is not None:
+            self._recorder.stop()
 
     def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
         usher = self._usher
-        tls_app = create_tls_app(usher, self._metrics, usher.settings.role)
+        tls_app = create_tls_app(usher, self._metrics, usher.settings.role, recorder=self._recorder)
         yield uvicorn_config(tls_app, self._tls, usher.certificates.context), self._tls
         yield uvicorn_config(create_ops_app(usher, self._metrics), self._ops), self._ops
         if self._people is not None:
@@ -108,7 +112,8 @@ class Listeners:
             self._usher.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._usher.nodes))
             self._metrics.generation.set(self._usher.generation)
-            self._metrics.lines_lost(lost_lines())
+            unrecorded = {"unrecorded": self._recorder.unrecorded} if self._recorder else {}
+            self._metrics.lines_lost(lost_lines() | unrecorded)
             self._usher.expire_promises()
             self._metrics.vram_overrun_nodes.set(len(self._usher.state.overrun))
             if self._usher.cluster is not None:

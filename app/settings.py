@@ -51,6 +51,8 @@ class Settings:
     filter_answer: FilterAnswer = "all"
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
+    decision_log: str = "off"
+    """File, or `stdout`, for what is needed to decide each request again; `off`: nowhere."""
     log_json: bool = True
 
     @property

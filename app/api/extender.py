@@ -174,14 +174,14 @@ def preempt(body: bytes, backend: Backend) -> Answer:
     demand = backend.demand(pod)
     candidates = args.NodeNameToMetaVictims
     if candidates is None:
-        candidates = {name: _meta(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
+        candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
     uids = {name: _uids(victims) for name, victims in candidates.items()}
     kept = spare(demand, candidates, uids, backend.without)
     answer = candidates if backend.shadow else kept
     return Answer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
 
 
-def _meta(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
+def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
     """Write whole victims as UIDs; how many and in which order stays as given."""
     pods = member_folded(victims, "Pods")
     if pods is not None and not isinstance(pods, list):
