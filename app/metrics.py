@@ -13,6 +13,9 @@ from app.policy.compiled import PolicySet
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds; the API server's own start at 5 ms, too coarse for us (MET-03)."""
 
+VERBS = ("mutate", "validate", "filter", "prioritize", "preempt")
+"""Counters that alerts watch begin at 0: Prometheus sees no increase in a series that begins at 1."""
+
 M = TypeVar("M", Counter, Gauge)
 
 
@@ -49,6 +52,10 @@ class Metrics:
         self.oversized = Counter(
             "gpu_usher_oversized_bodies_total", "Bodies answered with 413", ("verb",), registry=self.registry
         )
+        for verb in VERBS:
+            self.internal_errors.labels(verb)
+            self.oversized.labels(verb)
+        self.internal_errors.labels("deadline")
         self.certificate_expiry = Gauge(
             "gpu_usher_serving_certificate_expiry_timestamp_seconds",
             "When the served certificate expires",
