@@ -110,6 +110,8 @@ class Metrics:
             ("kind",),
             registry=self.registry,
         )
+        for kind in ("unadmitted", "misplaced"):
+            self.slipped.labels(kind)
 
     def _of_the_cache(self) -> None:
         """Make what is measured of following a cluster."""

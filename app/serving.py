@@ -90,6 +90,8 @@ class Listeners:
                 loops.append(self._usher.cluster.run())
             if self._usher.gpu_health is not None:
                 loops.append(self._usher.gpu_health.run())
+            if self._usher.slipped is not None:
+                loops.append(self._usher.slipped.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
             for task in background:
