@@ -13,7 +13,7 @@ import pytest
 
 from app.logs import LOGGER, DroppingHandler, OncePerSecond, event, lost_lines, start_logging
 from app.service import Usher
-from tests.api.client import post
+from tests.api.client import post, reviewed
 from tests.builders import gpus, pod, review, shipped, usher
 
 FIELDS = {
@@ -82,6 +82,17 @@ def test_every_decision_has_the_same_fields(service: Usher, monkeypatch: pytest.
     assert [each["dry_run"] for each in lines] == [True, False, False, False]
     assert [(each["namespace"], each["uid"]) for each in lines] == [("team-a", "r-1")] * 2 + [("team-a", "u-1")] * 2
     assert all("default" in each["policies"] for each in lines)
+
+
+def test_audit_log_and_ours_say_the_same(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AUD-01, CFG-04: the trail in the API server's audit log names the same policies by the same hash."""
+    log = Written(monkeypatch)
+    trail = reviewed(review(pod()), "mutate", service)["auditAnnotations"]
+
+    line = log.lines()[0]
+
+    assert (trail["policy-hash"], trail["policies"].split(",")) == (line["policy_hash"], line["policies"])
+    assert trail["decision"] == line["decision"] == "patched"
 
 
 def test_a_line_has_no_value_of_environment_label_or_annotation(
