@@ -33,8 +33,8 @@ NODE_SECONDS = 0.25
 """Between two nodes: 5,000 with GPU pods take 21 minutes, and the API server some 20 ms of CPU a second (a guess)."""
 ROUND_SECONDS = 10.0
 """Between two rounds, and after the API server did not answer."""
-SLICE_PODS = 8
-"""Pods judged between two turns of the event loop; one costs some 0.2 ms."""
+SLICE_PODS = 3
+"""Pods judged between two turns of the event loop; one costs some 0.5 ms where its ruling is not known yet."""
 KINDS = ("unadmitted", "misplaced")
 LASTING = frozenset(
     {
