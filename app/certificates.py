@@ -6,156 +6,72 @@ pair leaves the context broken. A fresh, checked context is handed out in the SN
 """
 
 import datetime as dt
-import ipaddress
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from app.authority import LOCAL_NAMES, KeyPair, made_at, read_certificate, service_names
 from app.errors import CertificateError
+from app.rotation import Trust, read_trust, renew_leaf, renew_trust
 
-CA_LIFE = dt.timedelta(days=365)
-LEAF_LIFE = dt.timedelta(days=90)
-"""Issue 6 shortens it to 7 days, together with rotation by a controller; here a restart once a quarter must do."""
-BACKDATED = dt.timedelta(hours=1)
-"""Clocks differ (TLS-02; open-policy-agent/cert-controller does the same)."""
-RENEW_AT = 2 / 3
-"""Share of the life after which a certificate is replaced (TLS-02, cert-manager's rule)."""
-
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-SERVICE_NAMES = (
-    "gpu-usher",
-    "gpu-usher.gpu-usher",
-    "gpu-usher.gpu-usher.svc",
-    "gpu-usher.gpu-usher.svc.cluster.local",
-)
-"""TLS-04: the API server asks for svc.ns.svc."""
+NAMES = (*LOCAL_NAMES, *service_names())
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Certificate (PEM, chain allowed) and key files, and the CA's certificate where we made it."""
+    """Certificate (PEM, chain allowed) and key files. `ca`: whom its clients trust, newest first; None if unknown."""
 
     certificate: Path
     key: Path
     ca: Path | None = None
 
 
-def issue_if_needed(directory: Path, now: dt.datetime, names: Sequence[str] = (*LOCAL_NAMES, *SERVICE_NAMES)) -> Pair:
+def issue_if_needed(
+    directory: Path, now: dt.datetime, names: Iterable[str] = NAMES, rotate: bool = False, wait_seconds: float = 60.0
+) -> Pair:
     """Give a CA and a leaf in `directory`: those there while valid and complete, else new ones.
 
-    Raises CertificateError if the directory cannot be written.
+    `rotate`: begin a new CA; the leaf comes from it at the first call after the wait, by wall clock, for nobody
+    can see who has read the file. Raises CertificateError if the directory cannot be written.
     """
     pair = Pair(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     try:
-        if _good(pair, directory / "ca.key", now, names):
-            return pair
-        _issue(pair, directory / "ca.key", now, names)
+        names = tuple(names)
+        trust, leaf = read_trust(_content(directory / "ca.crt"), _content(directory / "ca.key")), _leaf(pair)
+        renewed = renew_trust(trust, leaf, now, rotate, _content(directory / "ca.crt"))
+        seen = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
+        issued = renew_leaf(leaf, renewed, names, now, seen, wait_seconds)
+        if renewed is not trust:
+            _write_trust(directory, renewed)
+        if issued is not leaf:
+            _write(pair.key, issued.key, 0o600)
+            _write(pair.certificate, issued.certificate, 0o644)
     except OSError as error:
         raise CertificateError(f"{directory}: {error.strerror}: wants a directory that can be written") from error
     return pair
 
 
-def _good(pair: Pair, ca_key: Path, now: dt.datetime, names: Sequence[str]) -> bool:
-    """Tell whether the pair is there, belongs together, has the names, and is young enough."""
-    if not all(path.exists() for path in (pair.certificate, pair.key, ca_key)) or not (pair.ca and pair.ca.exists()):
-        return False
+def _write_trust(directory: Path, trust: Trust) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(directory / "ca.key", trust.authority.key, 0o600)
+    _write(directory / "ca.crt", trust.bundle, 0o644)
+
+
+def _leaf(pair: Pair) -> KeyPair | None:
+    certificate, key = _content(pair.certificate), _content(pair.key)
+    return KeyPair(certificate, key) if certificate and key else None
+
+
+def _content(path: Path) -> bytes:
+    """Read a file; empty where there is none."""
     try:
-        leaf = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-        ca = x509.load_pem_x509_certificate(pair.ca.read_bytes())
-        leaf.verify_directly_issued_by(ca)
-        key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    same_names = _names(leaf) == set(names)
-    same_key = key.public_key() == leaf.public_key()
-    return same_names and same_key and all(_young(each, now) for each in (leaf, ca))
-
-
-def _names(leaf: x509.Certificate) -> set[str]:
-    try:
-        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return set()
-    return {str(each.value) for each in found}
-
-
-def _young(certificate: x509.Certificate, now: dt.datetime) -> bool:
-    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    return certificate.not_valid_before_utc <= now < certificate.not_valid_before_utc + life * RENEW_AT
-
-
-def _issue(pair: Pair, ca_key_path: Path, now: dt.datetime, names: Sequence[str]) -> None:
-    ca_key, leaf_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher CA")])
-    ca = (
-        _builder(ca_name, ca_name, ca_key.public_key(), now, CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    leaf_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
-    leaf = (
-        _builder(leaf_name, ca_name, leaf_key.public_key(), now, LEAF_LIFE)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    pair.certificate.parent.mkdir(parents=True, exist_ok=True)
-    for path, key in ((ca_key_path, ca_key), (pair.key, leaf_key)):
-        _write(path, _private(key), 0o600)
-    for path, certificate in ((pair.certificate.with_name("ca.crt"), ca), (pair.certificate, leaf)):
-        _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    now: dt.datetime,
-    life: dt.timedelta,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + life)
-    )
-
-
-def _usage(**granted: bool) -> x509.KeyUsage:
-    names = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
-    return x509.KeyUsage(**{name: granted.get(name, False) for name in names})
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
