@@ -10,11 +10,21 @@ import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
 
-from app.authority import LOCAL_NAMES, KeyPair, made_at, read_certificate, service_names
+from app.authority import (
+    LOCAL_NAMES,
+    KeyPair,
+    made_at,
+    names_of,
+    read_bundle,
+    read_certificate,
+    service_names,
+    signed_by,
+)
 from app.errors import CertificateError
 from app.rotation import Trust, read_trust, renew_leaf, renew_trust
 
@@ -86,43 +96,70 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A checked certificate: its context, when it ends, and the bytes it was made from."""
+    """A checked certificate: its context, when it ends, and the bytes it was made from.
+
+    `authority_expires`: when the CA that signed it ends; None where its certificate is not beside.
+    """
 
     context: ssl.SSLContext
     expires: dt.datetime
-    source: tuple[bytes, bytes]
+    authority_expires: dt.datetime | None
+    source: tuple[bytes, ...]
 
 
-def load_serving(pair: Pair, now: dt.datetime) -> Serving:
-    """Load a pair into a fresh context: TLS 1.2 and newer.
+def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> Serving:
+    """Load a pair into a fresh context: TLS 1.2 and newer. `clients`: CAs of whom a client may show a certificate.
 
-    Raises CertificateError for a missing, mismatched or expired pair.
+    Raises CertificateError for a pair that is missing, mismatched, expired, nameless or with a broken chain.
     """
     try:
-        source = _read(pair)
-        leaf = x509.load_pem_x509_certificate(source[0])
+        source = _read(pair, clients)
+        chain = x509.load_pem_x509_certificates(source[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # else OpenSSL asks on the terminal
+        if clients is not None:
+            context.load_verify_locations(clients)
+            context.verify_mode = ssl.CERT_OPTIONAL
     except OSError as error:  # SSLError is one: the key is not the certificate's
         raise CertificateError(f"{pair.certificate}, {pair.key}: {error.strerror or error}") from error
     except ValueError as error:
         raise CertificateError(f"{pair.certificate}: not a PEM certificate") from error
-    if _read(pair) != source:
+    if _read(pair, clients) != source:
         raise CertificateError(f"{pair.certificate}, {pair.key}: changed while they were read, wants another try")
+    _check_chain(pair, source[0], chain[0], now)
+    context.set_alpn_protocols(["http/1.1"])
+    return Serving(context, chain[0].not_valid_after_utc, _authority_end(source), source)
+
+
+def _check_chain(pair: Pair, pem: bytes, leaf: x509.Certificate, now: dt.datetime) -> None:
+    """Check what OpenSSL takes without a word (TLS-05).
+
+    Raises CertificateError.
+    """
     if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
         raise CertificateError(f"{pair.certificate}: valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M}Z, not now")
-    context.set_alpn_protocols(["http/1.1"])
-    return Serving(context, leaf.not_valid_after_utc, source)
+    if not names_of(leaf):
+        raise CertificateError(f"{pair.certificate}: has no subjectAltName, wants the names that callers use")
+    chain = read_bundle(pem)
+    if not all(signed_by(*link) for link in pairwise(chain)):
+        raise CertificateError(f"{pair.certificate}: a chain wants each certificate signed by the next")
 
 
-def _read(pair: Pair) -> tuple[bytes, bytes]:
-    """Read both files.
+def _authority_end(source: tuple[bytes, ...]) -> dt.datetime | None:
+    """Say when whoever signed the leaf ends: one of the chain, or one of those that clients trust."""
+    known = (*read_bundle(source[0])[1:], *read_bundle(source[2]))
+    return next((read_certificate(each).not_valid_after_utc for each in known if signed_by(source[0], each)), None)
+
+
+def _read(pair: Pair, clients: Path | None) -> tuple[bytes, ...]:
+    """Read certificate, key, whom callers trust, and the CAs of clients; the last two empty where there are none.
 
     Raises CertificateError.
     """
     try:
-        return pair.certificate.read_bytes(), pair.key.read_bytes()
+        ca = _content(pair.ca) if pair.ca else b""
+        return pair.certificate.read_bytes(), pair.key.read_bytes(), ca, clients.read_bytes() if clients else b""
     except OSError as error:
         raise CertificateError(f"{error.filename}: {error.strerror}: wants a readable file") from error
 
@@ -130,10 +167,11 @@ def _read(pair: Pair) -> tuple[bytes, bytes]:
 class Certificates:
     """The certificate in service. `context` goes to the server once; later ones are handed out by SNI callback."""
 
-    def __init__(self, pair: Pair, now: dt.datetime) -> None:
+    def __init__(self, pair: Pair, now: dt.datetime, clients: Path | None = None) -> None:
         self._pair = pair
-        self.serving = load_serving(pair, now)
-        self.context = load_serving(pair, now).context
+        self._clients = clients
+        self.serving = load_serving(pair, now, clients)
+        self.context = load_serving(pair, now, clients).context
         self.context.sni_callback = self._hand_out
 
     def _hand_out(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -144,9 +182,9 @@ class Certificates:
 
         Raises CertificateError for a bad pair; the one in service stays.
         """
-        if _read(self._pair) == self.serving.source:
+        if _read(self._pair, self._clients) == self.serving.source:
             return False
-        self.serving = load_serving(self._pair, now)
+        self.serving = load_serving(self._pair, now, self._clients)
         return True
 
     def in_date(self, now: dt.datetime) -> bool:

@@ -44,15 +44,24 @@ REGISTRATION = "/apis/admissionregistration.k8s.io/v1/"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the controller keeps. `configurations`: plural/name of webhook configurations."""
+    """What the controller keeps. `configurations`: plural/name of webhook configurations.
+
+    `others`: names and addresses that the certificate is for besides the Service's, as a sidecar's 127.0.0.1.
+    """
 
     namespace: str = "gpu-usher"
     service: str = "gpu-usher"
+    others: tuple[str, ...] = ()
     configurations: tuple[str, ...] = CONFIGURATIONS
 
     def secret(self, name: str) -> str:
         """Give the path of a Secret: gpu-usher-ca has the CA's key, gpu-usher-tls is what replicas mount."""
         return f"/api/v1/namespaces/{self.namespace}/secrets/gpu-usher-{name}"
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """List what the certificate is for."""
+        return tuple(dict.fromkeys((*service_names(self.service, self.namespace), *self.others)))
 
     @property
     def lease(self) -> str:
@@ -126,8 +135,8 @@ class Controller:
             self._write_trust(kept, renewed)
         published = [self._publish(name, found, renewed) for name, found in places.items() if found is not None]
         published.append(renewed.bundle == _data(served, "ca.crt"))
-        names = service_names(self._names.service, self._names.namespace)
-        issued = renew_leaf(leaf, renewed, names, now, self._seen_for(renewed, all(published)), self._wait_seconds)
+        seen = self._seen_for(renewed, all(published))
+        issued = renew_leaf(leaf, renewed, self._names.served, now, seen, self._wait_seconds)
         if issued is not leaf or not published[-1]:
             self._write_leaf(served, issued, renewed)
 

@@ -101,11 +101,12 @@ def controller(
     context: Context = None,
     namespace: Namespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
+    name: Annotated[list[str] | None, typer.Option(help="Name or address besides, as 127.0.0.1 for a sidecar.")] = None,
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
     kube = Kube(find_cluster(kubeconfig, context))
-    keeper = Controller(kube, Names(namespace, service), now, wait_seconds=wait_seconds)
+    keeper = Controller(kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
