@@ -18,18 +18,16 @@ from app.api.clients import OnlyKnownClients, client_scope
 from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.people import create_people_app
-from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
-from app.errors import BadInput, CertificateError
+from app.errors import BadInput
 from app.logs import event
 from app.service import Usher, now
+from app.upkeep import TURN_SECONDS, Upkeep
 
 KEEP_ALIVE_SECONDS = 90
 """Longer than the callers' idle connections live, so that they close them, not we (HA-04)."""
 GRACE_SECONDS = 10
 """For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
-CERTIFICATE_CHECK_SECONDS = 5.0
-"""Polled by wall clock (TLS-03); a bad pair is tried again so soon (fault 43). Two small reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +146,10 @@ class Listeners:
             event("policies loaded", policies=taken.policies, hash=taken.hash[:12])
 
     async def _renew_certificate(self) -> None:
-        """Make a new certificate where ours grows old; take changed files into service, a bad pair never."""
-        usher = self._usher
+        upkeep = Upkeep(self._usher)
         while True:
-            try:
-                if usher.settings.own_certificate is None:
-                    issue_if_needed(usher.settings.certs, now())
-                if usher.certificates.renew(now()):
-                    self._metrics.certificate_reloads.labels("success").inc()
-                    event("certificate renewed", expires=usher.certificates.serving.expires.isoformat())
-            except (CertificateError, OSError) as error:
-                self._metrics.certificate_reloads.labels("error").inc()
-                event("certificate not renewed", 40, error=str(error))
-            self._metrics.certificate_expiry.set(usher.certificates.serving.expires.timestamp())
-            authority = usher.certificates.serving.authority_expires
-            self._metrics.authority_expiry.set(authority.timestamp() if authority else float("nan"))
-            await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
+            upkeep.turn(now())
+            await asyncio.sleep(TURN_SECONDS)
 
 
 def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | None = None) -> uvicorn.Config:
