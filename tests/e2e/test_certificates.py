@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keeper of certificates on a real API server, with the identity and rights of deploy/ and nothing more."""
 
-import base64
-import contextlib
 import datetime as dt
 import json
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from app.authority import read_bundle, signed_by
-from app.certs.controller import REGISTRATION, Controller, Names
+from app.certs.controller import REGISTRATION, ROTATE, Controller, Names
 from app.certs.kube import CONFLICT, Kube
 from app.cluster.access import find_cluster
 from app.errors import ApiError
@@ -26,76 +20,22 @@ from app.service import now
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
+from tests.e2e.keeping import (
+    MUTATING,
+    PODS,
+    SECRETS,
+    Interrupted,
+    Mount,
+    Stage,
+    Watched,
+    data,
+    published,
+    start_keeper,
+)
 from tests.e2e.stage import DEPLOY, SOON_SECONDS, Service, grant, plain_pod, serving
 
-SECRETS = "/api/v1/namespaces/gpu-usher/secrets"
-MUTATING = f"{REGISTRATION}mutatingwebhookconfigurations/gpu-usher"
-VALIDATING = f"{REGISTRATION}validatingwebhookconfigurations/gpu-usher"
-WAIT_SECONDS = 8.0
-"""Instead of the minute; the mirrored mount and the service take up to 5.3 s to serve a new leaf."""
-PODS = "/api/v1/namespaces/default/pods?dryRun=All"
 COMPONENT = DEPLOY / "components" / "self-signed"
 EMPTY: Object = {"data": None, "metadata": {"annotations": None}}
-
-
-def data(plane: ControlPlane, secret: str, key: str) -> bytes:
-    return base64.b64decode((plane.api.get(f"{SECRETS}/gpu-usher-{secret}").get("data") or {}).get(key, ""))
-
-
-def bundles(plane: ControlPlane) -> set[str | None]:
-    found = (plane.api.get(path)["webhooks"] for path in (MUTATING, VALIDATING))
-    return {each["clientConfig"].get("caBundle") for webhooks in found for each in webhooks}
-
-
-def published(plane: ControlPlane) -> bool:
-    ca = data(plane, "ca", "ca.crt")
-    return bool(ca) and bundles(plane) == {base64.b64encode(ca).decode()} and data(plane, "tls", "ca.crt") == ca
-
-
-class Mount:
-    """What a kubelet does with a Secret: a folder whose `..data` is swapped, some time after it changed."""
-
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
-        self.folder = folder
-        self._plane = plane
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow)
-        folder.mkdir()
-        self._shown: dict[str, str] = {}
-        self._swap()
-        for name in ("tls.crt", "tls.key", "ca.crt"):
-            (folder / name).symlink_to(f"..data/{name}")
-        self._thread.start()
-
-    def _follow(self) -> None:
-        with self._plane.api.like() as api:
-            while not self._stop.wait(0.3):
-                with contextlib.suppress(httpx.HTTPError, AssertionError):
-                    self._swap(api.get(f"{SECRETS}/gpu-usher-tls"))
-
-    def _swap(self, secret: Object | None = None) -> None:
-        secret = secret or self._plane.api.get(f"{SECRETS}/gpu-usher-tls")
-        version = secret["metadata"]["resourceVersion"]
-        target = self.folder / f"..{version}"
-        if target.exists() or not secret.get("data"):
-            return
-        target.mkdir()
-        for name, content in secret["data"].items():
-            (target / name).write_bytes(base64.b64decode(content))
-        (self.folder / "..new").symlink_to(target.name)
-        (self.folder / "..new").rename(self.folder / "..data")
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(SOON_SECONDS)
-
-
-@dataclass
-class Stage:
-    """The keeper as its own process, the service with what it made."""
-
-    keeper: Process
-    service: Service
 
 
 @pytest.fixture(scope="module")
@@ -119,17 +59,12 @@ def stage(prepared: ControlPlane) -> Iterator[Stage]:
             where = mount.folder
             with serving(plane, cert=str(where / "tls.crt"), key=str(where / "tls.key")) as service:
                 install_without_trust(plane, service)
-                yield Stage(keeper, service)
+                yield (built := Stage(plane, keeper, service))
+                built.keeper.stop()
         finally:
             mount.stop()
     finally:
         keeper.stop()
-
-
-def start_keeper(plane: ControlPlane, name: str) -> Process:
-    flags = [f"--kubeconfig={plane.kubeconfig('certificates')}", f"--wait-seconds={WAIT_SECONDS}", "--name=127.0.0.1"]
-    command = [sys.executable, "-m", "app.cli.main", "certs", "controller", *flags]
-    return Process(name, command, plane.folder / f"{name}.log")
 
 
 def install_without_trust(plane: ControlPlane, service: Service) -> None:
@@ -168,22 +103,17 @@ def creating(plane: ControlPlane) -> Iterator[list[str]]:
         said.append(str(count))
 
 
-def test_keeper_fills_the_secrets_and_every_caBundle(prepared: ControlPlane, stage: Stage) -> None:  # noqa: N802
+def test_keeper_fills_the_secrets_and_every_bundle(stage: Stage) -> None:
     """TLS-01: with webhooks that fail closed, a pod can be created as soon as they are trusted."""
-    wait_until("all places trust it", lambda: published(prepared), SOON_SECONDS, stage.keeper)
+    stage.keep()
 
-    wait_until(
-        "a pod passes",
-        lambda: prepared.api.try_create(PODS, plain_pod("default")).is_success,
-        SOON_SECONDS,
-        stage.service.process,
-    )
+    assert stage.passes()
     assert stage.service.calls("validate") > 0
 
 
 def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> None:
     """Fault 45: a tool that applies the manifest again takes it away."""
-    wait_until("all places trust it", lambda: published(prepared), SOON_SECONDS, stage.keeper)
+    stage.keep()
     prepared.api.client.patch(
         MUTATING,
         content=json.dumps([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]),
@@ -196,8 +126,7 @@ def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> 
 def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Stage) -> None:
     """TLS-06, fault 44: asked for with the CLI, while pods are created without a pause."""
     plane = prepared
-    wait_until("all places trust it", lambda: published(plane), SOON_SECONDS, stage.keeper)
-    wait_until("pods pass", lambda: plane.api.try_create(PODS, plain_pod("default")).is_success, SOON_SECONDS)
+    stage.keep()
     before = data(plane, "ca", "ca.crt")
     served = stage.service.metric("gpu_usher_cert_reload_total", result="success")
 
@@ -222,87 +151,46 @@ def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Sta
     assert stage.service.metric("gpu_usher_cert_reload_total", result="error") == 0
 
 
-class Watched:
-    """Every version of the served leaf and of a published bundle, in the order in which they came to be."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self.versions: list[tuple[int, str, bytes]] = []
-        self._plane = plane
-        self._threads = [
-            threading.Thread(target=self._follow, args=args)
-            for args in ((SECRETS, "gpu-usher-tls"), (f"{REGISTRATION}mutatingwebhookconfigurations", "gpu-usher"))
-        ]
-        for each in self._threads:
-            each.start()
-
-    def _follow(self, path: str, name: str) -> None:
-        query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": "25"}
-        with self._plane.api.like() as api, api.client.stream("GET", path, params=query) as answer:
-            for line in answer.iter_lines():
-                found = json.loads(line)["object"]
-                version = int(found["metadata"]["resourceVersion"])
-                if "webhooks" in found:
-                    bundle = found["webhooks"][0]["clientConfig"].get("caBundle", "")
-                    self.versions.append((version, "bundle", base64.b64decode(bundle)))
-                elif found.get("data"):
-                    self.versions.append((version, "leaf", base64.b64decode(found["data"]["tls.crt"])))
-
-    def ended(self) -> list[tuple[int, str, bytes]]:
-        for each in self._threads:
-            each.join(SOON_SECONDS)
-        return sorted(self.versions)
-
-
-def signed_by_other(plane: ControlPlane, known: set[bytes]) -> bool:
-    """Tell whether the certificate in the Secret is of a CA that was not there before."""
-    leaf = data(plane, "tls", "tls.crt")
-    return any(signed_by(leaf, each) for each in read_bundle(data(plane, "ca", "ca.crt")) if each not in known)
-
-
 def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: Stage) -> None:
-    """Fault 48: without any Lease, both write what they can; resourceVersions alone keep the order."""
+    """Fault 48: without any Lease, one does a whole rotation between any two requests of the other's."""
     plane = prepared
+    stage.keep()
     stage.keeper.stop()
-    wait_until("all places trust it", lambda: published(plane), 1)
+    load = find_cluster(plane.kubeconfig("certificates"), None)
     watched = Watched(plane)
-    stop = threading.Event()
     conflicts = 0
 
-    def write() -> None:
-        nonlocal conflicts
-        kube = Kube(find_cluster(plane.kubeconfig("certificates"), None))
-        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0.5)
-        while not stop.wait(0.05):
-            try:
-                writer.turn()
-            except ApiError as error:
-                if error.status != CONFLICT:
-                    raise
-                conflicts += 1
+    def rotate() -> None:
+        plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
+        kube = Kube(load)
+        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
+        for _ in range(3):
+            writer.turn()
         kube.close()
 
-    writers = [threading.Thread(target=write) for _ in range(2)]
-    for each in writers:
-        each.start()
-    for _ in range(4):
-        known = set(read_bundle(data(plane, "ca", "ca.crt")))
-        plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {"gpu-usher.io/rotate": "now"}}})
-        wait_until("a new CA signs", partial(signed_by_other, plane, known), SOON_SECONDS)
-    stop.set()
-    for each in writers:
-        each.join(SOON_SECONDS)
+    for number in range(1, 11):
+        kube = Interrupted(load, number, rotate)
+        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
+        plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
+        try:
+            writer.turn()
+        except ApiError as error:
+            assert error.status == CONFLICT, error  # noqa: PT017  # whether there is one depends on the number
+            conflicts += 1
+        kube.close()
 
     leaf = bundle = b""
     for _, kind, content in watched.ended():
         leaf, bundle = (content, bundle) if kind == "leaf" else (leaf, content)
         assert not (leaf and bundle) or any(signed_by(leaf, each) for each in read_bundle(bundle))
-    assert len({content for _, kind, content in watched.versions if kind == "leaf"}) >= 5
-    assert conflicts > 0
+    assert len({content for _, kind, content in watched.versions if kind == "leaf"}) >= 10
+    assert conflicts >= 3
 
 
 def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) -> None:
     """TLS-06, the last step, by a clock that is set forward; the lost Secret before it is mended with overlap."""
     plane = prepared
+    stage.keep()
     stage.keeper.stop()
     before = read_bundle(data(plane, "ca", "ca.crt"))
     plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
