@@ -118,9 +118,6 @@ def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> S
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # else OpenSSL asks on the terminal
-        if clients is not None:
-            context.load_verify_locations(clients)
-            context.verify_mode = ssl.CERT_OPTIONAL
     except OSError as error:  # SSLError is one: the key is not the certificate's
         raise CertificateError(f"{pair.certificate}, {pair.key}: {error.strerror or error}") from error
     except ValueError as error:
@@ -128,8 +125,22 @@ def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> S
     if _read(pair, clients) != source:
         raise CertificateError(f"{pair.certificate}, {pair.key}: changed while they were read, wants another try")
     _check_chain(pair, source[0], chain[0], now)
+    if clients is not None:
+        _ask_clients(context, clients)
     context.set_alpn_protocols(["http/1.1"])
     return Serving(context, chain[0].not_valid_after_utc, _authority_end(source), source)
+
+
+def _ask_clients(context: ssl.SSLContext, clients: Path) -> None:
+    """Ask callers for a certificate of these CAs; who shows none is told apart later.
+
+    Raises CertificateError.
+    """
+    try:
+        context.load_verify_locations(clients)
+    except OSError as error:
+        raise CertificateError(f"{clients}: {error.strerror or error}: wants the CAs of callers, in PEM") from error
+    context.verify_mode = ssl.CERT_OPTIONAL
 
 
 def _check_chain(pair: Pair, pem: bytes, leaf: x509.Certificate, now: dt.datetime) -> None:

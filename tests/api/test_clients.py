@@ -14,10 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typer.testing import CliRunner
 
 from app.api.wire import encode
 from app.authority import KeyPair, make_authority, read_certificate
 from app.certificates import Certificates, issue_if_needed
+from app.cli.main import app as cli
+from app.errors import BadInput, CertificateError
 from app.service import Usher
 from tests.builders import pod, review, usher
 from tests.running import running
@@ -145,3 +148,25 @@ def test_without_a_client_ca_nobody_is_asked(tmp_path: Path) -> None:
     service = usher(tmp_path)
     with running(service) as clients:
         assert clients.tls.post("/scheduler/filter", json=ARGS).status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"no PEM", None], ids=["empty", "no PEM", "missing"])
+def test_clients_ca_that_is_none_is_no_start_and_named(tmp_path: Path, content: bytes | None) -> None:
+    pair, ca = issue_if_needed(tmp_path, NOW), tmp_path / "clients.crt"
+    if content is not None:
+        ca.write_bytes(content)
+
+    with pytest.raises(CertificateError, match=r"clients\.crt: .*: wants"):
+        Certificates(pair, NOW, ca)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--client-ca", "ca.crt"), ("--client-subject", "x"), ("--require-webhook-client-cert",)],
+    ids=["no subject", "no CA", "nobody to require"],
+)
+def test_half_a_setting_is_bad_input(words: tuple[str, ...]) -> None:
+    """A CA without a list would let in whoever it signed."""
+    answer = CliRunner().invoke(cli, ["serve", "--demo", *words])
+
+    assert isinstance(answer.exception, BadInput)
