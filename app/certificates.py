@@ -6,156 +6,82 @@ pair leaves the context broken. A fresh, checked context is handed out in the SN
 """
 
 import datetime as dt
-import ipaddress
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from app.errors import CertificateError
-
-CA_LIFE = dt.timedelta(days=365)
-LEAF_LIFE = dt.timedelta(days=90)
-"""Issue 6 shortens it to 7 days, together with rotation by a controller; here a restart once a quarter must do."""
-BACKDATED = dt.timedelta(hours=1)
-"""Clocks differ (TLS-02; open-policy-agent/cert-controller does the same)."""
-RENEW_AT = 2 / 3
-"""Share of the life after which a certificate is replaced (TLS-02, cert-manager's rule)."""
-
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-SERVICE_NAMES = (
-    "gpu-usher",
-    "gpu-usher.gpu-usher",
-    "gpu-usher.gpu-usher.svc",
-    "gpu-usher.gpu-usher.svc.cluster.local",
+from app.authority import (
+    LOCAL_NAMES,
+    KeyPair,
+    made_at,
+    names_of,
+    read_bundle,
+    read_certificate,
+    service_names,
+    signed_by,
 )
-"""TLS-04: the API server asks for svc.ns.svc."""
+from app.errors import CertificateError
+from app.rotation import Trust, read_trust, renew_leaf, renew_trust
+
+NAMES = (*LOCAL_NAMES, *service_names())
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Certificate (PEM, chain allowed) and key files, and the CA's certificate where we made it."""
+    """Certificate (PEM, chain allowed) and key files. `ca`: whom its clients trust, newest first; None if unknown."""
 
     certificate: Path
     key: Path
     ca: Path | None = None
 
 
-def issue_if_needed(directory: Path, now: dt.datetime, names: Sequence[str] = (*LOCAL_NAMES, *SERVICE_NAMES)) -> Pair:
+def issue_if_needed(
+    directory: Path, now: dt.datetime, names: Iterable[str] = NAMES, rotate: bool = False, wait_seconds: float = 60.0
+) -> Pair:
     """Give a CA and a leaf in `directory`: those there while valid and complete, else new ones.
 
-    Raises CertificateError if the directory cannot be written.
+    `rotate`: begin a new CA; the leaf comes from it at the first call after the wait, by wall clock, for nobody
+    can see who has read the file. Raises CertificateError if the directory cannot be written.
     """
     pair = Pair(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     try:
-        if _good(pair, directory / "ca.key", now, names):
-            return pair
-        _issue(pair, directory / "ca.key", now, names)
+        names = tuple(names)
+        trust, leaf = read_trust(_content(directory / "ca.crt"), _content(directory / "ca.key")), _leaf(pair)
+        renewed = renew_trust(trust, leaf, now, rotate, _content(directory / "ca.crt"))
+        seen = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
+        issued = renew_leaf(leaf, renewed, names, now, seen, wait_seconds)
+        if renewed is not trust:
+            _write_trust(directory, renewed)
+        if issued is not leaf:
+            _write(pair.key, issued.key, 0o600)
+            _write(pair.certificate, issued.certificate, 0o644)
     except OSError as error:
         raise CertificateError(f"{directory}: {error.strerror}: wants a directory that can be written") from error
     return pair
 
 
-def _good(pair: Pair, ca_key: Path, now: dt.datetime, names: Sequence[str]) -> bool:
-    """Tell whether the pair is there, belongs together, has the names, and is young enough."""
-    if not all(path.exists() for path in (pair.certificate, pair.key, ca_key)) or not (pair.ca and pair.ca.exists()):
-        return False
+def _write_trust(directory: Path, trust: Trust) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(directory / "ca.key", trust.authority.key, 0o600)
+    _write(directory / "ca.crt", trust.bundle, 0o644)
+
+
+def _leaf(pair: Pair) -> KeyPair | None:
+    certificate, key = _content(pair.certificate), _content(pair.key)
+    return KeyPair(certificate, key) if certificate and key else None
+
+
+def _content(path: Path) -> bytes:
+    """Read a file; empty where there is none."""
     try:
-        leaf = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-        ca = x509.load_pem_x509_certificate(pair.ca.read_bytes())
-        leaf.verify_directly_issued_by(ca)
-        key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    same_names = _names(leaf) == set(names)
-    same_key = key.public_key() == leaf.public_key()
-    return same_names and same_key and all(_young(each, now) for each in (leaf, ca))
-
-
-def _names(leaf: x509.Certificate) -> set[str]:
-    try:
-        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return set()
-    return {str(each.value) for each in found}
-
-
-def _young(certificate: x509.Certificate, now: dt.datetime) -> bool:
-    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    return certificate.not_valid_before_utc <= now < certificate.not_valid_before_utc + life * RENEW_AT
-
-
-def _issue(pair: Pair, ca_key_path: Path, now: dt.datetime, names: Sequence[str]) -> None:
-    ca_key, leaf_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher CA")])
-    ca = (
-        _builder(ca_name, ca_name, ca_key.public_key(), now, CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    leaf_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
-    leaf = (
-        _builder(leaf_name, ca_name, leaf_key.public_key(), now, LEAF_LIFE)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    pair.certificate.parent.mkdir(parents=True, exist_ok=True)
-    for path, key in ((ca_key_path, ca_key), (pair.key, leaf_key)):
-        _write(path, _private(key), 0o600)
-    for path, certificate in ((pair.certificate.with_name("ca.crt"), ca), (pair.certificate, leaf)):
-        _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    now: dt.datetime,
-    life: dt.timedelta,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + life)
-    )
-
-
-def _usage(**granted: bool) -> x509.KeyUsage:
-    names = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
-    return x509.KeyUsage(**{name: granted.get(name, False) for name in names})
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
@@ -170,21 +96,25 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A checked certificate: its context, when it ends, and the bytes it was made from."""
+    """A checked certificate: its context, when it ends, and the bytes it was made from.
+
+    `authority_expires`: when the CA that signed it ends; None where its certificate is not beside.
+    """
 
     context: ssl.SSLContext
     expires: dt.datetime
-    source: tuple[bytes, bytes]
+    authority_expires: dt.datetime | None
+    source: tuple[bytes, ...]
 
 
-def load_serving(pair: Pair, now: dt.datetime) -> Serving:
-    """Load a pair into a fresh context: TLS 1.2 and newer.
+def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> Serving:
+    """Load a pair into a fresh context: TLS 1.2 and newer. `clients`: CAs of whom a client may show a certificate.
 
-    Raises CertificateError for a missing, mismatched or expired pair.
+    Raises CertificateError for a pair that is missing, mismatched, expired, nameless or with a broken chain.
     """
     try:
-        source = _read(pair)
-        leaf = x509.load_pem_x509_certificate(source[0])
+        source = _read(pair, clients)
+        chain = x509.load_pem_x509_certificates(source[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # else OpenSSL asks on the terminal
@@ -192,21 +122,55 @@ def load_serving(pair: Pair, now: dt.datetime) -> Serving:
         raise CertificateError(f"{pair.certificate}, {pair.key}: {error.strerror or error}") from error
     except ValueError as error:
         raise CertificateError(f"{pair.certificate}: not a PEM certificate") from error
-    if _read(pair) != source:
+    if _read(pair, clients) != source:
         raise CertificateError(f"{pair.certificate}, {pair.key}: changed while they were read, wants another try")
-    if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
-        raise CertificateError(f"{pair.certificate}: valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M}Z, not now")
+    _check_chain(pair, source[0], chain[0], now)
+    if clients is not None:
+        _ask_clients(context, clients)
     context.set_alpn_protocols(["http/1.1"])
-    return Serving(context, leaf.not_valid_after_utc, source)
+    return Serving(context, chain[0].not_valid_after_utc, _authority_end(source), source)
 
 
-def _read(pair: Pair) -> tuple[bytes, bytes]:
-    """Read both files.
+def _ask_clients(context: ssl.SSLContext, clients: Path) -> None:
+    """Ask callers for a certificate of these CAs; who shows none is told apart later.
 
     Raises CertificateError.
     """
     try:
-        return pair.certificate.read_bytes(), pair.key.read_bytes()
+        context.load_verify_locations(clients)
+    except OSError as error:
+        raise CertificateError(f"{clients}: {error.strerror or error}: wants the CAs of callers, in PEM") from error
+    context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def _check_chain(pair: Pair, pem: bytes, leaf: x509.Certificate, now: dt.datetime) -> None:
+    """Check what OpenSSL takes without a word (TLS-05).
+
+    Raises CertificateError.
+    """
+    if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
+        raise CertificateError(f"{pair.certificate}: valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M}Z, not now")
+    if not names_of(leaf):
+        raise CertificateError(f"{pair.certificate}: has no subjectAltName, wants the names that callers use")
+    chain = read_bundle(pem)
+    if not all(signed_by(*link) for link in pairwise(chain)):
+        raise CertificateError(f"{pair.certificate}: a chain wants each certificate signed by the next")
+
+
+def _authority_end(source: tuple[bytes, ...]) -> dt.datetime | None:
+    """Say when whoever signed the leaf ends: one of the chain, or one of those that clients trust."""
+    known = (*read_bundle(source[0])[1:], *read_bundle(source[2]))
+    return next((read_certificate(each).not_valid_after_utc for each in known if signed_by(source[0], each)), None)
+
+
+def _read(pair: Pair, clients: Path | None) -> tuple[bytes, ...]:
+    """Read certificate, key, whom callers trust, and the CAs of clients; the last two empty where there are none.
+
+    Raises CertificateError.
+    """
+    try:
+        ca = _content(pair.ca) if pair.ca else b""
+        return pair.certificate.read_bytes(), pair.key.read_bytes(), ca, clients.read_bytes() if clients else b""
     except OSError as error:
         raise CertificateError(f"{error.filename}: {error.strerror}: wants a readable file") from error
 
@@ -214,10 +178,11 @@ def _read(pair: Pair) -> tuple[bytes, bytes]:
 class Certificates:
     """The certificate in service. `context` goes to the server once; later ones are handed out by SNI callback."""
 
-    def __init__(self, pair: Pair, now: dt.datetime) -> None:
+    def __init__(self, pair: Pair, now: dt.datetime, clients: Path | None = None) -> None:
         self._pair = pair
-        self.serving = load_serving(pair, now)
-        self.context = load_serving(pair, now).context
+        self._clients = clients
+        self.serving = load_serving(pair, now, clients)
+        self.context = load_serving(pair, now, clients).context
         self.context.sni_callback = self._hand_out
 
     def _hand_out(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -228,9 +193,9 @@ class Certificates:
 
         Raises CertificateError for a bad pair; the one in service stays.
         """
-        if _read(self._pair) == self.serving.source:
+        if _read(self._pair, self._clients) == self.serving.source:
             return False
-        self.serving = load_serving(self._pair, now)
+        self.serving = load_serving(self._pair, now, self._clients)
         return True
 
     def in_date(self, now: dt.datetime) -> bool:

@@ -61,6 +61,17 @@ class Metrics:
             "When the served certificate expires",
             registry=self.registry,
         )
+        self.authority_expiry = Gauge(
+            "gpu_usher_ca_expiry_timestamp_seconds",
+            "When the CA that signed the served certificate expires; NaN: unknown",
+            registry=self.registry,
+        )
+        self.certificate_reloads = Counter(
+            "gpu_usher_cert_reload_total",
+            "Changed certificate files: taken (success), or not usable, tried again every 5 s (error)",
+            ("result",),
+            registry=self.registry,
+        )
         self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
         self.vram_overrun_nodes = Gauge(
             "gpu_usher_vram_overrun_nodes",

@@ -223,7 +223,7 @@ def build(settings: Settings) -> Usher:
     """
     knowledge = read_knowledge(settings.knowledge)
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
-    certificates = Certificates(serving_pair(settings), now())
+    certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
     usher = Usher(settings, certificates, State(knowledge), book)
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
@@ -254,7 +254,8 @@ def serving_pair(settings: Settings) -> Pair:
     Raises CertificateError.
     """
     if settings.own_certificate:
-        return Pair(*settings.own_certificate)
+        certificate, key = settings.own_certificate
+        return Pair(certificate, key, certificate.with_name("ca.crt"))
     return issue_if_needed(Path(settings.certs), now())
 
 

@@ -11,24 +11,24 @@ from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.app import create_tls_app
+from app.api.clients import OnlyKnownClients, client_scope
 from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.people import create_people_app
 from app.api.recorder import open_recorder
-from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
-from app.errors import BadInput, CertificateError
+from app.errors import BadInput
 from app.logs import event, lost_lines
 from app.service import Usher, now
+from app.upkeep import TURN_SECONDS, Upkeep
 
 KEEP_ALIVE_SECONDS = 90
 """Longer than the callers' idle connections live, so that they close them, not we (HA-04)."""
 GRACE_SECONDS = 10
 """For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
-CERTIFICATE_CHECK_SECONDS = 60.0
-"""TLS-03: polled by wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,20 @@ class QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class NamingProtocol(HttpToolsProtocol):
+    """Puts the subject of a client's certificate into the scope of its requests."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask TLS once a connection."""
+        super().connection_made(transport)
+        self._extras = client_scope(transport)
+
+    def on_message_begin(self) -> None:
+        """Add to the scope that was just made."""
+        super().on_message_begin()
+        self.scope.update(self._extras)  # type: ignore[typeddict-item]
 
 
 class Listeners:
@@ -103,7 +117,11 @@ class Listeners:
 
     def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
         usher = self._usher
-        tls_app = create_tls_app(usher, self._metrics, usher.settings.role, recorder=self._recorder)
+        settings = usher.settings
+        tls_app: ASGIApp = create_tls_app(usher, self._metrics, settings.role, recorder=self._recorder)
+        if settings.client_ca is not None:
+            allowed = frozenset(settings.client_subjects)
+            tls_app = OnlyKnownClients(tls_app, allowed, settings.require_webhook_client_cert)
         yield uvicorn_config(tls_app, self._tls, usher.certificates.context), self._tls
         yield uvicorn_config(create_ops_app(usher, self._metrics), self._ops), self._ops
         if self._people is not None:
@@ -137,18 +155,10 @@ class Listeners:
             event("policies loaded", policies=taken.policies, hash=taken.hash[:12])
 
     async def _renew_certificate(self) -> None:
-        """Make a new certificate where ours grows old; take changed files into service, a bad pair never."""
-        usher = self._usher
+        upkeep = Upkeep(self._usher)
         while True:
-            try:
-                if usher.settings.own_certificate is None:
-                    issue_if_needed(usher.settings.certs, now())
-                if usher.certificates.renew(now()):
-                    event("certificate renewed", expires=usher.certificates.serving.expires.isoformat())
-            except (CertificateError, OSError) as error:
-                event("certificate not renewed", 40, error=str(error))
-            self._metrics.certificate_expiry.set(usher.certificates.serving.expires.timestamp())
-            await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
+            upkeep.turn(now())
+            await asyncio.sleep(TURN_SECONDS)
 
 
 def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | None = None) -> uvicorn.Config:
@@ -156,7 +166,7 @@ def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | 
     return uvicorn.Config(
         OnlyHosts(app) if loopback(sock.getsockname()[0]) else app,
         loop="none",
-        http="httptools",
+        http=NamingProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -41,6 +41,12 @@ class Settings:
     cert: Path | None = None
     key: Path | None = None
     """Your own certificate and key; both or none."""
+    client_ca: Path | None = None
+    """CAs of callers' own certificates; None: callers are not asked for any."""
+    client_subjects: tuple[str, ...] = ()
+    """Common names that may call /scheduler/*, where there is a client_ca."""
+    require_webhook_client_cert: bool = False
+    """Ask it of the API server too, which must be told to show one (AdmissionConfiguration)."""
     prometheus: str | None = None
     """URL of a Prometheus with DCGM's metrics; None: not asked."""
     prometheus_token_file: Path | None = None

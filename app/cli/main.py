@@ -11,6 +11,7 @@ from rich.console import Console
 
 from app import __version__
 from app.cli.cases import run_cases
+from app.cli.certs import certs
 from app.cli.demo import demo
 from app.cli.doctor import doctor
 from app.cli.lint import lint
@@ -47,6 +48,7 @@ VERBS = (
 )
 for name, verb in VERBS:
     app.command(name)(verb)
+app.add_typer(certs, name="certs")
 
 
 def main() -> None:

@@ -64,6 +64,15 @@ def serve(
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
+    client_ca: Annotated[
+        Path | None, _flag("CAs of callers: /scheduler/* wants a certificate of theirs.", "client-ca")
+    ] = None,
+    client_subject: Annotated[
+        list[str] | None, _flag("Common name that may call, with --client-ca; repeatable.", "client-subject")
+    ] = None,
+    require_webhook_client_cert: Annotated[
+        bool, _flag("Want a certificate of the API server too.", "require-webhook-client-cert")
+    ] = False,
     prometheus: Annotated[
         str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health of GPUs.", "prometheus")
     ] = None,
@@ -101,6 +110,9 @@ def serve(
         certs=certs,
         cert=cert,
         key=key,
+        client_ca=client_ca,
+        client_subjects=tuple(client_subject or ()),
+        require_webhook_client_cert=require_webhook_client_cert,
         prometheus=prometheus,
         prometheus_token_file=prometheus_token_file,
         dcgm_exporters=tuple(dcgm_exporters or ()),
@@ -112,6 +124,8 @@ def serve(
     )
     if bool(cert) != bool(key):
         raise BadInput("--cert, --key: got one of them, wants both or none")
+    if bool(client_ca) != bool(client_subject) or (require_webhook_client_cert and not client_ca):
+        raise BadInput("--client-ca, --client-subject: got one of them, wants both, or neither and no requirement")
     run(settings)
 
 

@@ -177,7 +177,7 @@ def test_key_under_a_pass_phrase_is_replaced_and_asks_nobody(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("elapsed", "in_date"),
-    [(dt.timedelta(0), True), (dt.timedelta(days=90, seconds=-1), True), (dt.timedelta(days=90), False)],
+    [(dt.timedelta(0), True), (dt.timedelta(days=7, seconds=-1), True), (dt.timedelta(days=7), False)],
     ids=["new", "a second before", "at the end"],
 )
 def test_served_certificate_is_in_date_until_its_last_second(

@@ -45,8 +45,9 @@ TOKENS = {
     "admin": ("admin", "system:masters"),
     "scheduler": ("system:kube-scheduler", ""),
     "gpu-usher": ("system:serviceaccount:gpu-usher:gpu-usher", "system:serviceaccounts"),
+    "certificates": ("system:serviceaccount:gpu-usher:gpu-usher-certificates", "system:serviceaccounts"),
 }
-"""Token (name-token) → user and group. Ours is the identity of deploy/: the RBAC there is what it may do."""
+"""Token (name-token) → user and group. Ours are the identities of deploy/: the RBAC there is what they may do."""
 
 
 class ControlPlane:

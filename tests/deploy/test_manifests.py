@@ -9,6 +9,7 @@ import yaml
 
 from app.admission.reach import cpu_guard_conditions, match_conditions
 from app.api.subjects import WORKLOADS
+from app.certs.controller import Names
 from app.cli.schema import conditions_text
 from tests.builders import knowledge
 
@@ -102,3 +103,36 @@ def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) 
     for rule in rules:
         assert set(rule["verbs"]) == READ
         assert "secrets" not in rule["resources"]
+
+
+def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothing_else() -> None:
+    """F104, INTERFACES §10: verbs in deploy/ are verbs that the client uses."""
+    names = Names()
+    rules = [rule for each in documents("components", "self-signed", "rbac.yaml") for rule in each.get("rules", [])]
+    allowed = {
+        (resource, name): set(rule["verbs"])
+        for rule in rules
+        for resource in rule["resources"]
+        for name in rule["resourceNames"]
+    }
+    brought = {
+        (f"{each['kind'].lower()}s", each["metadata"]["name"])
+        for each in documents("components", "self-signed", "objects.yaml")
+    }
+
+    kept = {tuple(path.split("/")[-2:]) for path in (names.lease, names.secret("ca"), names.secret("tls"))}
+    patched = {tuple(each.split("/")) for each in names.configurations}
+    assert allowed == {**{key: {"get", "update"} for key in kept}, **{key: {"get", "patch"} for key in patched}}
+    assert brought == kept
+
+
+def test_the_keeper_knows_every_webhook_configuration() -> None:
+    """ADM-10: one that it does not know would never be trusted."""
+    kinds = {"MutatingWebhookConfiguration": "mutating", "ValidatingWebhookConfiguration": "validating"}
+    found = {
+        f"{kinds[document['kind']]}webhookconfigurations/{document['metadata']['name']}"
+        for parts in WEBHOOKS
+        for document in documents(*parts)
+    }
+
+    assert set(Names().configurations) == found

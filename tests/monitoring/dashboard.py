@@ -55,6 +55,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 kind="stat",
                 about="GPU pods that run without our decision, or on a node that is refused to them.",
             ),
+            Panel("Certificates taken", (rate("gpu_usher_cert_reload_total", "result"),)),
             Panel(
                 "Sets of policies",
                 ((f"count(count by (hash) (gpu_usher_policy_info{{{MINE}}}))", "sets"),),
@@ -63,7 +64,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Certificate in force for",
-                ((f"min(gpu_usher_serving_certificate_expiry_timestamp_seconds{{{MINE}}}) - time()", "left"),),
+                (
+                    (f"min(gpu_usher_serving_certificate_expiry_timestamp_seconds{{{MINE}}}) - time()", "left"),
+                    (f"min(gpu_usher_ca_expiry_timestamp_seconds{{{MINE}}}) - time()", "of its CA"),
+                ),
                 "s",
                 "stat",
             ),

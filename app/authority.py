@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our own certificate authority: a CA and the leaves it signs, ECDSA P-256, and what can be asked of a certificate."""
+
+import datetime as dt
+import ipaddress
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_LIFE = dt.timedelta(days=365)
+LEAF_LIFE = dt.timedelta(days=7)
+"""TLS-02; cert-manager's own authority takes the same (cert-manager pkg/server/tls/authority)."""
+BACKDATED = dt.timedelta(hours=1)
+"""Clocks differ (TLS-02; open-policy-agent/cert-controller does the same)."""
+RENEW_AT = 2 / 3
+"""Share of the life after which a certificate is replaced (TLS-02, cert-manager's rule)."""
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def service_names(service: str = "gpu-usher", namespace: str = "gpu-usher") -> tuple[str, ...]:
+    """List what a Service is called by (TLS-04): the API server asks for svc.ns.svc."""
+    short = f"{service}.{namespace}"
+    return service, short, f"{short}.svc", f"{short}.svc.cluster.local"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def make_authority(now: dt.datetime) -> KeyPair:
+    """Make a CA that signs leaves only, under a subject of its own: two CAs of one name confuse OpenSSL's lookup."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpu-usher CA {serial % 16**8:08x}")])
+    made = (
+        _builder(name, name, key.public_key(), now, now + CA_LIFE)
+        .serial_number(serial)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _key_pair(made, key)
+
+
+def issue_leaf(authority: KeyPair, names: Iterable[str], now: dt.datetime) -> KeyPair:
+    """Issue a serving certificate; it never outlives its CA."""
+    ca = read_certificate(authority.certificate)
+    ca_key = serialization.load_pem_private_key(authority.key, None)
+    if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key of a CA of ours is an elliptic curve's")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
+    made = (
+        _builder(subject, ca.subject, key.public_key(), now, min(now + LEAF_LIFE, ca.not_valid_after_utc))
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return _key_pair(made, key)
+
+
+def read_certificate(pem: bytes) -> x509.Certificate:
+    """Read the first certificate of a PEM text.
+
+    Raises ValueError.
+    """
+    return x509.load_pem_x509_certificate(pem)
+
+
+def read_bundle(pem: bytes) -> tuple[bytes, ...]:
+    """Split a PEM text into its certificates, each once; none where one of them cannot be read."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return ()
+    return tuple(dict.fromkeys(each.public_bytes(serialization.Encoding.PEM) for each in found))
+
+
+def belongs(key: bytes, certificate: bytes) -> bool:
+    """Tell whether a private key is the certificate's; not so where one cannot be read."""
+    try:
+        private = serialization.load_pem_private_key(key, None)
+        return private.public_key() == read_certificate(certificate).public_key()
+    except (ValueError, TypeError):  # TypeError: it stands under a pass phrase
+        return False
+
+
+def signed_by(certificate: bytes, authority: bytes) -> bool:
+    """Tell whether a CA signed a certificate directly; not so where one cannot be read."""
+    try:
+        read_certificate(certificate).verify_directly_issued_by(read_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def names_of(certificate: x509.Certificate) -> Collection[str]:
+    """List the names and addresses that a certificate is for; empty where it has no subjectAltName."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    return frozenset(str(each.value) for each in found)
+
+
+def made_at(certificate: x509.Certificate) -> dt.datetime:
+    """Say when we made a certificate."""
+    return certificate.not_valid_before_utc + BACKDATED
+
+
+def young(certificate: x509.Certificate, now: dt.datetime) -> bool:
+    """Tell whether a certificate is valid and not yet to be replaced."""
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_before_utc + life * RENEW_AT
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, end: dt.datetime
+) -> x509.CertificateBuilder:
+    named = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    return named.not_valid_before(now - BACKDATED).not_valid_after(end)
+
+
+def _usage(**granted: bool) -> x509.KeyUsage:
+    names = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{name: granted.get(name, False) for name in names})
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _key_pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return KeyPair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, pkcs8, plain),
+    )

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher certs`: make, rotate and look at serving certificates; keep those of a cluster."""
+
+import base64
+import json
+import signal
+import ssl
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from app.authority import LOCAL_NAMES, read_bundle, read_certificate, service_names
+from app.certificates import issue_if_needed
+from app.certs.controller import ROTATE, Controller, Names
+from app.certs.kube import MERGE, Kube
+from app.certs.show import Found, describe, problems
+from app.cluster.access import find_cluster
+from app.errors import ApiError, BadInput
+from app.logs import start_logging
+from app.rotation import WAIT_SECONDS
+from app.service import now
+
+certs = typer.Typer(help="Make, rotate and look at serving certificates; keep those of a cluster.")
+ADDRESS_SECONDS = 10
+"""Bound on one TLS handshake."""
+
+Folder = Annotated[Path, typer.Option("--certs", help="Directory with ca.crt, tls.crt, tls.key.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="The cluster; in a pod its service account does.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; its current one by default.")]
+Namespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="text or json.")]
+
+
+@certs.command()
+def issue(
+    folder: Folder = Path("certs"),
+    name: Annotated[list[str] | None, typer.Option(help="DNS name or address besides those of the Service.")] = None,
+    namespace: Namespace = "gpu-usher",
+    service: Annotated[str, typer.Option(help="Name of the Service.")] = "gpu-usher",
+    output: Output = "text",
+) -> None:
+    """Make a CA and a certificate in a directory, unless those there are young and right."""
+    names = (*LOCAL_NAMES, *service_names(service, namespace), *(name or ()))
+    issue_if_needed(folder, now(), tuple(dict.fromkeys(names)))
+    _show(_files(folder), None, output)
+
+
+@certs.command()
+def rotate(
+    folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "gpu-usher",
+) -> None:
+    """Begin a new CA now: both are trusted, after a minute the new one signs, after a week the old one goes."""
+    if folder is not None:
+        issue_if_needed(folder, now(), rotate=True)
+        print(f"{folder}/ca.crt has a new CA beside the old; `serve`, or `certs issue` after a minute, does the rest")
+        return
+    kube = Kube(find_cluster(kubeconfig, context))
+    path = Names(namespace).secret("ca")
+    kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
+    kube.close()
+    print("asked: the controller begins within seconds; `certs show --secret gpu-usher-tls` tells")
+
+
+@certs.command()
+def show(
+    folder: Folder = Path("certs"),
+    secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, as gpu-usher-tls.")] = None,
+    url: Annotated[str | None, typer.Option(help="An https address; --ca says whom to trust.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="Whom clients trust; else the ca.crt found beside.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "gpu-usher",
+    output: Output = "text",
+) -> None:
+    """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched."""
+    asked = None
+    if url is not None:
+        asked, found = _address(url)
+    elif secret is not None:
+        found = _secret(Kube(find_cluster(kubeconfig, context)), namespace, secret)
+    else:
+        found = _files(folder)
+    if ca is not None:
+        found = Found(found.certificate, found.key, _read(ca))
+    raise typer.Exit(1 if _show(found, asked, output) else 0)
+
+
+@certs.command()
+def controller(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "gpu-usher",
+    service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
+    name: Annotated[list[str] | None, typer.Option(help="Name or address besides, as 127.0.0.1 for a sidecar.")] = None,
+    wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
+) -> None:
+    """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
+    kube = Kube(find_cluster(kubeconfig, context))
+    keeper = Controller(kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    listener = start_logging(not sys.stderr.isatty())
+    try:
+        keeper.run(stop)
+    finally:
+        kube.close()
+        listener.stop()
+
+
+def _files(folder: Path) -> Found:
+    ca = folder / "ca.crt"
+    return Found(_read(folder / "tls.crt"), _read(folder / "tls.key"), _read(ca) if ca.exists() else None)
+
+
+def _secret(kube: Kube, namespace: str, name: str) -> Found:
+    path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+    found = kube.read(path)
+    kube.close()
+    if found is None:
+        raise ApiError(404, f"{path}: not there")
+    data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+    return Found(data.get("tls.crt", b""), data.get("tls.key", b""), data.get("ca.crt"))
+
+
+def _address(url: str) -> tuple[str, Found]:
+    parts = urlsplit(url if "//" in url else f"https://{url}")
+    host = parts.hostname
+    try:
+        if host is None or parts.scheme != "https":
+            raise ValueError("wants https://host:port")
+        shown = ssl.get_server_certificate((host, parts.port or 443), timeout=ADDRESS_SECONDS)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--url {url[:100]}: {error}") from error
+    return host, Found(shown.encode())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}: wants a readable file") from error
+
+
+def _show(found: Found, asked: str | None, output: str) -> list[str]:
+    """Print a certificate and those who may have signed it; gives what is wrong."""
+    try:
+        leaf = describe(read_certificate(found.certificate))
+        wrong = list(problems(found, now(), asked))
+    except ValueError as error:
+        raise BadInput("the certificate is not PEM") from error
+    trusted = [describe(read_certificate(each)) for each in read_bundle(found.bundle or b"")]
+    if output == "json":
+        document = {"certificate": asdict(leaf), "trusted": [asdict(each) for each in trusted], "problems": wrong}
+        print(json.dumps(document, indent=2, default=lambda moment: f"{moment:%Y-%m-%dT%H:%M:%SZ}"))
+        return wrong
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"certificate  {leaf.subject}, signed by {leaf.signed_by}", markup=False)
+    console.print(f"valid        {leaf.begins:%Y-%m-%d %H:%M}Z to {leaf.ends:%Y-%m-%d %H:%M}Z", markup=False)
+    console.print(f"names        {', '.join(leaf.names)}", markup=False)
+    for each in trusted:
+        console.print(f"trusted      {each.subject}, until {each.ends:%Y-%m-%d %H:%M}Z", markup=False)
+    for words in wrong:
+        console.print(f"[red]wrong[/]        {escape(words)}")
+    return wrong

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keeper of certificates on a real API server, with the identity and rights of deploy/ and nothing more."""
+
+import datetime as dt
+import itertools
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import yaml
+
+from app.authority import read_bundle, signed_by
+from app.certs.controller import REGISTRATION, ROTATE, Controller, Names
+from app.certs.kube import CONFLICT, Kube
+from app.cluster.access import find_cluster
+from app.errors import ApiError
+from app.service import now
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import Process, wait_until
+from tests.e2e.keeping import (
+    MUTATING,
+    PODS,
+    SECRETS,
+    Interrupted,
+    Mount,
+    Stage,
+    Watched,
+    data,
+    published,
+    start_keeper,
+)
+from tests.e2e.stage import DEPLOY, SOON_SECONDS, Service, grant, plain_pod, serving
+
+COMPONENT = DEPLOY / "components" / "self-signed"
+EMPTY: Object = {"data": None, "metadata": {"annotations": None}}
+
+
+@pytest.fixture(scope="module")
+def prepared(plane: ControlPlane) -> ControlPlane:
+    """Rights, the Lease and the empty Secrets of deploy/."""
+    grant(plane)
+    for name in ("rbac.yaml", "objects.yaml"):
+        said = plane.kubectl("apply", "-f", str(COMPONENT / name))
+        assert said.code == 0, said.err
+    return plane
+
+
+@pytest.fixture(scope="module")
+def stage(prepared: ControlPlane) -> Iterator[Stage]:
+    plane = prepared
+    keeper = start_keeper(plane, "keeper")
+    try:
+        wait_until("there is a certificate", lambda: data(plane, "tls", "tls.crt"), SOON_SECONDS, keeper)
+        mount = Mount(plane, plane.folder / "mount")
+        try:
+            where = mount.folder
+            with serving(plane, cert=str(where / "tls.crt"), key=str(where / "tls.key")) as service:
+                install_without_trust(plane, service)
+                yield (built := Stage(plane, keeper, service))
+                built.keeper.stop()
+        finally:
+            mount.stop()
+    finally:
+        keeper.stop()
+
+
+def install_without_trust(plane: ControlPlane, service: Service) -> None:
+    """Install the webhooks of deploy/, pointed at the process; whom to trust is the keeper's to write."""
+    for document in yaml.safe_load_all((DEPLOY / "base" / "webhooks.yaml").read_text("utf-8")):
+        for webhook in document["webhooks"]:
+            webhook["clientConfig"] = {"url": service.url + webhook["clientConfig"]["service"]["path"]}
+            webhook["failurePolicy"] = "Fail"
+        said = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        assert said.code == 0, said.err
+
+
+@contextmanager
+def creating(plane: ControlPlane) -> Iterator[list[str]]:
+    """Create GPU pods without a pause, as dry runs; gives the errors, and after the block, last, the count."""
+    said: list[str] = []
+    stop = threading.Event()
+    count = 0
+
+    def go() -> None:
+        nonlocal count
+        with plane.api.like() as api:
+            while not stop.wait(0.01):
+                answer = api.try_create(PODS, plain_pod("default"))
+                count += 1
+                if not answer.is_success:
+                    said.append(answer.text[:300])
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield said
+    finally:
+        stop.set()
+        thread.join(SOON_SECONDS)
+        said.append(str(count))
+
+
+def test_keeper_fills_the_secrets_and_every_bundle(stage: Stage) -> None:
+    """TLS-01: with webhooks that fail closed, a pod can be created as soon as they are trusted."""
+    stage.keep()
+
+    assert stage.passes()
+    assert stage.service.calls("validate") > 0
+
+
+def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> None:
+    """Fault 45: a tool that applies the manifest again takes it away."""
+    stage.keep()
+    prepared.api.client.patch(
+        MUTATING,
+        content=json.dumps([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]),
+        headers={"Content-Type": "application/json-patch+json"},
+    ).raise_for_status()
+
+    wait_until("it is there again", lambda: published(prepared), SOON_SECONDS, stage.keeper)
+
+
+def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Stage) -> None:
+    """TLS-06, fault 44: asked for with the CLI, while pods are created without a pause."""
+    plane = prepared
+    stage.keep()
+    before = data(plane, "ca", "ca.crt")
+    served = stage.service.metric("gpu_usher_cert_reload_total", result="success")
+
+    with creating(plane) as said:
+        command = ["certs", "rotate", f"--kubeconfig={plane.kubeconfig('admin')}"]
+        asked = Process("rotate", [sys.executable, "-m", "app.cli.main", *command], plane.folder / "rotate.log")
+        wait_until("two CAs are trusted", lambda: len(read_bundle(data(plane, "ca", "ca.crt"))) == 2, SOON_SECONDS)
+        new = read_bundle(data(plane, "ca", "ca.crt"))[0]
+        wait_until("the new one signs", lambda: signed_by(data(plane, "tls", "tls.crt"), new), SOON_SECONDS)
+        wait_until(
+            "its leaf is served",
+            lambda: stage.service.metric("gpu_usher_cert_reload_total", result="success") >= served + 2,
+            SOON_SECONDS,
+        )
+        wait_until("some more pods are created", lambda: published(plane), SOON_SECONDS)
+
+    *errors, count = said
+    assert asked.stop() == 0
+    assert errors == []
+    assert int(count) > 100
+    assert new not in read_bundle(before)
+    assert stage.service.metric("gpu_usher_cert_reload_total", result="error") == 0
+
+
+def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: Stage) -> None:
+    """Fault 48: without any Lease, one does a whole rotation between any two requests of the other's."""
+    plane = prepared
+    stage.keep()
+    stage.keeper.stop()
+    load = find_cluster(plane.kubeconfig("certificates"), None)
+    watched = Watched(plane)
+    conflicts = 0
+
+    def rotate() -> None:
+        plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
+        kube = Kube(load)
+        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
+        for _ in range(3):
+            writer.turn()
+        kube.close()
+
+    for number, asked in itertools.product(range(1, 11), (True, False)):
+        kube = Interrupted(load, number, rotate)
+        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
+        if asked:
+            plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
+        try:
+            writer.turn()
+        except ApiError as error:
+            assert error.status == CONFLICT, error  # noqa: PT017  # whether there is one depends on the number
+            conflicts += 1
+        kube.close()
+
+    leaf = bundle = b""
+    for _, kind, content in watched.ended():
+        leaf, bundle = (content, bundle) if kind == "leaf" else (leaf, content)
+        assert not (leaf and bundle) or any(signed_by(leaf, each) for each in read_bundle(bundle))
+    assert len({content for _, kind, content in watched.versions if kind == "leaf"}) >= 10
+    assert conflicts >= 3
+
+
+def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) -> None:
+    """TLS-06, the last step, by a clock that is set forward; the lost Secret before it is mended with overlap."""
+    plane = prepared
+    stage.keep()
+    stage.keeper.stop()
+    before = read_bundle(data(plane, "ca", "ca.crt"))
+    plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
+    clock = [now()]
+    kube = Kube(find_cluster(plane.kubeconfig("certificates"), None))
+    writer = Controller(kube, Names(), lambda: clock[0], clock=lambda: clock[0].timestamp())
+    counts = []
+
+    for hours in (0, 0, 0, 1, 1, 7 * 24 + 2, 0):
+        clock[0] += dt.timedelta(hours=hours)
+        writer.turn()
+        counts.append(len(read_bundle(data(plane, "ca", "ca.crt"))))
+
+    kube.close()
+    last = read_bundle(data(plane, "ca", "ca.crt"))
+    assert [1 + len(before)] * 5 == counts[:5]
+    assert counts[-1] == 1
+    assert not set(last) & set(before)
+    assert published(plane)
+
+
+def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane, stage: Stage) -> None:
+    """Fault 48."""
+    plane = prepared
+    stage.keeper.stop()
+    first = start_keeper(plane, "first")
+    second = None
+    try:
+        wait_until("the first leads", lambda: '"leading"' in first.tail(), SOON_SECONDS, first)
+        second = start_keeper(plane, "second")
+        wait_until("the first works", lambda: published(plane), SOON_SECONDS, first)
+        assert '"leading"' not in second.tail()
+        first.stop()
+
+        wait_until("the second leads", lambda: second and '"leading"' in second.tail(), SOON_SECONDS, second)
+    finally:
+        first.stop()
+        if second is not None:
+            second.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", SECRETS),
+        ("POST", SECRETS),
+        ("DELETE", f"{SECRETS}/gpu-usher-ca"),
+        ("GET", "/api/v1/namespaces/kube-system/secrets/gpu-usher-ca"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/api/v1/namespaces/gpu-usher/configmaps"),
+        ("DELETE", MUTATING),
+        ("PUT", MUTATING),
+        ("PATCH", f"{REGISTRATION}mutatingwebhookconfigurations/other"),
+    ],
+)
+def test_keeper_may_do_nothing_else(prepared: ControlPlane, method: str, path: str) -> None:
+    """INTERFACES §10, two identities."""
+    answer = prepared.api.client.request(
+        method,
+        path,
+        json={"metadata": {"name": "x"}},
+        headers={
+            "Authorization": "Bearer certificates-token",
+            "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
+        },
+    )
+
+    assert answer.status_code == 403
