@@ -74,8 +74,12 @@ def _plain_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[s
         return None
     found: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        resources = container.get("resources") or {}
-        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+        try:
+            resources = container.get("resources") or {}
+            amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        except (AttributeError, TypeError):  # of another shape: the exact reading says where
+            return None
+        for name, amount in amounts.items():
             if knowledge.families.of(name) is None:
                 continue
             if not isinstance(amount, str) or not amount.isdecimal() or len(amount) > 9:

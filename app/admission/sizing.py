@@ -9,12 +9,14 @@ from app.admission.affinity import REQUIRED, get, prefer
 from app.admission.case import Case, Change
 from app.admission.fleet import Kin, serving, telling_keys
 from app.admission.patch import Operation, apply, put
-from app.admission.terms import NEED_WEIGHT, fulfils
+from app.admission.terms import NEED_WEIGHT
 from app.admission.tolerations import tolerable
+from app.errors import BadInput
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
 from app.nodelabels import PRODUCT
-from app.pods import strings
+from app.pods import member, objects, strings
 from app.policy.schema_placement import SharingWish
+from app.requirements import Requirement, requirement
 
 MEDIA = ".me"
 """In the name of a profile that has media engines."""
@@ -118,16 +120,31 @@ def _reachable(case: Case, kin: Kin) -> bool:
     if any(kin.label(key) != value for key, value in chosen.items()):
         return False
     terms = get(case.document, REQUIRED)
-    if terms and not any(_lets(kin, term, known) for term in terms):
+    if terms and not (isinstance(terms, list) and any(_lets(kin, term, known) for term in terms)):
         return False
     return all(tolerable(case, taint) for taint in kin.taints)
 
 
-def _lets(kin: Kin, term: Mapping[str, Any], known: tuple[str, ...]) -> bool:
-    expressions = term.get("matchExpressions") or ()
-    if not expressions or term.get("matchFields"):
+def _lets(kin: Kin, term: Any, known: tuple[str, ...]) -> bool:
+    """Tell whether a term surely lets the pod there; one that the API server is yet to refuse does not."""
+    if not isinstance(term, dict) or term.get("matchFields"):
         return False
-    return all(each.get("key") in known for each in expressions) and fulfils(kin, expressions)
+    try:
+        wanted = [_wanted(each) for _, each in objects(term, "matchExpressions", "")]
+    except BadInput:
+        return False
+    return bool(wanted) and all(each.key in known and each.allows(kin.label(each.key)) for each in wanted)
+
+
+def _wanted(item: Mapping[str, Any]) -> Requirement:
+    """Read an expression of the pod's own, which nobody has validated yet.
+
+    Raises BadInput.
+    """
+    values = member(item, "values", list, "") or []
+    if not all(isinstance(value, str) for value in values):
+        raise BadInput("values: wants strings")
+    return requirement(member(item, "key", str, "") or "", member(item, "operator", str, "") or "", values)
 
 
 def _smallest_products(case: Case) -> list[str]:

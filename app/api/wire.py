@@ -119,10 +119,14 @@ def decode_pod(raw: bytes) -> Pod:
 
 
 def decode_node(raw: msgspec.Raw) -> NodeShape:
-    """Read a Node of full-node mode.
+    """Read a Node of full-node mode. All of it is text: it is sent back whole, and the decoder skips what is not read.
 
     Raises WireError 400.
     """
+    try:
+        str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise WireError(400, f"NodeShape: {_short(error)}") from error
     node: NodeShape = _decode(_NODE, raw, NodeShape)
     return node
 
@@ -154,6 +158,8 @@ def _folded(body: bytes | msgspec.Raw, kind: type[msgspec.Struct]) -> bytes:
 def _short(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 at byte {error.start}"
     return " ".join(str(error).split())[:200]
 
 

@@ -12,6 +12,9 @@ from app.policy.match import Claims, Ruling, rule_on
 
 RULINGS_KEPT = 1024
 """Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
+LARGEST_KEPT = 1 << 14
+"""Characters of a template that is remembered: 16 MB for all of them at most, where a review may bring 3 MiB of labels
+that the API server is yet to refuse. The largest recorded one has 331."""
 
 
 class Rulings:
@@ -31,11 +34,14 @@ class Rulings:
         """Rule on a Pod in a namespace with these labels."""
         key = (policies.hash, tuple(sorted(labels.items())), claims, _template(pod))
         found = self._kept.get(key)
-        if found is None:
+        if found is not None:
+            return found
+        made = rule_on(pod, labels, policies, knowledge, claims)
+        if len(str(key)) <= LARGEST_KEPT:
             if len(self._kept) >= RULINGS_KEPT:
                 del self._kept[next(iter(self._kept))]
-            found = self._kept[key] = rule_on(pod, labels, policies, knowledge, claims)
-        return found
+            self._kept[key] = made
+        return made
 
 
 def _template(pod: Pod) -> tuple[Any, ...]:

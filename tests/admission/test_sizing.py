@@ -274,3 +274,24 @@ def test_memory_is_not_required_in_the_labels_of_another_vendor(resource: str, n
     spec = apply(document, admit(document, fleet(*nodes), rules("affinity: {mode: Required}")).operations)["spec"]
 
     assert "nvidia.com/" not in str(spec.get("affinity"))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        {"operator": "in", "values": ["NVIDIA-A100-SXM4-40GB"]},
+        {"values": ["NVIDIA-A100-SXM4-40GB"]},
+        {"operator": "In", "values": [["NVIDIA-A100-SXM4-40GB"]]},
+        {"operator": "Exists", "values": None},
+        {"operator": {}},
+    ],
+    ids=str,
+)
+def test_affinity_that_the_api_server_is_yet_to_refuse_is_no_error_of_ours(expression: dict[str, Any]) -> None:
+    """F125: webhooks see a pod before it is validated; the fuzzer's finding was a 500 for a misspelt operator."""
+    terms = [{"matchExpressions": [{"key": "nvidia.com/gpu.product", **expression}]}]
+    chosen = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    nodes = fleet(node("a", product="NVIDIA-A100-SXM4-40GB"), node("b"))
+    document = pod(gpus(1), annotations={"gpu-memory": "10Gi"}, affinity=chosen)
+
+    assert mutate(document, "team-a", {}, setting(fleet=nodes)).allowed

@@ -77,6 +77,7 @@ REFUSED = {
     "a taint's key is a number": whole(node_with(spec={"taints": [{"key": 1}]})),
     "5,000 levels in a node": whole(node_document()).replace(b'"spec": {}', b'"spec": ' + b"[" * 5000 + b"]" * 5000),
     "NaN in a node": whole(node_document()).replace(b'"8"', b"NaN"),
+    "a node's part that is not read is not UTF-8": whole({**node_document("n"), "x": "?"}).replace(b"?", b"\xff\xfe"),
     "a byte order mark": b"\xef\xbb\xbf" + as_json(GOOD),
     "two documents": as_json(GOOD) * 2,
     "a zero byte at the end": as_json(GOOD) + b"\0",

@@ -3,12 +3,14 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster.appraisal import Appraisal
 from app.cluster.changes import CHANGES_KEPT
 from app.cluster.state import State
+from app.errors import MalformedPod
 from app.holdings import read_holding
 from app.placement.engine import judge, total
 from app.pods import gpu_amounts, read_pod
@@ -176,3 +178,13 @@ def test_quick_sum_of_what_a_pod_holds_is_the_exact_one(
     found = read_holding(document, knowledge())
 
     assert exact == (found.units if found else ())
+
+
+@pytest.mark.parametrize("second", ["x", {"resources": 3}, {"resources": {"limits": ["nvidia.com/gpu"]}}], ids=str)
+def test_bound_pod_of_a_wrong_shape_behind_its_first_gpu_is_malformed(second: Any) -> None:
+    """F125: the quick reading looked at the first container's shape alone; found by the fuzzer."""
+    document = pod(gpus(1))
+    document["spec"] |= {"nodeName": "n", "containers": [*document["spec"]["containers"], second]}
+
+    with pytest.raises(MalformedPod, match=r"spec.containers\[1\]"):
+        read_holding(document, knowledge())

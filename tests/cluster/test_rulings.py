@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rulings remembered: the same pod once, and nothing that is large."""
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from app.cluster.rulings import LARGEST_KEPT, Rulings
+from app.pods import read_pod
+from app.policy.match import Ruling
+from tests.builders import gpus, knowledge, pod, shipped
+
+
+def ruled(rulings: Rulings, document: dict[str, Any]) -> Ruling:
+    return rulings.of(read_pod(document), {}, shipped(), knowledge())
+
+
+def test_pods_of_one_template_share_a_ruling() -> None:
+    rulings = Rulings()
+
+    assert ruled(rulings, pod()) is ruled(rulings, pod())
+
+
+@pytest.mark.parametrize("place", ["label", "annotation", "image", "env"])
+def test_huge_template_is_ruled_on_and_forgotten(place: str) -> None:
+    """F125: a thousand pods with a megabyte each, which no API server would take, stayed in memory."""
+    rulings = Rulings()
+    tracemalloc.start()
+    for number in range(8):
+        text = f"{number}{'x' * 64 * LARGEST_KEPT}"
+        container = gpus(1)
+        document = pod(container, annotations={"products": text} if place == "annotation" else None)
+        if place == "label":
+            document["metadata"]["labels"] = {"a": text}
+        elif place == "image":
+            container["image"] = text
+        elif place == "env":
+            container["env"] = [{"name": "NVIDIA_REQUIRE_CUDA", "value": text}]
+        ruled(rulings, document)
+    del text, document, container
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 3 * 64 * LARGEST_KEPT

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A campaign: so many inputs over all targets, drawn from one seed; what came of them, and what memory did."""
+
+import gc
+import resource
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.mutations import mutated
+from tests.fuzz.seeds import FLEETS, seeds
+from tests.fuzz.targets import TARGETS, Target, service
+
+SEED = 1125
+RESULTS = Path(__file__).parents[1] / "results" / "fuzz.md"
+WARM_SHARE = 1 / 3
+"""Of the rounds: until then caches fill, which are bounded (1,024 rulings the largest), and count as no growth."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of a target's inputs. `slowest_ms`: CPU time of the slowest one."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    slowest_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came of all. `crashes`: the target, the number of the input, and the exception. `memory`: (inputs, MiB)."""
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    crashes: list[str] = field(default_factory=list)
+    memory: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> int:
+        """Count the inputs."""
+        return sum(tally.outcomes.total() for tally in self.tallies.values())
+
+    @property
+    def growth_mib(self) -> float:
+        """Give the growth of resident memory after warm-up, in MiB per 100,000 inputs."""
+        (before, least), (after, most) = self.memory[int(len(self.memory) * WARM_SHARE)], self.memory[-1]
+        return (most - least) / max(1, after - before) * 100_000
+
+
+def body_of(target: Target, number: int, seed: int = SEED) -> bytes:
+    """Make the input of this number; always the same one."""
+    random = Random(f"{seed} {target.name} {number}")
+    good = seeds(target.seeds)
+    return mutated(random.choice(good), good, random)
+
+
+def run(inputs: int, rounds: int = 12, seed: int = SEED) -> Iterator[Campaign]:
+    """Send about that many inputs; gives the campaign as it stands after each round over all targets."""
+    campaign = Campaign({target.name: Tally() for target in TARGETS})
+    for name in FLEETS:
+        service(name)
+    for each in range(rounds):
+        for target in TARGETS:
+            count = round(inputs * target.share / 100 / rounds)
+            for number in range(each * count, (each + 1) * count):
+                _send(target, number, seed, campaign)
+        gc.collect()
+        campaign.memory.append((campaign.inputs, resident_mib()))
+        yield campaign
+
+
+def _send(target: Target, number: int, seed: int, campaign: Campaign) -> None:
+    tally = campaign.tallies[target.name]
+    body = body_of(target, number, seed)
+    before = time.process_time()
+    try:
+        outcome = target.outcome(body, number)
+    except Exception as error:  # noqa: BLE001  # whatever it is: finding it is the point
+        outcome = "CRASH"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        campaign.crashes.append(f"{target.name} {number}: {error!r:.200} at {where.filename}:{where.lineno}")
+    tally.slowest_ms = max(tally.slowest_ms, (time.process_time() - before) * 1000)
+    tally.outcomes[outcome] += 1
+
+
+def resident_mib() -> float:
+    """Read the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def table(campaign: Campaign) -> str:
+    """Write the campaign in Markdown."""
+    lines = [
+        "# Fuzzing",
+        "",
+        f"{campaign.inputs:,} inputs of seed {SEED}: {len(campaign.crashes)} crashes.",
+        f"Resident memory after warm-up grows by {campaign.growth_mib:.2f} MiB per 100,000 inputs.",
+        "Made by `python -m tests.fuzz INPUTS ROUNDS`.",
+        "",
+        "| read by | inputs | outcomes | slowest, CPU ms |",
+        "|---|---:|---|---:|",
+    ]
+    for name, tally in campaign.tallies.items():
+        outcomes = ", ".join(f"{outcome}: {count:,}" for outcome, count in sorted(tally.outcomes.items()))
+        lines.append(f"| {name} | {tally.outcomes.total():,} | {outcomes} | {tally.slowest_ms:.0f} |")
+    lines += ["", "| inputs | resident, MiB |", "|---:|---:|"]
+    told = campaign.memory[:: max(1, len(campaign.memory) // 12)]
+    lines += [f"| {inputs:,} | {mib:.1f} |" for inputs, mib in dict([*told, campaign.memory[-1]]).items()]
+    return "\n".join([*lines, *(f"\n    {crash}" for crash in campaign.crashes[:50]), ""])

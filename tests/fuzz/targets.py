@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets: what reads strange bytes, as functions, each with a judge that says what the outcome was.
+
+A judge gives the outcome in a word or two, raises AssertionError for an answer that is not what the interface says, and
+lets through any exception that is not the documented one.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import jsonpatch
+
+from app.admission.fleet import Fleet
+from app.admission.review import Setting, mutate
+from app.api.admission import review
+from app.api.extender import filter_nodes, preempt, prioritize
+from app.api.people import dry_run, explain_pod
+from app.api.wire import decode_extender_args, decode_json, decode_preemption_args, encode, status_body
+from app.claims import read_claim, read_claim_template
+from app.cluster.exporters import read_exposition
+from app.cluster.files import shipped_policies
+from app.cluster.kinds import core_kinds, dra_kinds
+from app.cluster.listing import Odd, Reading, Unreadable
+from app.cluster.policies import PolicyBook
+from app.cluster.prometheus import read_answer
+from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from app.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
+from app.explain.cases import read_case, run_case
+from app.holdings import read_holding
+from app.nodes import read_node
+from app.placement.engine import judge, total
+from app.policy.load import load_policies
+from app.service import Usher
+from app.slices import read_device_class, read_slice
+from tests.builders import demand, fleet, gpus, knowledge, node, pod, shipped, usher
+from tests.fuzz.seeds import FLEETS
+
+REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that reads bytes. `seeds`: the kind of its good inputs. `share`: its part of all inputs, of 100."""
+
+    name: str
+    seeds: str
+    share: float
+    outcome: Callable[[bytes, int], str]
+
+
+@cache
+def service(name: str) -> Usher:
+    """Make the service of a demo fleet."""
+    return usher(Path(mkdtemp()), demo_fleet(name))
+
+
+def _backend(number: int) -> Usher:
+    return service(FLEETS[number % len(FLEETS)])
+
+
+def _wire(answer: Callable[[bytes, Usher], str]) -> Callable[[bytes, int], str]:
+    """Tell an error's status; one of 500 and above is a failure of ours, whatever was sent."""
+
+    def outcome(body: bytes, number: int) -> str:
+        try:
+            return answer(body, _backend(number))
+        except WireError as error:
+            found = error
+        assert 400 <= found.status < 500, found
+        assert len(json.loads(status_body(found.status, str(found)))["message"]) > 10
+        return str(found.status)
+
+    return outcome
+
+
+def _review(verb: str) -> Callable[[bytes, int], str]:
+    def answer(body: bytes, backend: Usher) -> str:
+        document = json.loads(review(body, verb, backend).body)
+        response, request = document["response"], decode_json(body)["request"]
+        assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert response["uid"] == request["uid"]
+        assert all(isinstance(each, str) for each in response.get("warnings", []))
+        assert all(len(value) <= 256 for value in response.get("auditAnnotations", {}).values())
+        if not response["allowed"]:
+            assert response["status"]["code"] == 403
+            assert len(response["status"]["message"]) <= 512
+            assert "patch" not in response
+            return "200 denied"
+        if "patch" not in response:
+            return "200 allowed"
+        assert verb == "mutate"
+        patched = jsonpatch.apply_patch(request["object"], json.loads(b64decode(response["patch"])))
+        assert set(request["object"]) <= set(patched)
+        return "200 patched"
+
+    return _wire(answer)
+
+
+def _filter(body: bytes, backend: Usher) -> str:
+    args = decode_extender_args(body)
+    answer = json.loads(filter_nodes(body, backend).body)
+    refused = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
+    if args.NodeNames is not None:
+        asked, kept = args.NodeNames, answer["NodeNames"]
+    else:
+        asked = [decode_json(bytes(raw))["metadata"]["name"] for raw in (args.Nodes and args.Nodes.items) or ()]
+        kept = [each["metadata"]["name"] for each in answer["Nodes"]["items"]]
+    assert answer["Error"] == ""
+    assert set(kept) | set(refused) == set(asked)
+    assert all(isinstance(message, str) and message for message in refused.values())
+    return "200 kept some" if kept else "200 kept none"
+
+
+def _prioritize(body: bytes, backend: Usher) -> str:
+    args = decode_extender_args(body)
+    answer = json.loads(prioritize(body, backend).body)
+    names = args.NodeNames
+    if names is None:
+        names = [decode_json(bytes(raw))["metadata"]["name"] for raw in (args.Nodes and args.Nodes.items) or ()]
+    assert [each["Host"] for each in answer] == names
+    assert all(type(each["Score"]) is int and 0 <= each["Score"] <= 10 for each in answer)
+    return "200 scored"
+
+
+def _preempt(body: bytes, backend: Usher) -> str:
+    args = decode_preemption_args(body)
+    answer = json.loads(preempt(body, backend).body)
+    assert list(answer) == ["NodeNameToMetaVictims"]
+    assert set(answer["NodeNameToMetaVictims"]) <= set(args.NodeNameToMetaVictims or args.NodeNameToVictims or ())
+    return "200 kept some" if answer["NodeNameToMetaVictims"] else "200 kept none"
+
+
+def _people(route: Callable[[Mapping[str, Any], Usher], dict[str, Any]]) -> Callable[[bytes, int], str]:
+    def answer(body: bytes, backend: Usher) -> str:
+        document = decode_json(body)
+        if not isinstance(document, dict):
+            return "400"
+        try:
+            told = json.loads(encode(route(document, backend)))
+        except (MalformedPod, QuantityError):
+            return "400"
+        assert isinstance(told["admission"]["allowed"] if "admission" in told else told["allowed"], bool)
+        return "200"
+
+    return _wire(answer)
+
+
+def _object(read: Callable[[Mapping[str, Any]], Any]) -> Callable[[bytes, int], str]:
+    """Read one object of the cluster, as a snapshot gives it."""
+
+    def outcome(body: bytes, _number: int) -> str:
+        try:
+            for each in read_snapshot("f", body):
+                read(each)
+        except BadInput:
+            return REFUSED
+        return "read"
+
+    return outcome
+
+
+@cache
+def _kinds() -> list[tuple[Reading, Callable[[Mapping[str, Any]], Any]]]:
+    state = State(knowledge())
+    kinds = (
+        *core_kinds(state, PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21"), "gpu-usher"),
+        *dra_kinds(state, "v1"),
+    )
+    reads = {"nodes": lambda document: read_node(document, state.knowledge)}  # that of the watch remembers every name
+    return [(Reading(kind.shape), reads.get(kind.name, kind.read)) for kind in kinds]
+
+
+def _event(body: bytes, number: int) -> str:
+    """Read a line of a watch, as an object of any kind: a reader holds only what its shape promises."""
+    reading, read = _kinds()[number % len(_kinds())]
+    try:
+        _, found = reading.event(body)
+        if isinstance(found, Odd):
+            return "odd"
+        read(found)
+    except (Unreadable, ApiError, BadInput):
+        return REFUSED
+    return "read"
+
+
+def _snapshot(body: bytes, _number: int) -> str:
+    """Fold a snapshot into a state, and ask where a pod fits."""
+    state = State(knowledge())
+    try:
+        fill(state, read_snapshot("f", body))
+    except BadInput:
+        return REFUSED
+    state.fleet()
+    for each in state.nodes.values():
+        assert judge(_demand(), each, True) is not None or 0.0 <= total(_demand(), each) <= 1.0
+    return "read"
+
+
+@cache
+def _demand() -> Any:
+    return demand(pod())
+
+
+@cache
+def _fleet() -> Fleet:
+    return fleet(node())
+
+
+def _policy(body: bytes, _number: int) -> str:
+    """Load a policy, and review a pod by it."""
+    try:
+        loaded = load_policies({"f": body.decode("utf-8", "replace")}, knowledge(), shipped().fallback)
+    except PolicyError:
+        return REFUSED
+    mutate(pod(gpus(2)), "team-a", {"team": "a"}, Setting(loaded, _fleet(), knowledge()))
+    return "read"
+
+
+def _case(body: bytes, _number: int) -> str:
+    """Read a case, and play it."""
+    try:
+        case = read_case("f", body.decode("utf-8", "replace"))
+    except PolicyError:
+        return REFUSED
+    try:
+        return "differs" if list(run_case(case, shipped(), knowledge())) else "as expected"
+    except BadInput:
+        return REFUSED
+
+
+def _metrics(read: Callable[[bytes, Any], Any]) -> Callable[[bytes, int], str]:
+    def outcome(body: bytes, _number: int) -> str:
+        try:
+            polled = read(body, knowledge().dcgm)
+        except SourceError:
+            return REFUSED
+        return "read, some odd" if polled.problem else "read"
+
+    return outcome
+
+
+TARGETS = (
+    Target("mutate", "review", 18, _review("mutate")),
+    Target("validate", "review", 12, _review("validate")),
+    Target("filter", "filter", 12, _wire(_filter)),
+    Target("prioritize", "prioritize", 8, _wire(_prioritize)),
+    Target("preempt", "preempt", 8, _wire(_preempt)),
+    Target("explain", "pod", 1, _people(explain_pod)),
+    Target("dry-run", "pod", 5, _people(dry_run)),
+    Target("node", "node", 6, _object(lambda each: read_node(each, knowledge()))),
+    Target("pod that holds", "holding", 5, _object(lambda each: read_holding(each, knowledge()))),
+    Target("ResourceSlice", "slice", 4, _object(read_slice)),
+    Target("DeviceClass", "device class", 3, _object(read_device_class)),
+    Target("ResourceClaim", "claim", 3, _object(read_claim)),
+    Target("ResourceClaimTemplate", "claim template", 2, _object(read_claim_template)),
+    Target("line of a watch", "event", 5, _event),
+    Target("snapshot", "snapshot", 2, _snapshot),
+    Target("policy", "policy", 1, _policy),
+    Target("case", "case", 1, _case),
+    Target("DCGM exposition", "exposition", 2, _metrics(read_exposition)),
+    Target("Prometheus answer", "Prometheus", 2, _metrics(read_answer)),
+)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strange bytes, many: each gives an answer of the right shape or the documented error (F125; OPERATIONS 7, 22-33).
+
+A finding says the target and the number of its input: `python -m tests.fuzz mutate 17` writes that input.
+"""
+
+import pytest
+
+from tests.fuzz.campaign import RESULTS, Campaign, body_of, run, table
+from tests.fuzz.targets import TARGETS
+
+SHARE = 60_000
+WHOLE = 1_020_000
+FLAT_MIB = 1.0
+"""Growth per 100,000 inputs that is still called flat: ten bytes an input, less than one object that was kept."""
+
+
+def last(inputs: int, rounds: int) -> Campaign:
+    """Give a campaign at its end."""
+    return list(run(inputs, rounds))[-1]
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Campaign:
+    """Run the share of every test run once."""
+    return last(SHARE, 6)
+
+
+def test_no_strange_input_meets_anything_but_an_answer_or_the_documented_error(campaign: Campaign) -> None:
+    """F125, P20."""
+    assert campaign.crashes == []
+    assert campaign.inputs == SHARE
+
+
+@pytest.mark.parametrize(
+    ("target", "outcomes"),
+    [
+        ("mutate", {"200 allowed", "200 denied", "200 patched", "400"}),
+        ("validate", {"200 allowed", "200 denied", "400"}),
+        ("filter", {"200 kept some", "200 kept none", "400"}),
+        ("prioritize", {"200 scored", "400"}),
+        ("preempt", {"200 kept some", "200 kept none", "400"}),
+        ("line of a watch", {"read", "odd", "refused"}),
+        ("snapshot", {"read", "refused"}),
+        ("policy", {"read", "refused"}),
+        ("case", {"as expected", "differs", "refused"}),
+    ],
+)
+def test_inputs_are_strange_enough_to_be_refused_and_good_enough_to_be_judged(
+    campaign: Campaign, target: str, outcomes: set[str]
+) -> None:
+    """F125: a fuzzer whose every input is refused at the door tests the door alone."""
+    assert set(campaign.tallies[target].outcomes) == outcomes
+
+
+def test_same_number_gives_the_same_input() -> None:
+    for target in TARGETS:
+        assert [body_of(target, number) for number in range(20)] == [body_of(target, number) for number in range(20)]
+
+
+def test_same_input_is_seldom_sent_twice() -> None:
+    for target in TARGETS:
+        bodies = {body_of(target, number) for number in range(300)}
+
+        assert len(bodies) > 200, target.name
+
+
+@pytest.mark.long
+def test_a_million_strange_inputs_crash_nothing_and_leave_memory_flat() -> None:
+    """F125: the table of what was sent, and what came of it, is written beside the other results."""
+    campaign = last(WHOLE, 51)
+
+    RESULTS.write_text(table(campaign), "utf-8")
+    assert campaign.crashes == []
+    assert campaign.inputs >= 1_000_000
+    assert campaign.growth_mib < FLAT_MIB
