@@ -56,6 +56,20 @@ class Metrics:
             self.internal_errors.labels(verb)
             self.oversized.labels(verb)
         self.internal_errors.labels("deadline")
+        self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
+        self.vram_overrun_nodes = Gauge(
+            "gpu_usher_vram_overrun_nodes",
+            "Nodes on which pods declare more memory of shared GPUs than there is",
+            registry=self.registry,
+        )
+        self._of_ourselves()
+        self._of_the_cache()
+        self._of_health()
+        self._of_certificates()
+        self._of_policies()
+
+    def _of_certificates(self) -> None:
+        """Make what is measured of certificates."""
         self.certificate_expiry = Gauge(
             "gpu_usher_serving_certificate_expiry_timestamp_seconds",
             "When the served certificate expires",
@@ -72,15 +86,9 @@ class Metrics:
             ("result",),
             registry=self.registry,
         )
-        self.nodes = Gauge("gpu_usher_nodes", "Nodes known", registry=self.registry)
-        self.vram_overrun_nodes = Gauge(
-            "gpu_usher_vram_overrun_nodes",
-            "Nodes on which pods declare more memory of shared GPUs than there is",
-            registry=self.registry,
-        )
-        self._of_ourselves()
-        self._of_the_cache()
-        self._of_health()
+
+    def _of_policies(self) -> None:
+        """Make what is measured of policies."""
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
         self.policy_loads = Counter(
             "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
@@ -91,7 +99,6 @@ class Metrics:
         self.expired_exceptions = Gauge(
             "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
         )
-
         self.policy_results = Counter(
             "gpu_usher_policy_results_total",
             "Admission decisions by each policy that matched: denied, patched, warned, allowed",
