@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of all tests: generated inputs are the same on every machine, and never judged by the clock."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from app.logs import LOGGER
 
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+
+@pytest.fixture(autouse=True)
+def logger_as_it_was() -> Iterator[None]:
+    """Commands set our logger up for their whole process: none may deafen the tests after it."""
+    handlers, level, propagate = LOGGER.handlers[:], LOGGER.level, LOGGER.propagate
+    yield
+    LOGGER.handlers[:], LOGGER.propagate = handlers, propagate
+    LOGGER.setLevel(level)

@@ -3,8 +3,6 @@
 
 import datetime as dt
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,19 +49,6 @@ def served(tmp_path: Path) -> tuple[Usher, Mounted]:
     return Usher(settings, Certificates(mounted.pair, NOW), built.state, built.book), mounted
 
 
-@contextmanager
-def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Let pytest hear our logger, whatever an earlier test made of it."""
-    propagated, LOGGER.propagate = LOGGER.propagate, False
-    LOGGER.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.ERROR):
-            yield
-    finally:
-        LOGGER.removeHandler(caplog.handler)
-        LOGGER.propagate = propagated
-
-
 def reloads(service: Usher, result: str) -> float:
     return service.metrics.registry.get_sample_value("gpu_usher_cert_reload_total", {"result": result}) or 0.0
 
@@ -97,7 +82,7 @@ def test_mismatched_pair_is_tried_every_turn_said_every_minute_and_mended(
     one, other = (issue_leaf(mounted.authority, NAMES, NOW) for _ in range(2))
     mounted.write(KeyPair(one.certificate, other.key))
 
-    with logged(caplog):
+    with caplog.at_level(logging.ERROR, LOGGER.name):
         for turn in range(24):
             upkeep.turn(NOW + turn * FIVE)
     assert service.certificates.serving is good
@@ -117,7 +102,7 @@ def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
     upkeep, good = Upkeep(service), service.certificates.serving
     ended = NOW + dt.timedelta(days=7)
 
-    with logged(caplog):
+    with caplog.at_level(logging.ERROR, LOGGER.name):
         for turn in range(13):
             upkeep.turn(ended + turn * FIVE)
 

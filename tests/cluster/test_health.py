@@ -16,6 +16,7 @@ from app.cluster.health import FORGET_SECONDS, HealthPoller, Source
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import Clock
 from app.health import Health
+from app.logs import LOGGER
 from app.metrics import Metrics
 from tests.builders import knowledge
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
@@ -217,18 +218,7 @@ def test_source_without_dcgm_is_told_apart_from_one_where_all_is_well() -> None:
         play(Prometheus(server.url, DCGM), test)
 
 
-class Kept(logging.Handler):
-    """Keeps the lines that are logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
-def test_one_line_is_logged_where_polls_end_otherwise_than_before() -> None:
+def test_one_line_is_logged_where_polls_end_otherwise_than_before(caplog: pytest.LogCaptureFixture) -> None:
     """F72."""
 
     async def test(scene: Scene) -> None:
@@ -236,19 +226,15 @@ def test_one_line_is_logged_where_polls_end_otherwise_than_before() -> None:
             server.status = status
             await scene.poll()
 
-    logger, kept = logging.getLogger("gpu-usher"), Kept()
-    level = logger.level
-    logger.addHandler(kept)
-    logger.setLevel(logging.INFO)
-    try:
-        with fake_exporter() as server:
-            server.body = vector(one("0"))
-            play(Prometheus(server.url, DCGM), test)
-    finally:
-        logger.removeHandler(kept)
-        logger.setLevel(level)
+    with caplog.at_level(logging.INFO, LOGGER.name), fake_exporter() as server:
+        server.body = vector(one("0"))
+        play(Prometheus(server.url, DCGM), test)
 
-    assert kept.lines == ["health of GPUs is read", "health of GPUs: error", "health of GPUs is read"]
+    assert [each for each in caplog.messages if "health" in each] == [
+        "health of GPUs is read",
+        "health of GPUs: error",
+        "health of GPUs is read",
+    ]
 
 
 def test_token_is_read_at_every_poll_and_sent_to_nobody_else(tmp_path: Path) -> None:

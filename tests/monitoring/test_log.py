@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import queue
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ SECRET = "hunter2"
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Usher:
     return usher(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    """Leave the logger as it was found."""
-    handlers, level, propagate = LOGGER.handlers, LOGGER.level, LOGGER.propagate
-    yield
-    LOGGER.handlers, LOGGER.propagate = handlers, propagate
-    LOGGER.setLevel(level)
 
 
 class Written:
