@@ -57,6 +57,7 @@ class Metrics:
             "Nodes on which pods declare more memory of shared GPUs than there is",
             registry=self.registry,
         )
+        self._of_serving()
         self._of_the_cache()
         self._of_health()
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
@@ -68,6 +69,23 @@ class Metrics:
         )
         self.expired_exceptions = Gauge(
             "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
+        )
+
+    def _of_serving(self) -> None:
+        """Make what is measured of callers that ask too much of us, and of ourselves standing still."""
+        self.shed_requests = Counter(
+            "gpu_usher_shed_requests_total", "Requests answered with 503, too many in hand", registry=self.registry
+        )
+        self.closed_connections = Counter(
+            "gpu_usher_closed_connections_total",
+            "Connections closed for what they did not send in time, or sent too much of",
+            ("waiting_for",),
+            registry=self.registry,
+        )
+        self.loop_blocked = Counter(
+            "gpu_usher_event_loop_blocked_total",
+            "Times that the event loop stood still for over 250 ms",
+            registry=self.registry,
         )
 
     def _of_the_cache(self) -> None:

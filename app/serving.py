@@ -3,11 +3,12 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,12 +21,15 @@ from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
 from app.errors import BadInput, CertificateError
 from app.logs import event
+from app.protocol import GuardedProtocol, House, Limits
 from app.service import Usher, now
+from app.stopping import stopping_on_signals
+from app.watchdog import watching
 
-KEEP_ALIVE_SECONDS = 90
-"""Longer than the callers' idle connections live, so that they close them, not we (HA-04)."""
 GRACE_SECONDS = 10
 """For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
+HUNG_SECONDS = 5
+"""Beyond drain and grace, after which the process ends however its loop stands; guess."""
 CERTIFICATE_CHECK_SECONDS = 60.0
 """TLS-03: polled by wall clock."""
 
@@ -40,18 +44,45 @@ class Addresses:
 
 
 class QuietServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to us: three of them share one process."""
+    """A uvicorn server that leaves signals to us: three of them share one process. It bounds TLS's own waits too."""
+
+    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+        super().__init__(config)
+        self._limits = limits
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept; uvicorn's own has no way to give the two timeouts."""
+        await self.lifespan.startup()
+        loop, config = asyncio.get_running_loop(), self.config
+        patience: dict[str, Any] = {}
+        if config.ssl is not None:
+            patience["ssl_handshake_timeout"] = self._limits.handshake_seconds
+            patience["ssl_shutdown_timeout"] = self._limits.goodbye_seconds
+        make: Any = config.http_protocol_class
+        protocol = partial(make, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        self.servers = [
+            await loop.create_server(protocol, sock=sock, ssl=config.ssl, backlog=config.backlog, **patience)
+            for sock in sockets or []
+        ]
+        self.started = True
+
+    def last_answers(self) -> None:
+        """Make each answer in hand its connection's last; for requests to come the protocol asks `draining`."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, GuardedProtocol):
+                connection.last_answer()
+
 
 class Listeners:
     """The bound sockets and the servers on them."""
 
-    def __init__(self, usher: Usher) -> None:
+    def __init__(self, usher: Usher, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
         self._usher = usher
+        self._limits = limits
         self._metrics = usher.metrics
         self._metrics.policies_loaded(usher.policies, None)
         self._stop = asyncio.Event()
@@ -69,20 +100,22 @@ class Listeners:
         return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], people)
 
     def stop(self) -> None:
-        """Ask `run` to finish."""
+        """Ask `run` to finish: /readyz says 503 from here on."""
         self._usher.draining = True
         self._stop.set()
 
     async def run(self) -> None:
         """Serve until a signal or `stop`."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: the tests
-                loop.add_signal_handler(number, self.stop)
-        servers = [(QuietServer(config), [sock]) for config, sock in self._configs()]
+        patience = self._usher.settings.draining_seconds + GRACE_SECONDS + HUNG_SECONDS
+        stop = partial(loop.call_soon_threadsafe, self.stop)
+        with stopping_on_signals(stop, patience), watching(self._metrics.loop_blocked.inc):
+            await self._serve()
+
+    async def _serve(self) -> None:
+        servers = [(QuietServer(config, self._limits), [sock]) for config, sock in self._configs()]
         async with asyncio.TaskGroup() as tasks:
-            for server, sockets in servers:
-                tasks.create_task(server.serve(sockets))
+            serving = [tasks.create_task(server.serve(sockets)) for server, sockets in servers]
             loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
             if self._usher.cluster is not None:
                 loops.append(self._usher.cluster.run())
@@ -90,18 +123,28 @@ class Listeners:
                 loops.append(self._usher.gpu_health.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
-            for task in background:
-                task.cancel()
+            for server, _ in servers:
+                server.last_answers()
+            await asyncio.sleep(self._usher.settings.draining_seconds)  # callers learn from /readyz and go elsewhere
             for server, _ in servers:
                 server.should_exit = True
+            await asyncio.wait(serving)
+            for task in background:
+                task.cancel()
 
     def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
-        usher = self._usher
-        tls_app = create_tls_app(usher, self._metrics, usher.settings.role)
-        yield uvicorn_config(tls_app, self._tls, usher.certificates.context), self._tls
-        yield uvicorn_config(create_ops_app(usher, self._metrics), self._ops), self._ops
+        usher, metrics = self._usher, self._metrics
+        house = House(
+            self._limits,
+            draining=lambda: usher.draining,
+            shed=metrics.shed_requests.inc,
+            closed=lambda why: metrics.closed_connections.labels(why).inc(),
+        )
+        tls_app = create_tls_app(usher, metrics, usher.settings.role)
+        yield uvicorn_config(tls_app, self._tls, house, usher.certificates.context), self._tls
+        yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house), self._ops
         if self._people is not None:
-            yield uvicorn_config(create_people_app(usher), self._people), self._people
+            yield uvicorn_config(create_people_app(usher), self._people, house), self._people
 
     async def _beat(self) -> None:
         while True:
@@ -142,12 +185,15 @@ class Listeners:
             await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
 
 
-def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | None = None) -> uvicorn.Config:
+def uvicorn_config(
+    app: ASGIApp, sock: socket.socket, house: House, context: ssl.SSLContext | None = None
+) -> uvicorn.Config:
     """Configure one listener; `context` makes it speak TLS."""
+    protocol: Any = partial(GuardedProtocol, house=house)
     return uvicorn.Config(
         OnlyHosts(app) if loopback(sock.getsockname()[0]) else app,
         loop="none",
-        http="httptools",
+        http=protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -155,7 +201,7 @@ def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | 
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=house.limits.keep_alive_seconds,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=(lambda _config, _default: context) if context else None,
     )

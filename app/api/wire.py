@@ -170,5 +170,6 @@ _REASONS = {
     405: "MethodNotAllowed",
     413: "RequestEntityTooLarge",
     429: "TooManyRequests",
+    431: "RequestHeaderFieldsTooLarge",
     503: "ServiceUnavailable",
 }
