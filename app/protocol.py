@@ -195,6 +195,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if phase is not Phase.Body:
             self._began = self.loop.time()
         self._due = self._when_due()
+        if self._timer is not None and self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None and self._due < math.inf:
             self._timer = self.loop.call_at(self._due, self._look)
 

@@ -46,7 +46,7 @@ class Addresses:
 class QuietServer(uvicorn.Server):
     """A uvicorn server that leaves signals to us: three of them share one process. It bounds TLS's own waits too."""
 
-    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+    def __init__(self, config: uvicorn.Config, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
         super().__init__(config)
         self._limits = limits
 
@@ -141,10 +141,10 @@ class Listeners:
             closed=lambda why: metrics.closed_connections.labels(why).inc(),
         )
         tls_app = create_tls_app(usher, metrics, usher.settings.role)
-        yield uvicorn_config(tls_app, self._tls, house, usher.certificates.context), self._tls
-        yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house), self._ops
+        yield uvicorn_config(tls_app, self._tls, usher.certificates.context, house), self._tls
+        yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house=house), self._ops
         if self._people is not None:
-            yield uvicorn_config(create_people_app(usher), self._people, house), self._people
+            yield uvicorn_config(create_people_app(usher), self._people, house=house), self._people
 
     async def _beat(self) -> None:
         while True:
@@ -186,7 +186,10 @@ class Listeners:
 
 
 def uvicorn_config(
-    app: ASGIApp, sock: socket.socket, house: House, context: ssl.SSLContext | None = None
+    app: ASGIApp,
+    sock: socket.socket,
+    context: ssl.SSLContext | None = None,
+    house: House = House(),  # noqa: B008
 ) -> uvicorn.Config:
     """Configure one listener; `context` makes it speak TLS."""
     protocol: Any = partial(GuardedProtocol, house=house)
