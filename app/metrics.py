@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics. Labels come from closed sets: verbs, outcomes, reason codes; never a pod's or node's name."""
 
+import platform
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from app import __version__
 from app.policy.compiled import PolicySet
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds; the API server's own start at 5 ms, too coarse for us (MET-03)."""
+
+VERBS = ("mutate", "validate", "filter", "prioritize", "preempt")
+"""Counters that alerts watch begin at 0: Prometheus sees no increase in a series that begins at 1."""
 
 M = TypeVar("M", Counter, Gauge)
 
@@ -46,6 +52,10 @@ class Metrics:
         self.oversized = Counter(
             "gpu_usher_oversized_bodies_total", "Bodies answered with 413", ("verb",), registry=self.registry
         )
+        for verb in VERBS:
+            self.internal_errors.labels(verb)
+            self.oversized.labels(verb)
+        self.internal_errors.labels("deadline")
         self.certificate_expiry = Gauge(
             "gpu_usher_serving_certificate_expiry_timestamp_seconds",
             "When the served certificate expires",
@@ -58,6 +68,7 @@ class Metrics:
             registry=self.registry,
         )
         self._of_serving()
+        self._of_ourselves()
         self._of_the_cache()
         self._of_health()
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
@@ -70,6 +81,38 @@ class Metrics:
         self.expired_exceptions = Gauge(
             "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
         )
+
+        self.policy_results = Counter(
+            "gpu_usher_policy_results_total",
+            "Admission decisions by each policy that matched: denied, patched, warned, allowed",
+            ("policy", "result"),
+            registry=self.registry,
+        )
+
+    def _of_ourselves(self) -> None:
+        """Make what is measured of the process: its version, its log, what it missed."""
+        build = Gauge("gpu_usher_build_info", "Version of gpu-usher", ("version", "python"), registry=self.registry)
+        build.labels(__version__, platform.python_version()).set(1)
+        self._lost: dict[str, int] = {}
+        self.lost_lines = Counter(
+            "gpu_usher_log_lines_lost_total",
+            "Lines not written: dropped (no room), suppressed (said a moment ago), unrecorded (decision log)",
+            ("why",),
+            registry=self.registry,
+        )
+        for why in ("dropped", "suppressed", "unrecorded"):
+            self.lost_lines.labels(why)
+        self.generation = Gauge(
+            "gpu_usher_index_generation", "Changes of nodes taken in since the start", registry=self.registry
+        )
+        self.slipped = Gauge(
+            "gpu_usher_slipped_pods",
+            "Running GPU pods without our decision (unadmitted), or on a node that is refused to them (misplaced)",
+            ("kind",),
+            registry=self.registry,
+        )
+        for kind in ("unadmitted", "misplaced"):
+            self.slipped.labels(kind)
 
     def _of_serving(self) -> None:
         """Make what is measured of callers that ask too much of us, and of ourselves standing still."""
@@ -124,6 +167,17 @@ class Metrics:
 
     def _by_kind(self, metric: type[M], name: str, words: str) -> M:
         return metric(name, words, ("kind",), registry=self.registry)
+
+    def lines_lost(self, totals: Mapping[str, int]) -> None:
+        """Note how many log lines were lost since the process started, by why."""
+        for why, total in totals.items():
+            self.lost_lines.labels(why).inc(max(0, total - self._lost.get(why, 0)))
+            self._lost[why] = total
+
+    def policies_matched(self, policies: Iterable[str], result: str) -> None:
+        """Note a decision of admission for each policy that matched."""
+        for policy in policies:
+            self.policy_results.labels(policy, result).inc()
 
     def policies_loaded(self, policies: PolicySet, error: str | None) -> None:
         """Note an attempt to load the policies; `error` is None where they were taken."""

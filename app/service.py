@@ -20,6 +20,7 @@ from app.cluster.health import HealthPoller, find_source
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policies import PolicyBook
 from app.cluster.rulings import Rulings
+from app.cluster.slipped import Judges, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
@@ -50,6 +51,7 @@ class Usher:
         self.draining = False
         self.synced = False
         self.cluster: LiveCluster | None = None
+        self.slipped: SlippedPods | None = None
         self.gpu_health: HealthPoller | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
@@ -70,6 +72,11 @@ class Usher:
     def nodes(self) -> Mapping[str, Node]:
         """All known nodes."""
         return self.state.nodes
+
+    @property
+    def generation(self) -> int:
+        """How many changes of nodes the view of the cluster has taken in."""
+        return self.state.changes.generation
 
     @property
     def recount(self) -> bool:
@@ -223,6 +230,8 @@ def build(settings: Settings) -> Usher:
         usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)
     if settings.live:
         server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
+        judges = Judges(usher.ruling, lambda: usher.policies, lambda: usher.unready() is None, settings.shadow)
+        usher.slipped = SlippedPods(server, usher.state, judges, usher.metrics)
         usher.cluster = LiveCluster(server, usher.state, book, usher.metrics, settings.namespace, settle)
     else:
         fill_state(usher)

@@ -17,10 +17,11 @@ from app.api.app import create_tls_app
 from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.people import create_people_app
+from app.api.recorder import open_recorder
 from app.certificates import issue_if_needed
 from app.cluster.policies import Taken
 from app.errors import BadInput, CertificateError
-from app.logs import event
+from app.logs import event, lost_lines
 from app.protocol import GuardedProtocol, House, Limits
 from app.service import Usher, now
 from app.stopping import stopping_on_signals
@@ -87,6 +88,7 @@ class Listeners:
         self._metrics.policies_loaded(usher.policies, None)
         self._stop = asyncio.Event()
         settings = usher.settings
+        self._recorder = open_recorder(settings.decision_log)
         self._tls = bind(settings.host, settings.port, "--port")
         self._ops = bind(settings.host, settings.ops_port, "--ops-port")
         self._people = (
@@ -121,6 +123,8 @@ class Listeners:
                 loops.append(self._usher.cluster.run())
             if self._usher.gpu_health is not None:
                 loops.append(self._usher.gpu_health.run())
+            if self._usher.slipped is not None:
+                loops.append(self._usher.slipped.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
             for server, _ in servers:
@@ -131,6 +135,8 @@ class Listeners:
             await asyncio.wait(serving)
             for task in background:
                 task.cancel()
+        if self._recorder is not None:
+            self._recorder.stop()
 
     def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
         usher, metrics = self._usher, self._metrics
@@ -140,7 +146,7 @@ class Listeners:
             shed=metrics.shed_requests.inc,
             closed=lambda why: metrics.closed_connections.labels(why).inc(),
         )
-        tls_app = create_tls_app(usher, metrics, usher.settings.role)
+        tls_app = create_tls_app(usher, metrics, usher.settings.role, recorder=self._recorder)
         yield uvicorn_config(tls_app, self._tls, usher.certificates.context, house), self._tls
         yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house=house), self._ops
         if self._people is not None:
@@ -150,6 +156,9 @@ class Listeners:
         while True:
             self._usher.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._usher.nodes))
+            self._metrics.generation.set(self._usher.generation)
+            unrecorded = {"unrecorded": self._recorder.unrecorded} if self._recorder else {}
+            self._metrics.lines_lost(lost_lines() | unrecorded)
             self._usher.expire_promises()
             self._metrics.vram_overrun_nodes.set(len(self._usher.state.overrun))
             if self._usher.cluster is not None:

@@ -53,6 +53,8 @@ class Settings:
     """Answer allow, no patch, all nodes; log the real verdict."""
     drain_seconds: float | None = None
     """How long all is answered after SIGTERM, with /readyz 503; None: 5 with a live cluster, else 0."""
+    decision_log: str = "off"
+    """File, or `stdout`, for what is needed to decide each request again; `off`: nowhere."""
     log_json: bool = True
 
     @property

@@ -84,13 +84,15 @@ class Load:
         self._over.set()
 
     async def _send(self, port: int) -> None:
-        began = time.monotonic()
+        began, kept = time.monotonic(), None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 kept = self._take(port) or await self._connect(port)
                 again = await self._ask(kept)
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             self.tally.failures[f"{type(error).__name__}: {error}"[:100]] += 1
+            if kept is not None:
+                self._leave(kept)
             return
         self.tally.answered += 1
         self.tally.milliseconds.append((time.monotonic() - began) * 1000)

@@ -23,6 +23,8 @@ UNPACKED = BUILT / "prometheus"
 PROGRAM = UNPACKED / "usr" / "bin" / "prometheus"
 START_SECONDS = 60
 """Bound on its start; takes half a second."""
+TOOL_SECONDS = 60
+"""Bound on a check by promtool; takes some tenths of a second."""
 REMEDY = f"run `make prometheus` (needs apt-get), or set {VARIABLE} to a program"
 
 
@@ -33,6 +35,26 @@ def find_prometheus() -> Path | str:
     if found := shutil.which("prometheus"):
         return Path(found)
     return PROGRAM if PROGRAM.is_file() else f"no prometheus: {REMEDY}"
+
+
+def find_promtool() -> Path | str:
+    """Find promtool, which is in the same package; a string says why there is none."""
+    found = find_prometheus()
+    beside = found.with_name("promtool") if isinstance(found, Path) else None
+    if beside is not None and beside.is_file():
+        return beside
+    which = shutil.which("promtool")
+    return Path(which) if which else f"no promtool: {REMEDY}"
+
+
+def promtool(*words: str, fed: str | None = None) -> str:
+    """Run promtool; gives what it said where it complains, else nothing."""
+    program = find_promtool()
+    assert isinstance(program, Path), program
+    done = subprocess.run(
+        [str(program), *words], input=fed, timeout=TOOL_SECONDS, check=False, capture_output=True, text=True
+    )
+    return "" if done.returncode == 0 else f"{done.stdout}{done.stderr}"
 
 
 def fetch() -> Path:

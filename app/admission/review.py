@@ -157,13 +157,18 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
         knowledge=setting.knowledge,
         form=setting.form,
         asks=bool(claimed.classes) or _asks(pod, setting.knowledge),
-        served=pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(setting.policies)
-        or "scheduler_name" in ruling.enforced.override,
+        served=served(pod, ruling, setting.policies),
         namespace_labels=labels,
         settled=setting.settled,
         before=setting.before,
         claimed=claimed,
     )
+
+
+def served(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
+    """Tell whether a pod's scheduler is one that asks us, or the default one; others' pods are left alone (S14)."""
+    named = pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(policies)
+    return named or "scheduler_name" in ruling.enforced.override
 
 
 def _asks(pod: Pod, knowledge: Knowledge) -> bool:

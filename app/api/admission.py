@@ -58,7 +58,7 @@ def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
         handled=handled,
         uid=request["uid"],
         namespace=namespace,
-        name=_text(request, "name") or "",
+        name=_text(request, "name") or _generate_name(request),
         dry_run=request.get("dryRun") is True,
     )
 
@@ -105,6 +105,13 @@ def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backe
 def _text(request: Mapping[str, Any], key: str) -> str | None:
     found: str | None = _member(request, key, str)
     return found
+
+
+def _generate_name(request: Mapping[str, Any]) -> str:
+    """Say what an object without a name is to be called by, for the log."""
+    metadata = (_member(request, "object", dict) or {}).get("metadata")
+    found = metadata.get("generateName") if isinstance(metadata, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request, Response
 
-from app.api.admission import Reviewed, review
+from app.api.admission import review
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, EXTENDER_LIMIT, Bodies
 from app.api.deadline import seconds_to_answer
+from app.api.decisions import Decision, count, of_answer, of_review, say
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
 from app.api.ops import answer_unknown_routes, bare_app
+from app.api.recorder import Recorder
 from app.api.wire import status_body
 from app.errors import WireError
 from app.logs import LOGGER, event
@@ -34,11 +36,15 @@ ADMISSION_VERBS = ("mutate", "validate")
 
 
 def create_tls_app(
-    backend: Backend, metrics: Metrics, role: str = "all", clock: Callable[[], float] = time.perf_counter
+    backend: Backend,
+    metrics: Metrics,
+    role: str = "all",
+    clock: Callable[[], float] = time.perf_counter,
+    recorder: Recorder | None = None,
 ) -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
     app = bare_app()
-    desk = Desk(backend, metrics, clock)
+    desk = Desk(backend, metrics, clock, recorder)
     if role != "extender":
         for verb in ADMISSION_VERBS:
             app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
@@ -52,39 +58,48 @@ def create_tls_app(
 class Desk:
     """Where a request becomes an answer, a log line and a metric."""
 
-    def __init__(self, backend: Backend, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, backend: Backend, metrics: Metrics, clock: Callable[[], float], recorder: Recorder | None = None
+    ) -> None:
         self._backend = backend
         self._metrics = metrics
         self._clock = clock
+        self._cpu = time.thread_time_ns
+        self._recorder = recorder
         self._bodies = Bodies()
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of mutate or validate."""
 
-        def answer(body: bytes) -> tuple[bytes, str]:
+        def answer(body: bytes) -> tuple[bytes, Decision]:
             reviewed = review(body, verb, self._backend)
-            return reviewed.body, self._note_review(verb, reviewed)
+            decision = of_review(reviewed, self._backend)
+            self._metrics.policies_matched(decision.policies, decision.result)
+            return reviewed.body, decision
 
         return self._route(verb, ADMISSION_LIMIT, answer)
 
     def extender_route(self, verb: str, verb_answer: Verb) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of an extender verb."""
 
-        def answer(body: bytes) -> tuple[bytes, str]:
+        def answer(body: bytes) -> tuple[bytes, Decision]:
             answered = verb_answer(body, self._backend)
-            return answered.body, self._note_answer(verb, answered)
+            self._metrics.view_behind.inc(answered.behind)
+            if verb == "preempt":
+                self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
+            return answered.body, of_answer(answered, self._backend)
 
         return self._route(verb, EXTENDER_LIMIT, answer)
 
     def _route(
-        self, verb: str, limit: int, answer: Callable[[bytes], tuple[bytes, str]]
+        self, verb: str, limit: int, answer: Callable[[bytes], tuple[bytes, Decision]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             started = self._clock()
             patience = seconds_to_answer(request.query_params.get("timeout"))
             try:
                 async with asyncio.timeout(patience), self._bodies.read(request, limit) as body:
-                    content, outcome = answer(body)
+                    content, outcome = self._decided(verb, answer, body)
                 if patience is not None and self._clock() - started > patience:
                     raise TimeoutError
                 response = Response(content, media_type=JSON)
@@ -99,6 +114,16 @@ class Desk:
             return response
 
         return handle
+
+    def _decided(self, verb: str, answer: Callable[[bytes], tuple[bytes, Decision]], body: bytes) -> tuple[bytes, str]:
+        """Decide, count it and say it; gives the answer and the outcome."""
+        started = self._cpu()
+        content, decision = answer(body)
+        count(verb, decision, self._metrics)
+        say(verb, decision, self._backend.generation, self._cpu() - started)
+        if self._recorder is not None:
+            self._recorder.note(verb, body, content, decision, self._backend.generation)
+        return content, decision.outcome
 
     def _refused(self, verb: str, error: WireError) -> tuple[Response, str]:
         if error.status == 413:
@@ -117,44 +142,3 @@ class Desk:
         self._metrics.internal_errors.labels(verb).inc()
         LOGGER.exception("%s failed", verb)
         return Response(status_body(500, f"gpu-usher: {verb} failed, see its log"), 500, media_type=JSON), "http_500"
-
-    def _note_review(self, verb: str, reviewed: Reviewed) -> str:
-        verdict = reviewed.verdict
-        for refusal in verdict.reasons:
-            self._metrics.refusals.labels(verb, refusal.code.name).inc()
-        if not verdict.concerned and verdict.allowed:
-            return "unconcerned" if reviewed.handled else "unhandled"
-        outcome = "patched" if verdict.operations else "allowed"
-        if not verdict.allowed:
-            outcome = "denied"
-        event(
-            verb,
-            uid=reviewed.uid,
-            namespace=reviewed.namespace,
-            pod=reviewed.name,
-            decision=outcome,
-            reasons=[each.code.name for each in verdict.reasons],
-            actions=list(verdict.record),
-            policies=list(verdict.policies),
-            dry_run=reviewed.dry_run,
-        )
-        return outcome
-
-    def _note_answer(self, verb: str, answered: Answer) -> str:
-        for code, count in answered.refused.items():
-            self._metrics.refusals.labels(verb, code.name).inc(count)
-        self._metrics.view_behind.inc(answered.behind)
-        if verb == "preempt":
-            self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
-        event(
-            verb,
-            logging.INFO if answered.refused or answered.error else logging.DEBUG,  # all fit: nothing to explain
-            pod=answered.pod,
-            asked=answered.asked,
-            kept=answered.kept,
-            reasons={code.name: count for code, count in answered.refused.items()},
-            error=answered.error,
-        )
-        if answered.error:
-            return "error"
-        return "none_fits" if answered.asked and not answered.kept else "answered"

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from app.admission.review import Setting
 from app.nodeclass import Node
 from app.pods import Pod
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.reasons import Code
@@ -51,6 +52,16 @@ class Backend(Protocol):
     @property
     def nodes(self) -> Mapping[str, Node]:
         """All known nodes."""
+        ...
+
+    @property
+    def policies(self) -> PolicySet:
+        """The policies in force."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """How many changes of nodes the view of the cluster has taken in."""
         ...
 
     @property

@@ -49,7 +49,7 @@ class Answer:
     """
 
     body: bytes
-    pod: str = ""
+    pod: Pod | None = None
     asked: int = 0
     kept: int = 0
     refused: Mapping[Code, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def filter_nodes(body: bytes, backend: Backend) -> Answer:
     args = decode_extender_args(body)
     pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
-        return Answer(encode({"Error": problem}), name_of(pod), error=problem)
+        return Answer(encode({"Error": problem}), pod, error=problem)
     demand = backend.demand(pod)
     names = args.NodeNames
     if names is None:
@@ -76,7 +76,7 @@ def filter_nodes(body: bytes, backend: Backend) -> Answer:
         backend.promise(pod, demand, kept[0])
     elif not kept and pod.nominated_node_name:  # its victims are still going
         backend.promise(pod, demand, pod.nominated_node_name)
-    return replace(filtered, pod=name_of(pod))
+    return replace(filtered, pod=pod)
 
 
 def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[Answer, Sequence[str]]:
@@ -123,7 +123,7 @@ def _filter_full(args: ExtenderArgs, demand: Demand, backend: Backend) -> tuple[
 def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
     """Let every node through, and keep the real verdict for the log."""
     body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
-    return Answer(body, "", asked, kept, refused)
+    return Answer(body, None, asked, kept, refused)
 
 
 def _filtered(
@@ -135,7 +135,7 @@ def _filtered(
     refused: Mapping[Code, int],
 ) -> Answer:
     body = encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
-    return Answer(body, "", asked, kept, refused)
+    return Answer(body, None, asked, kept, refused)
 
 
 def prioritize(body: bytes, backend: Backend) -> Answer:
@@ -158,7 +158,7 @@ def prioritize(body: bytes, backend: Backend) -> Answer:
     else:
         scores = wire_scores(names, totals, demand.ranked)
         backend.promise(pod, demand, names[scores.index(HIGHEST)])
-    return Answer(encode(list(map(HostPriority, names, scores))), name_of(pod), len(names), len(names))
+    return Answer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
 
 
 def preempt(body: bytes, backend: Backend) -> Answer:
@@ -174,14 +174,14 @@ def preempt(body: bytes, backend: Backend) -> Answer:
     demand = backend.demand(pod)
     candidates = args.NodeNameToMetaVictims
     if candidates is None:
-        candidates = {name: _meta(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
+        candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
     uids = {name: _uids(victims) for name, victims in candidates.items()}
     kept = spare(demand, candidates, uids, backend.without)
     answer = candidates if backend.shadow else kept
-    return Answer(encode({"NodeNameToMetaVictims": answer}), name_of(pod), len(candidates), len(kept))
+    return Answer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
 
 
-def _meta(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
+def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
     """Write whole victims as UIDs; how many and in which order stays as given."""
     pods = member_folded(victims, "Pods")
     if pods is not None and not isinstance(pods, list):
@@ -230,8 +230,3 @@ def read_asked(raw: bytes) -> Pod:
 
 
 _read_small = lru_cache(PODS_KEPT)(decode_pod)
-
-
-def name_of(pod: Pod) -> str:
-    """Name a pod for the log."""
-    return f"{pod.namespace}/{pod.name}"

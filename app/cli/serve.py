@@ -79,6 +79,9 @@ def serve(
     ] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
     shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
+    decision_log: Annotated[
+        str, _flag("Record decisions so that they can be replayed: a file, stdout or off.", "decision-log")
+    ] = "off",
     filter_answer: Annotated[
         str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
     ] = "all",
@@ -112,6 +115,7 @@ def serve(
         filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
         shadow=shadow,
         drain_seconds=drain_seconds,
+        decision_log=decision_log,
         log_json=not sys.stderr.isatty() and not demo,
     )
     if bool(cert) != bool(key):

@@ -66,6 +66,7 @@ class Reflector:
         self._reading = Reading(kind.shape)
         self._relist_asked = False
         self._reported = False
+        metrics.unreadable.labels(kind.name)  # begins at 0, so that the first one is an increase
 
     async def run(self) -> None:
         """Keep the kind, for ever."""

@@ -55,4 +55,4 @@ def test_log_has_the_real_verdict(shadow: Usher, caplog: pytest.LogCaptureFixtur
     post("/mutate", json.dumps(review(pod(gpus("500m")))).encode(), shadow)
 
     logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "mutate"]
-    assert [each["reasons"] for each in logged] == [["QuantityFractional"]]
+    assert [each["reasons"] for each in logged] == [{"QuantityFractional": 1}]

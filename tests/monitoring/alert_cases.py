@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each alert is shown: series under which it fires, and under which it is silent. One sample a minute."""
+
+Case = tuple[dict[str, str], dict[str, str], str]
+"""Series by selector under which it fires, and under which it does not; when that is looked at. One sample a minute."""
+
+NAME = 'name="validate.gpu-usher.io"'
+OURS, THEIRS = "{" + NAME + "}", '{name="mutate.other.io"}'
+REQUESTS, REFUSED = "gpu_usher_requests_total", "apiserver_admission_webhook_rejection_count"
+DAY = 86_400
+
+
+def histogram(name: str, labels: str, slow: bool) -> dict[str, str]:
+    """Make a histogram of ten calls a minute: in three seconds each, or in less than half of one."""
+    quick = "0x60" if slow else "0+10x60"
+    bounds = {"0.5": quick, "1": quick, "2.5": quick, "5": "0+10x60", "+Inf": "0+10x60"}
+    return {f'{name}_bucket{{{labels}, le="{bound}"}}': values for bound, values in bounds.items()}
+
+
+def share(bad: str, good: str, many: int, few: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Make two counters: of 100 a minute so many are bad, and then so few."""
+    return {bad: f"0+{many}x60", good: f"0+{100 - many}x60"}, {bad: f"0+{few}x60", good: f"0+{100 - few}x60"}
+
+
+CASES: dict[str, Case] = {
+    "GpuUsherDown": ({"up": "1x60"}, {'gpu_usher_build_info{version="1"}': "1x60"}, "10m"),
+    "GpuUsherInternalErrors": (
+        {'gpu_usher_internal_errors_total{where="filter"}': "0 0 0 1x20"},
+        {'gpu_usher_internal_errors_total{where="filter"}': "7x60"},
+        "8m",
+    ),
+    "GpuUsherAnswersFailing": (
+        *share(
+            f'{REQUESTS}{{verb="filter", outcome="http_503"}}', f'{REQUESTS}{{verb="filter", outcome="answered"}}', 9, 2
+        ),
+        "20m",
+    ),
+    "GpuUsherSlow": (
+        histogram("gpu_usher_request_duration_seconds", 'verb="mutate"', True),
+        histogram("gpu_usher_request_duration_seconds", 'verb="mutate"', False),
+        "30m",
+    ),
+    "GpuUsherRefusesMost": (
+        *share(
+            f'{REQUESTS}{{verb="mutate", outcome="denied"}}', f'{REQUESTS}{{verb="mutate", outcome="patched"}}', 60, 40
+        ),
+        "40m",
+    ),
+    "GpuUsherSchedulesNowhere": (
+        *share(
+            f'{REQUESTS}{{verb="filter", outcome="none_fits"}}',
+            f'{REQUESTS}{{verb="filter", outcome="answered"}}',
+            95,
+            80,
+        ),
+        "60m",
+    ),
+    "GpuUsherCertificateExpiring": (
+        {"gpu_usher_serving_certificate_expiry_timestamp_seconds": f"{14 * DAY}x120"},
+        {"gpu_usher_serving_certificate_expiry_timestamp_seconds": f"{30 * DAY}x120"},
+        "90m",
+    ),
+    "GpuUsherCertificateExpired": (
+        {
+            'gpu_usher_serving_certificate_expiry_timestamp_seconds{pod="a"}': "60x20",
+            'gpu_usher_serving_certificate_expiry_timestamp_seconds{pod="b"}': f"{60 * DAY}x20",
+        },
+        {"gpu_usher_serving_certificate_expiry_timestamp_seconds": f"{14 * DAY}x20"},
+        "10m",
+    ),
+    "GpuUsherViewStale": (
+        {
+            'gpu_usher_cache_age_seconds{kind="nodes", pod="a"}': "0+60x20",
+            'gpu_usher_cache_age_seconds{kind="nodes", pod="b"}': "1x20",
+        },
+        {
+            'gpu_usher_cache_age_seconds{kind="nodes"}': "60x20",
+            'gpu_usher_cache_age_seconds{kind="configmaps"}': "900x20",
+        },
+        "10m",
+    ),
+    "GpuUsherViewDrifts": (
+        {'gpu_usher_cache_drift_objects{kind="pods"}': "2x60"},
+        {'gpu_usher_cache_drift_objects{kind="pods"}': "0x20 2x10 0x30"},
+        "40m",
+    ),
+    "GpuUsherObjectsUnreadable": (
+        {'gpu_usher_unreadable_objects_total{kind="nodes"}': "0x5 1x20"},
+        {'gpu_usher_unreadable_objects_total{kind="nodes"}': "3x60"},
+        "20m",
+    ),
+    "GpuUsherPolicyError": ({"gpu_usher_policy_error": "1x20"}, {"gpu_usher_policy_error": "0x5 1 0x20"}, "7m"),
+    "GpuUsherPolicySkew": (
+        {'gpu_usher_policy_info{policy="p", hash="a"}': "1x20", 'gpu_usher_policy_info{policy="p", hash="b"}': "1x20"},
+        {
+            'gpu_usher_policy_info{policy="p", hash="a", pod="1"}': "1x20",
+            'gpu_usher_policy_info{policy="q", hash="a", pod="2"}': "1x20",
+        },
+        "10m",
+    ),
+    "GpuUsherPolicyExceptionsExpired": (
+        {"gpu_usher_policy_expired_exceptions": "1x120"},
+        {"gpu_usher_policy_expired_exceptions": "0x120"},
+        "90m",
+    ),
+    "GpuUsherMemoryOverrun": (
+        {"gpu_usher_vram_overrun_nodes": "1x20"},
+        {"gpu_usher_vram_overrun_nodes": "0x20"},
+        "10m",
+    ),
+    "GpuUsherSlippedPods": (
+        {'gpu_usher_slipped_pods{kind="unadmitted"}': "3x60"},
+        {
+            'gpu_usher_slipped_pods{kind="unadmitted"}': "0x20 1x5 0x30",
+            'gpu_usher_slipped_pods{kind="misplaced"}': "0x60",
+        },
+        "40m",
+    ),
+    "GpuUsherHealthUnknown": (
+        {"gpu_usher_health_age_seconds": "Inf Inf+0x20"},
+        {"gpu_usher_health_age_seconds": "NaN NaN+0x20"},
+        "10m",
+    ),
+    "GpuUsherLogLinesDropped": (
+        {'gpu_usher_log_lines_lost_total{why="dropped"}': "0+1x20"},
+        {
+            'gpu_usher_log_lines_lost_total{why="suppressed"}': "0+9x20",
+            'gpu_usher_log_lines_lost_total{why="dropped"}': "4x20",
+        },
+        "15m",
+    ),
+    "GpuUsherBodiesTooLarge": (
+        {'gpu_usher_oversized_bodies_total{verb="filter"}': "0 0 1x20"},
+        {'gpu_usher_oversized_bodies_total{verb="filter"}': "2x30"},
+        "8m",
+    ),
+    "GpuUsherFailOpen": (
+        {f"apiserver_admission_webhook_fail_open_count{OURS}": "_x20 1x30"},
+        {
+            f"apiserver_admission_webhook_fail_open_count{OURS}": "5x60",
+            f"apiserver_admission_webhook_fail_open_count{THEIRS}": "0+1x60",
+        },
+        "25m",
+    ),
+    "GpuUsherCallsFail": (
+        {f'{REFUSED}{{{NAME}, error_type="calling_webhook_error"}}': "_x20 1x30"},
+        {
+            f'{REFUSED}{{{NAME}, error_type="no_error"}}': "0+9x60",
+            f'{REFUSED}{{{NAME}, error_type="calling_webhook_error"}}': "2x60",
+        },
+        "25m",
+    ),
+    "GpuUsherCallsNot200": (
+        *share(
+            f'apiserver_admission_webhook_request_total{{{NAME}, code="503"}}',
+            f'apiserver_admission_webhook_request_total{{{NAME}, code="200"}}',
+            2,
+            0,
+        ),
+        "20m",
+    ),
+    "GpuUsherCallsSlow": (
+        histogram("apiserver_admission_webhook_admission_duration_seconds", NAME, True),
+        histogram("apiserver_admission_webhook_admission_duration_seconds", NAME, False),
+        "30m",
+    ),
+    "GpuUsherMatchConditionErrors": (
+        {f"apiserver_admission_match_condition_evaluation_errors_total{OURS}": "_x20 1x30"},
+        {f"apiserver_admission_match_condition_evaluation_errors_total{THEIRS}": "0+1x60"},
+        "25m",
+    ),
+}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alert rules, and the metrics and labels that a PromQL expression names."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MONITORING = Path(__file__).parent.parent.parent / "deploy" / "components" / "monitoring"
+
+TARGET_LABELS = frozenset({"instance", "job", "namespace", "pod", "container"})
+"""Labels that the scrape adds to each series."""
+APISERVER = {
+    "apiserver_admission_webhook_fail_open_count": frozenset({"name", "type"}),
+    "apiserver_admission_webhook_rejection_count": frozenset(
+        {"name", "type", "operation", "error_type", "rejection_code"}
+    ),
+    "apiserver_admission_webhook_request_total": frozenset({"name", "type", "operation", "code", "rejected"}),
+    "apiserver_admission_webhook_admission_duration_seconds_bucket": frozenset(
+        {"name", "type", "operation", "rejected", "le"}
+    ),
+    "apiserver_admission_match_condition_evaluation_errors_total": frozenset({"name", "kind", "type", "operation"}),
+}
+"""The API server's own metrics and their labels (k8s.io/apiserver pkg/admission/metrics/metrics.go)."""
+
+_METRIC = re.compile(r"\b((?:gpu_usher|apiserver)_[a-z0-9_]+)(?:\{([^}]*)\})?")
+_MATCHER = re.compile(r'([a-z_]+)\s*(?:=~|!~|!=|=)\s*"')
+_GROUPING = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
+
+
+def rule_groups() -> dict[str, Any]:
+    """Give the rules as Prometheus reads them: the spec of the operator's object."""
+    found: dict[str, Any] = yaml.safe_load((MONITORING / "rules.yaml").read_text("utf-8"))["spec"]
+    return found
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """Give the alerts by name."""
+    return {rule["alert"]: rule for group in rule_groups()["groups"] for rule in group["rules"]}
+
+
+def named(expression: str) -> Iterator[tuple[str, frozenset[str]]]:
+    """Iterate over the metrics of an expression, each with the labels asked of it; "" for labels grouped by."""
+    for metric, matchers in _METRIC.findall(expression):
+        yield metric, frozenset(_MATCHER.findall(matchers))
+    for grouping in _GROUPING.findall(expression):
+        yield "", frozenset(filter(None, (each.strip() for each in grouping.split(","))))
+
+
+def unknown(expression: str, known: dict[str, frozenset[str]]) -> list[str]:
+    """List what an expression names that is not there: metrics, and labels that none of its metrics has."""
+    found = list(named(expression))
+    metrics = {metric for metric, _ in found if metric}
+    problems = [f"{metric} is no metric" for metric in metrics if metric not in known]
+    everywhere = TARGET_LABELS.union(*(known.get(metric, frozenset()) for metric in metrics))
+    for metric, labels in found:
+        has = (known.get(metric, frozenset()) | TARGET_LABELS) if metric else everywhere
+        problems += [f"{metric or 'grouping'} has no label {label}" for label in sorted(labels - has)]
+    return problems

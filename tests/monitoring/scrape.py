@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scrape of a service that was asked everything: every verb, good and bad bodies, over real sockets."""
+
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from tests.builders import gpus, pod, review, usher
+from tests.running import running
+
+ASKED = {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["h100-1", "t4-0", "no-such-node"]}
+VICTIMS = {"Pod": pod(), "NodeNameToMetaVictims": {"h100-1": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}}
+REVIEWS = (pod(), pod(gpus("500m")), pod(gpus(9)), pod(annotations={"products": "nonsense"}))
+
+
+@cache
+def scraped() -> str:
+    """Give the text of /metrics after all that."""
+    with tempfile.TemporaryDirectory() as folder, running(usher(Path(folder))) as clients:
+        for document in REVIEWS:
+            for verb in ("mutate", "validate"):
+                clients.tls.post(f"/{verb}", json=review(document))
+        for verb in ("filter", "prioritize"):
+            clients.tls.post(f"/scheduler/{verb}", json=ASKED)
+        clients.tls.post("/scheduler/preempt", json=VICTIMS)
+        for path in ("/mutate", "/validate", "/scheduler/filter"):
+            clients.tls.post(path, content=b"{not json")
+        return clients.ops.get("/metrics").text
+
+
+@cache
+def offered() -> dict[str, frozenset[str]]:
+    """List all metrics that the service can have: sample names, and the labels that they may carry.
+
+    What nothing has counted yet has no samples; its name and labels come from the registry.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        registry = usher(Path(folder)).metrics.registry
+    found: dict[str, frozenset[str]] = {}
+    for collector in registry._collector_to_names:
+        labels = frozenset(getattr(collector, "_labelnames", ()))
+        for name in registry._collector_to_names[collector]:
+            found[name] = labels | ({"le"} if name.endswith("_bucket") else frozenset())
+    return found
+
+
+def samples() -> Iterator[Sample]:
+    """Iterate over the samples of the scrape."""
+    for family in text_string_to_metric_families(scraped()):
+        yield from family.samples
