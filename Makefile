@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup run demo test test-long controlplane prometheus e2e check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,9 +30,10 @@ demo: $(STAMP) ## play the recorded payloads against `make run`, or against a se
 test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.controlplane.binaries --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
+	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m pytest -m "not long"
 
-test-long: $(STAMP) controlplane prometheus ## run every test, the long ones too
+test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too
 	@$(BIN)/python -m pytest
 
 controlplane: $(STAMP) ## build the real control plane for the tests (Go; once, some minutes)
@@ -41,6 +42,9 @@ controlplane: $(STAMP) ## build the real control plane for the tests (Go; once, 
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus
+
+haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpacked here; once)
+	@$(BIN)/python -m tests.haproxy
 
 e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m pytest tests/e2e --durations=0

@@ -96,12 +96,13 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A checked certificate: its context, when it ends, and the bytes it was made from.
+    """A checked certificate: its context, from when to when it is valid, and the bytes it was made from.
 
     `authority_expires`: when the CA that signed it ends; None where its certificate is not beside.
     """
 
     context: ssl.SSLContext
+    starts: dt.datetime
     expires: dt.datetime
     authority_expires: dt.datetime | None
     source: tuple[bytes, ...]
@@ -128,7 +129,8 @@ def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> S
     if clients is not None:
         _ask_clients(context, clients)
     context.set_alpn_protocols(["http/1.1"])
-    return Serving(context, chain[0].not_valid_after_utc, _authority_end(source), source)
+    leaf = chain[0]
+    return Serving(context, leaf.not_valid_before_utc, leaf.not_valid_after_utc, _authority_end(source), source)
 
 
 def _ask_clients(context: ssl.SSLContext, clients: Path) -> None:

@@ -5,17 +5,21 @@ A blocked or full stream never blocks a request: past 10,000 waiting lines the n
 complaints one a second is written and the others are counted, so that one broken thing does not hide the next.
 """
 
+import contextlib
 import json
 import logging
 import logging.handlers
 import queue
 import socket
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
 WAITING_LINES = 10_000
 """LOG-03."""
+FINISH_SECONDS = 2.0
+"""For the last lines, at exit; guess."""
 
 REPEAT_SECONDS = 1.0
 COMPLAINTS_KEPT = 1_000
@@ -93,8 +97,21 @@ class _TextFormatter(logging.Formatter):
         return line + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
 
 
-def start_logging(as_json: bool, level: int = logging.INFO) -> logging.handlers.QueueListener:
-    """Send our log lines to stderr through a queue; the listener must be stopped at exit."""
+class Writer(logging.handlers.QueueListener):
+    """The thread that writes. It can be left behind: where stderr is blocked, waiting for it would be for ever."""
+
+    def finish(self, seconds: float = FINISH_SECONDS) -> bool:
+        """Write what waits and end; tells whether that was done in time."""
+        with contextlib.suppress(queue.Full):
+            self.enqueue_sentinel()
+        thread: threading.Thread | None = self._thread
+        if thread is not None:
+            thread.join(seconds)
+        return thread is None or not thread.is_alive()
+
+
+def start_logging(as_json: bool, level: int = logging.INFO) -> Writer:
+    """Send log lines to stderr through a queue, those of libraries too; the writer must be finished at exit."""
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(_JSONFormatter() if as_json else _TextFormatter())
     lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
@@ -103,9 +120,10 @@ def start_logging(as_json: bool, level: int = logging.INFO) -> logging.handlers.
     LOGGER.handlers = [handler]
     LOGGER.setLevel(level)
     LOGGER.propagate = False
-    listener = logging.handlers.QueueListener(lines, stream)
-    listener.start()
-    return listener
+    logging.getLogger().handlers = LOGGER.handlers  # else logging writes their warnings itself, on the event loop
+    writer = Writer(lines, stream)
+    writer.start()
+    return writer
 
 
 def lost_lines() -> dict[str, int]:

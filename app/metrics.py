@@ -62,6 +62,7 @@ class Metrics:
             "Nodes on which pods declare more memory of shared GPUs than there is",
             registry=self.registry,
         )
+        self._of_serving()
         self._of_ourselves()
         self._of_the_cache()
         self._of_health()
@@ -73,6 +74,11 @@ class Metrics:
         self.certificate_expiry = Gauge(
             "gpu_usher_serving_certificate_expiry_timestamp_seconds",
             "When the served certificate expires",
+            registry=self.registry,
+        )
+        self.certificate_start = Gauge(
+            "gpu_usher_serving_certificate_start_timestamp_seconds",
+            "From when on the served certificate is valid",
             registry=self.registry,
         )
         self.authority_expiry = Gauge(
@@ -130,6 +136,23 @@ class Metrics:
         )
         for kind in ("unadmitted", "misplaced"):
             self.slipped.labels(kind)
+
+    def _of_serving(self) -> None:
+        """Make what is measured of callers that ask too much of us, and of ourselves standing still."""
+        self.shed_requests = Counter(
+            "gpu_usher_shed_requests_total", "Requests answered with 503, too many in hand", registry=self.registry
+        )
+        self.closed_connections = Counter(
+            "gpu_usher_closed_connections_total",
+            "Connections closed for what they did not send in time, or sent too much of",
+            ("waiting_for",),
+            registry=self.registry,
+        )
+        self.loop_blocked = Counter(
+            "gpu_usher_event_loop_blocked_total",
+            "Times that the event loop stood still for over 250 ms",
+            registry=self.registry,
+        )
 
     def _of_the_cache(self) -> None:
         """Make what is measured of following a cluster."""

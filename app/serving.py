@@ -3,18 +3,18 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.app import create_tls_app
-from app.api.clients import OnlyKnownClients, client_scope
+from app.api.clients import OnlyKnownClients
 from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.people import create_people_app
@@ -22,13 +22,16 @@ from app.api.recorder import open_recorder
 from app.cluster.policies import Taken
 from app.errors import BadInput
 from app.logs import event, lost_lines
+from app.protocol import GuardedProtocol, House, Limits
 from app.service import Usher, now
+from app.stopping import stopping_on_signals
 from app.upkeep import TURN_SECONDS, Upkeep
+from app.watchdog import watching
 
-KEEP_ALIVE_SECONDS = 90
-"""Longer than the callers' idle connections live, so that they close them, not we (HA-04)."""
 GRACE_SECONDS = 10
 """For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
+HUNG_SECONDS = 5
+"""Beyond drain and grace, after which the process ends however its loop stands; guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +44,45 @@ class Addresses:
 
 
 class QuietServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to us: three of them share one process."""
+    """A uvicorn server that leaves signals to us: three of them share one process. It bounds TLS's own waits too."""
+
+    def __init__(self, config: uvicorn.Config, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
+        super().__init__(config)
+        self._limits = limits
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept; uvicorn's own has no way to give the two timeouts."""
+        await self.lifespan.startup()
+        loop, config = asyncio.get_running_loop(), self.config
+        patience: dict[str, Any] = {}
+        if config.ssl is not None:
+            patience["ssl_handshake_timeout"] = self._limits.handshake_seconds
+            patience["ssl_shutdown_timeout"] = self._limits.goodbye_seconds
+        make: Any = config.http_protocol_class
+        protocol = partial(make, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        self.servers = [
+            await loop.create_server(protocol, sock=sock, ssl=config.ssl, backlog=config.backlog, **patience)
+            for sock in sockets or []
+        ]
+        self.started = True
 
-class NamingProtocol(HttpToolsProtocol):
-    """Puts the subject of a client's certificate into the scope of its requests."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Ask TLS once a connection."""
-        super().connection_made(transport)
-        self._extras = client_scope(transport)
-
-    def on_message_begin(self) -> None:
-        """Add to the scope that was just made."""
-        super().on_message_begin()
-        self.scope.update(self._extras)  # type: ignore[typeddict-item]
+    def last_answers(self) -> None:
+        """Make each answer in hand its connection's last; for requests to come the protocol asks `draining`."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, GuardedProtocol):
+                connection.last_answer()
 
 
 class Listeners:
     """The bound sockets and the servers on them."""
 
-    def __init__(self, usher: Usher) -> None:
+    def __init__(self, usher: Usher, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
         self._usher = usher
+        self._limits = limits
         self._metrics = usher.metrics
         self._metrics.policies_loaded(usher.policies, None)
         self._stop = asyncio.Event()
@@ -85,20 +101,22 @@ class Listeners:
         return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], people)
 
     def stop(self) -> None:
-        """Ask `run` to finish."""
+        """Ask `run` to finish: /readyz says 503 from here on."""
         self._usher.draining = True
         self._stop.set()
 
     async def run(self) -> None:
         """Serve until a signal or `stop`."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: the tests
-                loop.add_signal_handler(number, self.stop)
-        servers = [(QuietServer(config), [sock]) for config, sock in self._configs()]
+        patience = self._usher.settings.draining_seconds + GRACE_SECONDS + HUNG_SECONDS
+        stop = partial(loop.call_soon_threadsafe, self.stop)
+        with stopping_on_signals(stop, patience), watching(self._metrics.loop_blocked.inc):
+            await self._serve()
+
+    async def _serve(self) -> None:
+        servers = [(QuietServer(config, self._limits), [sock]) for config, sock in self._configs()]
         async with asyncio.TaskGroup() as tasks:
-            for server, sockets in servers:
-                tasks.create_task(server.serve(sockets))
+            serving = [tasks.create_task(server.serve(sockets)) for server, sockets in servers]
             loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
             if self._usher.cluster is not None:
                 loops.append(self._usher.cluster.run())
@@ -108,24 +126,33 @@ class Listeners:
                 loops.append(self._usher.slipped.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
-            for task in background:
-                task.cancel()
+            for server, _ in servers:
+                server.last_answers()
+            await asyncio.sleep(self._usher.settings.draining_seconds)  # callers learn from /readyz and go elsewhere
             for server, _ in servers:
                 server.should_exit = True
+            await asyncio.wait(serving)
+            for task in background:
+                task.cancel()
         if self._recorder is not None:
             self._recorder.stop()
 
     def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
-        usher = self._usher
-        settings = usher.settings
-        tls_app: ASGIApp = create_tls_app(usher, self._metrics, settings.role, recorder=self._recorder)
+        usher, metrics, settings = self._usher, self._metrics, self._usher.settings
+        house = House(
+            self._limits,
+            draining=lambda: usher.draining,
+            shed=metrics.shed_requests.inc,
+            closed=lambda why: metrics.closed_connections.labels(why).inc(),
+        )
+        tls_app: ASGIApp = create_tls_app(usher, metrics, settings.role, recorder=self._recorder)
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
             tls_app = OnlyKnownClients(tls_app, allowed, settings.require_webhook_client_cert)
-        yield uvicorn_config(tls_app, self._tls, usher.certificates.context), self._tls
-        yield uvicorn_config(create_ops_app(usher, self._metrics), self._ops), self._ops
+        yield uvicorn_config(tls_app, self._tls, usher.certificates.context, house), self._tls
+        yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house=house), self._ops
         if self._people is not None:
-            yield uvicorn_config(create_people_app(usher), self._people), self._people
+            yield uvicorn_config(create_people_app(usher), self._people, house=house), self._people
 
     async def _beat(self) -> None:
         while True:
@@ -161,12 +188,18 @@ class Listeners:
             await asyncio.sleep(TURN_SECONDS)
 
 
-def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | None = None) -> uvicorn.Config:
+def uvicorn_config(
+    app: ASGIApp,
+    sock: socket.socket,
+    context: ssl.SSLContext | None = None,
+    house: House = House(),  # noqa: B008
+) -> uvicorn.Config:
     """Configure one listener; `context` makes it speak TLS."""
+    protocol: Any = partial(GuardedProtocol, house=house)
     return uvicorn.Config(
         OnlyHosts(app) if loopback(sock.getsockname()[0]) else app,
         loop="none",
-        http=NamingProtocol,
+        http=protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -174,7 +207,7 @@ def uvicorn_config(app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | 
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=house.limits.keep_alive_seconds,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=(lambda _config, _default: context) if context else None,
     )

@@ -57,6 +57,8 @@ class Settings:
     filter_answer: FilterAnswer = "all"
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
+    drain_seconds: float | None = None
+    """How long all is answered after SIGTERM, with /readyz 503; None: 5 with a live cluster, else 0."""
     decision_log: str = "off"
     """File, or `stdout`, for what is needed to decide each request again; `off`: nowhere."""
     log_json: bool = True
@@ -70,6 +72,11 @@ class Settings:
     def host(self) -> str:
         """Give the address of the TLS and operations listeners."""
         return self.listen or ("::" if self.live else "127.0.0.1")
+
+    @property
+    def draining_seconds(self) -> float:
+        """Give the seconds to answer on after SIGTERM: HA-03's 5 where callers come through endpoints that lag."""
+        return (5.0 if self.live else 0.0) if self.drain_seconds is None else self.drain_seconds
 
     @property
     def recounting(self) -> bool:

@@ -52,5 +52,6 @@ class Upkeep:
     def _measure(self) -> None:
         serving = self._usher.certificates.serving
         self._metrics.certificate_expiry.set(serving.expires.timestamp())
+        self._metrics.certificate_start.set(serving.starts.timestamp())
         ends = serving.authority_expires
         self._metrics.authority_expiry.set(ends.timestamp() if ends else float("nan"))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of all tests: generated inputs are the same on every machine, and never judged by the clock."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,9 @@ settings.load_profile("house")
 @pytest.fixture(autouse=True)
 def logger_as_it_was() -> Iterator[None]:
     """Commands set our logger up for their whole process: none may deafen the tests after it."""
-    handlers, level, propagate = LOGGER.handlers[:], LOGGER.level, LOGGER.propagate
+    root = logging.getLogger()
+    before = [(each, each.handlers[:], each.level, each.propagate) for each in (root, LOGGER)]
     yield
-    LOGGER.handlers[:], LOGGER.propagate = handlers, propagate
-    LOGGER.setLevel(level)
+    for logger, handlers, level, propagate in before:
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)

@@ -10,18 +10,17 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.controlplane.binaries import BUILT
 from tests.controlplane.processes import Process, free_port, wait_until
+from tests.debian import unpack
 
 VARIABLE = "GPU_USHER_PROMETHEUS"
 UNPACKED = BUILT / "prometheus"
 PROGRAM = UNPACKED / "usr" / "bin" / "prometheus"
-APT_SECONDS = 300
 START_SECONDS = 60
 """Bound on its start; takes half a second."""
 TOOL_SECONDS = 60
@@ -66,36 +65,8 @@ def fetch() -> Path:
     found = find_prometheus()
     if isinstance(found, Path):
         return found
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise SystemExit("prometheus: no apt-get and dpkg-deb on PATH")
-    BUILT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILT) as folder:
-        package = _download(Path(folder))
-        unpacked = Path(folder) / "unpacked"
-        _run(["dpkg-deb", "-x", str(package), str(unpacked)], Path(folder))
-        shutil.rmtree(UNPACKED, ignore_errors=True)
-        unpacked.rename(UNPACKED)
+    unpack("prometheus", ("prometheus",), UNPACKED)
     return PROGRAM
-
-
-def _download(folder: Path) -> Path:
-    """Download by the machine's own package lists; where it has none, by lists of our own, which needs no root."""
-    with contextlib.suppress(SystemExit):
-        _run(["apt-get", "download", "prometheus"], folder)
-    if not list(folder.glob("prometheus_*.deb")):
-        (folder / "lists" / "partial").mkdir(parents=True)
-        (folder / "archives" / "partial").mkdir(parents=True)
-        own = [f"-oDir::State::lists={folder / 'lists'}", f"-oDir::Cache={folder}", "-oDebug::NoLocking=true"]
-        own.append("-oAPT::Sandbox::User=")  # the folder is ours alone, root's own _apt could not write into it
-        _run(["apt-get", *own, "update"], folder)
-        _run(["apt-get", *own, "download", "prometheus"], folder)
-    return next(folder.glob("prometheus_*.deb"))
-
-
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, timeout=APT_SECONDS, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"prometheus: {' '.join(command)[:60]} ended with {done.returncode}: {done.stderr[-300:]}")
 
 
 @dataclass(frozen=True, slots=True)

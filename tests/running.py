@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from app.protocol import Limits
 from app.service import Usher
 from app.serving import Listeners
 
@@ -27,14 +28,14 @@ class Running:
 
 
 @contextmanager
-def running(service: Usher) -> Iterator[Running]:
+def running(service: Usher, limits: Limits = Limits()) -> Iterator[Running]:  # noqa: B008  # frozen
     """Run a service for as long as the block lasts."""
     started = threading.Event()
     served: list[Listeners] = []
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        served.append(Listeners(service))
+        served.append(Listeners(service, limits))
         started.set()
         await served[0].run()
 

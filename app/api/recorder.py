@@ -24,7 +24,7 @@ from app.api.reduce import reduce_pod
 from app.api.subjects import subject_of
 from app.api.wire import decode_extender_args, decode_json, decode_node, decode_preemption_args, encode
 from app.errors import BadInput
-from app.logs import REPLICA, DroppingHandler
+from app.logs import REPLICA, DroppingHandler, Writer
 
 VERSION = 1
 FILE_BYTES = 64 << 20
@@ -47,8 +47,8 @@ class Recorder:
         except OSError as error:
             raise BadInput(f"--decision-log {target}: {error.strerror}") from error
         self._queue = DroppingHandler(queue.Queue(WAITING_LINES))
-        self._listener = logging.handlers.QueueListener(self._queue.queue, self._handler)
-        self._listener.start()
+        self._writer = Writer(self._queue.queue, self._handler)
+        self._writer.start()
 
     @property
     def unrecorded(self) -> int:
@@ -76,10 +76,10 @@ class Recorder:
         self._queue.handle(logging.makeLogRecord({"msg": encode(line).decode()}))
 
     def stop(self) -> None:
-        """Write what waits, and close the file."""
-        self._listener.stop()
-        with contextlib.suppress(OSError):  # what the disk did not take is counted already
-            self._handler.close()
+        """Write what waits, and close the file; a disk that hangs is left behind."""
+        if self._writer.finish():
+            with contextlib.suppress(OSError):  # what the disk did not take is counted already
+                self._handler.close()
 
 
 def open_recorder(target: str) -> Recorder | None:

@@ -176,5 +176,6 @@ _REASONS = {
     405: "MethodNotAllowed",
     413: "RequestEntityTooLarge",
     429: "TooManyRequests",
+    431: "RequestHeaderFieldsTooLarge",
     503: "ServiceUnavailable",
 }

@@ -110,12 +110,12 @@ def controller(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    listener = start_logging(not sys.stderr.isatty())
+    writer = start_logging(not sys.stderr.isatty())
     try:
         keeper.run(stop)
     finally:
         kube.close()
-        listener.stop()
+        writer.finish()
 
 
 def _files(folder: Path) -> Found:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher serve`: run the service, and say what to try."""
 
+import contextlib
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -91,6 +94,10 @@ def serve(
     filter_answer: Annotated[
         str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
     ] = "all",
+    drain_seconds: Annotated[
+        float | None,
+        _flag("Seconds to answer on after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
+    ] = None,
 ) -> None:
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
     settings = Settings(
@@ -119,6 +126,7 @@ def serve(
         recount=_one_of(recount, get_args(Recount), "--recount"),
         filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
         shadow=shadow,
+        drain_seconds=drain_seconds,
         decision_log=decision_log,
         log_json=not sys.stderr.isatty() and not demo,
     )
@@ -132,17 +140,25 @@ def serve(
 def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
     usher = build(settings)
-    listener = start_logging(settings.log_json)
+    writer = start_logging(settings.log_json)
     try:
         uvloop.run(_serve(usher))
     finally:
-        listener.stop()
+        written = writer.finish()
+    if not written:  # nobody reads stderr: Python's own end would wait for that thread's lock
+        os._exit(0)
 
 
 async def _serve(usher: Usher) -> None:
     listeners = Listeners(usher)
-    announce(usher, listeners.addresses)
+    threading.Thread(target=_announce, args=(usher, listeners.addresses), daemon=True).start()
     await listeners.run()
+
+
+def _announce(usher: Usher, addresses: Addresses) -> None:
+    """Announce from a thread: a stdout that is full or that nobody reads must not keep us from serving (fault 49)."""
+    with contextlib.suppress(OSError):
+        announce(usher, addresses)
 
 
 def announce(usher: Usher, addresses: Addresses) -> None:

@@ -15,15 +15,22 @@ POLL_SECONDS = 0.05
 
 
 class Process:
-    """One running program. `log` holds its output."""
+    """One running program. `log` holds its output, unless that goes to a descriptor, `output`."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        output: int | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         self._output = log.open("ab")
         self._child = subprocess.Popen(
             command,
-            stdout=self._output,
+            stdout=self._output if output is None else output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},

@@ -22,6 +22,15 @@ def share(bad: str, good: str, many: int, few: int) -> tuple[dict[str, str], dic
     return {bad: f"0+{many}x60", good: f"0+{100 - many}x60"}, {bad: f"0+{few}x60", good: f"0+{100 - few}x60"}
 
 
+def certificate(life: float, left: float, pod: str = "a") -> dict[str, str]:
+    """Make the two times of a served certificate. `life`, `left`: in days."""
+    times = {"expiry": left * DAY, "start": (left - life) * DAY}
+    return {
+        f'gpu_usher_serving_certificate_{name}_timestamp_seconds{{pod="{pod}"}}': f"{at:.0f}x120"
+        for name, at in times.items()
+    }
+
+
 CASES: dict[str, Case] = {
     "GpuUsherDown": ({"up": "1x60"}, {'gpu_usher_build_info{version="1"}': "1x60"}, "10m"),
     "GpuUsherInternalErrors": (
@@ -56,17 +65,30 @@ CASES: dict[str, Case] = {
         "60m",
     ),
     "GpuUsherCertificateExpiring": (
-        {"gpu_usher_serving_certificate_expiry_timestamp_seconds": f"{14 * DAY}x120"},
-        {"gpu_usher_serving_certificate_expiry_timestamp_seconds": f"{30 * DAY}x120"},
+        certificate(life=7, left=1) | certificate(life=90, left=60, pod="b"),
+        certificate(life=90, left=30) | certificate(life=7, left=2.3, pod="b"),
         "90m",
     ),
     "GpuUsherCertificateExpired": (
-        {
-            'gpu_usher_serving_certificate_expiry_timestamp_seconds{pod="a"}': "60x20",
-            'gpu_usher_serving_certificate_expiry_timestamp_seconds{pod="b"}': f"{60 * DAY}x20",
-        },
-        {"gpu_usher_serving_certificate_expiry_timestamp_seconds": f"{14 * DAY}x20"},
+        certificate(life=7, left=0.3) | certificate(life=90, left=60, pod="b"),
+        certificate(life=90, left=14),
         "10m",
+    ),
+    "GpuUsherCertificateUnusable": (
+        {'gpu_usher_cert_reload_total{result="error"}': "0+12x60"},
+        {
+            'gpu_usher_cert_reload_total{result="error"}': "0 0 12x60",
+            'gpu_usher_cert_reload_total{result="success"}': "0+1x60",
+        },
+        "40m",
+    ),
+    "GpuUsherCAExpiring": (
+        {"gpu_usher_ca_expiry_timestamp_seconds": f"{59 * DAY}x120"},
+        {
+            'gpu_usher_ca_expiry_timestamp_seconds{pod="a"}': f"{120 * DAY}x120",
+            'gpu_usher_ca_expiry_timestamp_seconds{pod="b"}': "NaN NaN+0x120",
+        },
+        "90m",
     ),
     "GpuUsherViewStale": (
         {
@@ -127,6 +149,16 @@ CASES: dict[str, Case] = {
             'gpu_usher_log_lines_lost_total{why="suppressed"}': "0+9x20",
             'gpu_usher_log_lines_lost_total{why="dropped"}': "4x20",
         },
+        "15m",
+    ),
+    "GpuUsherShedsRequests": (
+        {"gpu_usher_shed_requests_total": "0+30x30"},
+        {"gpu_usher_shed_requests_total": "0 0 30x30"},
+        "20m",
+    ),
+    "GpuUsherEventLoopBlocked": (
+        {"gpu_usher_event_loop_blocked_total": "0+1x30"},
+        {"gpu_usher_event_loop_blocked_total": "0 3x30"},
         "15m",
     ),
     "GpuUsherBodiesTooLarge": (

@@ -66,6 +66,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Certificate in force for",
                 (
                     (f"min(gpu_usher_serving_certificate_expiry_timestamp_seconds{{{MINE}}}) - time()", "left"),
+                    (f"time() - max(gpu_usher_serving_certificate_start_timestamp_seconds{{{MINE}}})", "since"),
                     (f"min(gpu_usher_ca_expiry_timestamp_seconds{{{MINE}}}) - time()", "of its CA"),
                 ),
                 "s",
@@ -145,6 +146,15 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "Trouble of our own",
         (
             Panel("Internal errors", (rate("gpu_usher_internal_errors_total", "where"),)),
+            Panel(
+                "Callers closed or turned away",
+                (
+                    rate("gpu_usher_closed_connections_total", "waiting_for"),
+                    rate("gpu_usher_shed_requests_total", "job", legend="turned away"),
+                ),
+                about="Closed: what they were waited for. Turned away: 503, too many requests in hand.",
+            ),
+            Panel("Event loop blocked", (rate("gpu_usher_event_loop_blocked_total", "job", legend="over 250 ms"),)),
             Panel(
                 "Lost log lines, large bodies",
                 (

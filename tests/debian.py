@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's packages, downloaded and unpacked into a folder of ours: nothing is installed, no root is needed."""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.controlplane.binaries import BUILT
+
+APT_SECONDS = 300
+
+
+def unpack(name: str, packages: Sequence[str], into: Path) -> None:
+    """Download packages and unpack them over one another; `into` is there whole or not at all.
+
+    Raises SystemExit with apt's own words, and where there is no apt.
+    """
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise SystemExit(f"{name}: no apt-get and dpkg-deb on PATH")
+    BUILT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILT) as temporary:
+        folder = Path(temporary)
+        _download(folder, packages)
+        for package in sorted(folder.glob("*.deb")):
+            _run(["dpkg-deb", "-x", str(package), str(folder / "unpacked")], folder)
+        shutil.rmtree(into, ignore_errors=True)
+        (folder / "unpacked").rename(into)
+
+
+def _download(folder: Path, packages: Sequence[str]) -> None:
+    """Download by the machine's own package lists; where it has none, by lists of our own, which needs no root."""
+    with contextlib.suppress(SystemExit):
+        _run(["apt-get", "download", *packages], folder)
+        return
+    (folder / "lists" / "partial").mkdir(parents=True)
+    (folder / "archives" / "partial").mkdir(parents=True)
+    own = [f"-oDir::State::lists={folder / 'lists'}", f"-oDir::Cache={folder}", "-oDebug::NoLocking=true"]
+    own.append("-oAPT::Sandbox::User=")  # the folder is ours alone, root's own _apt could not write into it
+    _run(["apt-get", *own, "update"], folder)
+    _run(["apt-get", *own, "download", *packages], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, timeout=APT_SECONDS, check=False, capture_output=True, text=True)
+    if done.returncode:
+        words = done.stderr[-300:]
+        raise SystemExit(f"{' '.join(command)[:60]} ended with {done.returncode}: {words}")

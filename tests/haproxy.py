@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real HAProxy in the place of a Service: the one on PATH, or Debian's package, unpacked here (`make haproxy`).
+
+It passes TCP on to the replicas whose /readyz says 200, as endpoints do, with their lag.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.controlplane.binaries import BUILT
+from tests.controlplane.processes import Process, free_port, wait_until
+from tests.debian import unpack
+
+VARIABLE = "GPU_USHER_HAPROXY"
+UNPACKED = BUILT / "haproxy"
+PROGRAM = UNPACKED / "usr" / "sbin" / "haproxy"
+PACKAGES = ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1", "libpcre2-8-0")
+"""With what it needs beyond a minimal Debian 12."""
+START_SECONDS = 30
+CHECK_MILLISECONDS = 750
+FALLS = 2
+"""Two failed checks: 1.5 s pass before callers are sent elsewhere, the lag of endpoints in OPERATIONS §4.5."""
+REMEDY = f"run `make haproxy` (needs apt-get), or set {VARIABLE} to a program"
+
+
+def find_haproxy() -> Path | str:
+    """Find the program; a string says why there is none, and what to do."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
+    if found := shutil.which("haproxy"):
+        return Path(found)
+    return PROGRAM if PROGRAM.is_file() else f"no haproxy: {REMEDY}"
+
+
+def fetch() -> Path:
+    """Download Debian's package and unpack it, unless there is a program already.
+
+    Raises SystemExit with apt's own words.
+    """
+    found = find_haproxy()
+    if isinstance(found, Path):
+        return found
+    unpack("haproxy", PACKAGES, UNPACKED)
+    return PROGRAM
+
+
+def _listens(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), 1):
+        return True
+
+
+@contextlib.contextmanager
+def haproxy(program: Path, folder: Path, replicas: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Run one before replicas on loopback, (TLS port, operations port) each; gives its own port.
+
+    No retry and no redispatch: what a replica refuses is lost, so that it shows.
+    """
+    port = free_port()
+    check = f"check inter {CHECK_MILLISECONDS}ms fastinter {CHECK_MILLISECONDS}ms fall {FALLS} rise 1"
+    servers = "".join(
+        f"    server replica{number} 127.0.0.1:{tls} {check} port {ops}\n" for number, (tls, ops) in enumerate(replicas)
+    )
+    config = folder / "haproxy.cfg"
+    config.write_text(
+        "global\n    maxconn 2000\n"
+        "defaults\n    mode tcp\n    retries 0\n    timeout connect 2s\n    timeout client 120s\n"
+        "    timeout server 120s\n    timeout check 2s\n"
+        f"listen service\n    bind 127.0.0.1:{port}\n    balance roundrobin\n    option httpchk\n"
+        "    http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host localhost\n"
+        f"    http-check expect status 200\n{servers}",
+        "utf-8",
+    )
+    libraries = sorted({str(each.parent) for each in UNPACKED.glob("usr/lib/*/*.so*")})
+    process = Process(
+        "haproxy",
+        [str(program), "-db", "-f", str(config)],
+        folder / "haproxy.log",
+        {"LD_LIBRARY_PATH": ":".join(libraries)} if program == PROGRAM else None,
+    )
+    try:
+        wait_until("it listens", lambda: _listens(port), START_SECONDS, process)
+        yield port
+    finally:
+        process.stop()
+
+
+def main(words: list[str]) -> int:
+    """Fetch. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    try:
+        print(f"haproxy: {fetch()}")
+    except (SystemExit, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return 0 if "--if-possible" in words else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
