@@ -32,6 +32,8 @@ class Settings:
     """Our own, where policies may be kept in ConfigMaps."""
     listen: str | None = None
     """Address of the TLS and operations listeners; None: loopback, or every address where a live cluster calls."""
+    ops_listen: str | None = None
+    """Address of the operations listener alone; None: the same. Beside a scheduler only probes come from elsewhere."""
     port: int = 8443
     ops_port: int = 8080
     ui_address: str = "127.0.0.1:8081"
@@ -62,6 +64,11 @@ class Settings:
     def host(self) -> str:
         """Give the address of the TLS and operations listeners."""
         return self.listen or ("::" if self.live else "127.0.0.1")
+
+    @property
+    def ops_host(self) -> str:
+        """Give the address of the operations listener."""
+        return self.ops_listen or self.host
 
     @property
     def recounting(self) -> bool:
