@@ -2,6 +2,7 @@
 """The chart gives what kustomize gives, for the values that match, and refuses values that mean nothing."""
 
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,15 @@ def without_helms_own(each: Object) -> Object:
     return {**each, "metadata": {**rest, **({"annotations": annotations} if annotations else {})}}
 
 
+def comparable(value: Any, kind: str = "") -> Any:
+    """Leave out where PromQL is broken into lines: kustomize adds an empty line to folded text."""
+    if isinstance(value, dict):
+        return {key: comparable(each, value.get("kind", kind)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [comparable(each, kind) for each in value]
+    return " ".join(value.split()) if kind == "PrometheusRule" and isinstance(value, str) else value
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_chart_renders_the_objects_of_the_overlay(overlay: str) -> None:
     """F113, F115: one source, two tools."""
@@ -30,7 +40,7 @@ def test_chart_renders_the_objects_of_the_overlay(overlay: str) -> None:
 
     assert wanted.keys() == found.keys()
     for key, each in wanted.items():
-        assert each == without_helms_own(found[key]), key
+        assert comparable(each) == comparable(without_helms_own(found[key])), key
 
 
 def test_definition_of_policies_stays_when_the_chart_is_uninstalled() -> None:
