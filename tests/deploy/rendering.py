@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.controlplane.binaries import find_binaries, kubernetes_version
-from tests.deploy.helm import find_helm
+from tests.deploy.tools import find_tool
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 OVERLAYS = ("dev", "webhook-only", "production")
@@ -31,7 +31,7 @@ def helmed(*words: str) -> list[Object]:
 
 def helm_command(verb: str, *words: str) -> list[str]:
     """Give the command line of a verb over the chart, in our namespace, for a cluster of the tests' version."""
-    found = find_helm()
+    found = find_tool("helm")
     if isinstance(found, str):
         pytest.skip(found)
     version = f"--kube-version={kubernetes_version()}"

@@ -105,7 +105,7 @@ def pods(plane: ControlPlane, component: str) -> int:
 
 
 def rights(plane: ControlPlane, account: str) -> dict[str, set[str]]:
-    """Ask the API server what an account of ours may do in our namespace: verbs by resource, and by name if narrowed."""
+    """Ask the API server what an account of ours may do in our namespace: verbs by resource, and name if narrowed."""
     review: Object = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",

@@ -23,7 +23,12 @@ COMPONENT = DEPLOY / "components" / "second-scheduler"
 @pytest.fixture(scope="module")
 def kubeconfig(plane: ControlPlane) -> Path:
     """Install what the pod needs, and give it a token of its own account, as the kubelet does."""
-    parts = ("base/namespace.yaml", "base/rbac.yaml", "components/dra/rbac.yaml", "components/second-scheduler/rbac.yaml")
+    parts = (
+        "base/namespace.yaml",
+        "base/rbac.yaml",
+        "components/dra/rbac.yaml",
+        "components/second-scheduler/rbac.yaml",
+    )
     said = plane.kubectl("apply", "--server-side", *(word for part in parts for word in ("-f", str(DEPLOY / part))))
     assert said.code == 0, said.err
     said = plane.kubectl("-n", "gpu-usher", "create", "token", ACCOUNT, "--duration=1h")
@@ -94,6 +99,7 @@ def test_second_scheduler_takes_its_own_lease_and_places_a_pod(
     add_nodes(plane.api, [node_object("gpu-1")])
     where = namespace(plane, "research")
 
+    assert all(each.running for each in pod)
     node = node_of(plane, create_pod(plane, gpu_pod("train", where)))
 
     assert node == "gpu-1"
