@@ -50,8 +50,9 @@ def scheduler_config(
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
+    place = read_url(url or URLS[known])
     trusted = str(ca_file) if ca_file else _read_ca(ca)
-    plan = Plan(known, read_url(url or URLS[known]), trusted, resources, len(state.nodes), filter_answer == "best")
+    plan = Plan(known, place, trusted, resources, len(state.nodes), filter_answer == "best")
     text = write(plan)
     print(text if output == "text" else json.dumps(yaml.safe_load(text), indent=2))
 

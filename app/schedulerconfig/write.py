@@ -32,7 +32,7 @@ SCORE_ALL_UP_TO_NODES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write. `ca`: PEM, or the file in which the scheduler finds it. `nodes`: how many there are, 0 where not known."""
+    """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known."""
 
     target: Target
     url: str
