@@ -24,6 +24,7 @@ from app.knowledge.cuda import Accept, CUDANeed, judge_driver
 from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
+from app.nodeclass import Sharing
 from app.nodelabels import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
 from app.placement.units import MEMORY_TOLERANCE
 from app.policy.demand import Demand
@@ -133,15 +134,33 @@ def _refuses(need: CUDANeed, branch: int, accept: Accept) -> bool:
 def sharing(asked: Asked) -> Words:
     """Say whether a GPU is shared, where one unit of the resource asked may be either."""
     wish = asked.demand.sharing
-    if wish is SharingWish.Any or not any(_whole(name, asked.knowledge) for name, _ in asked.demand.resources):
+    if not any(_whole(name, asked.knowledge) for name, _ in asked.demand.resources):
         return {}
+    if wish is SharingWish.Any:
+        return _no_mps(asked) if _several(asked) else {}
     if wish is SharingWish.Shared:
-        shared = ({"key": SHARING, "operator": "In", "values": ["mps", "time-slicing"]},)
+        values = ["time-slicing"] if _several(asked) else ["mps", "time-slicing"]
+        shared = ({"key": SHARING, "operator": "In", "values": values},)
         by_cloud = {each.name: _shared(each, "Exists") for each in asked.clouds}
     else:
         shared = ({"key": SHARING, "operator": "NotIn", "values": ["mps", "time-slicing"]},)
         by_cloud = {each.name: _shared(each, "DoesNotExist") for each in asked.clouds}
     return {GFD: shared, OLD_GFD: shared, **{name: words for name, words in by_cloud.items() if words}}
+
+
+def _several(asked: Asked) -> bool:
+    """Tell whether one container asks several units: the kubelet gives it one share of an MPS GPU at most."""
+    return any(amount > 1 and _whole(name, asked.knowledge) for name, amount in asked.demand.most)
+
+
+def _no_mps(asked: Asked) -> Words:
+    """Keep off MPS shares, where the fleet has any."""
+    if not any(kin.node_class.sharing is Sharing.MPS for kin in asked.fleet.kin):
+        return {}
+    other = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
+    keys = {each.name: each.sharing_key for each in asked.clouds if each.sharing_key}
+    by_cloud = {name: ({"key": key, "operator": "NotIn", "values": ["mps"]},) for name, key in keys.items()}
+    return {GFD: other, OLD_GFD: other, **by_cloud}
 
 
 def _whole(resource: str, knowledge: Knowledge) -> bool:

@@ -275,3 +275,21 @@ def test_node_selector_of_a_policy_stands_in_every_term_in_the_operators_own_wor
 
     assert [sorted(selector)] == [sorted(term) for term in alone]
     assert all(set(selector) < set(term) for term in beside)
+
+
+MPS_NODE = node("mps", product="Tesla-T4-SHARED", labels={"nvidia.com/gpu.sharing-strategy": "mps"})
+
+
+@pytest.mark.parametrize(
+    ("document", "nodes", "expected"),
+    [
+        pytest.param(pod(gpus(2)), [MPS_NODE, node()], [["nvidia.com/gpu.sharing-strategy NotIn mps"]], id="two"),
+        pytest.param(pod(gpus(1), gpus(1)), [MPS_NODE, node()], [], id="one in each of two containers"),
+        pytest.param(pod(gpus(2)), [node()], [], id="a fleet without MPS"),
+    ],
+)
+def test_container_of_several_gpus_keeps_off_mps_shares(
+    document: dict[str, Any], nodes: list[Node], expected: list[list[str]]
+) -> None:
+    """F10, F68: the kubelet would reject the pod, and a plain scheduler cannot know."""
+    assert terms(document, *nodes) == expected

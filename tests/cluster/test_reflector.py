@@ -142,11 +142,11 @@ def test_expired_page_token_starts_the_list_again_in_one_piece() -> None:
 
 async def _told_to_list_again(scene: Scene) -> None:
     """After a 410: a list again, and only the difference is swapped in; the old index serves until then."""
-    await until("it lists again", lambda: len(scene.api.lists) == 2)
+    await until("it listed again", lambda: scene.count("gpu_usher_relists_total") == 2)
     await scene.agrees()
 
+    assert len(scene.api.lists) == 2
     assert scene.count("gpu_usher_watch_restarts_total", reason="gone") == 1
-    assert scene.count("gpu_usher_relists_total") == 2
 
 
 def test_410_as_an_event_lists_again_and_swaps_the_difference() -> None:
