@@ -11,6 +11,7 @@ import yaml
 
 from app.schedulerconfig.verify import verify
 from app.schedulerconfig.write import URLS, Plan, managed_resources, write
+from app.settings import Settings
 from tests.builders import knowledge
 from tests.deploy.rendering import DEPLOY, Object
 
@@ -121,3 +122,15 @@ def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_i
 
     assert text.partition("\n")[2].strip() == write(plan).strip()
     assert verify(str(path), text) == []
+
+
+def test_sidecar_is_asked_on_loopback_alone_and_probed_from_anywhere() -> None:
+    """F117: the kubelet probes the pod's address; nobody but the scheduler beside it may ask for placements."""
+    (sidecar,) = pod("components/second-scheduler")["initContainers"]
+    values = {each["name"]: each["value"] for each in sidecar["env"]}
+
+    settings = Settings(listen=values["GPU_USHER_HOST"], ops_listen=values["GPU_USHER_OPS_HOST"])
+
+    assert settings.host == "127.0.0.1"
+    assert settings.ops_host == "::"
+    assert Settings(listen="192.0.2.1").ops_host == "192.0.2.1"
