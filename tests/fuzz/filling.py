@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filling: what the service remembers is bounded, and full before the first input, so that all growth is a leak.
 
-Filled with what the seeds are made of, each a little different, since strange inputs differ from them as little.
+Filled with what the seeds are made of, each a little different, since strange inputs differ from them as little; each
+is read anew, since what is remembered holds the strings that were read.
 """
 
 import json
@@ -21,17 +22,16 @@ from tests.fuzz.seeds import seeds
 
 def fill(services: Iterable[Usher]) -> None:
     """Fill each service's rulings and appraisals, and the makes of nodes, names and quantities that all share."""
-    pods = [json.loads(each) for each in seeds("pod")]
+    pods, nodes = seeds("pod"), seeds("node")
     for number in range(RULINGS_KEPT):
-        document = pods[number % len(pods)]
+        document = json.loads(pods[number % len(pods)])
         document["metadata"].setdefault("annotations", {})["gpu-usher.io/gpu-memory"] = f"{number + 1}Mi"
         for service in services:
-            demand = service.ruling(read_pod(document)).demand
+            demand = service.ruling(read_pod(json.loads(json.dumps(document)))).demand
             if number < DEMANDS_KEPT:
                 service.appraise(demand)
-    nodes = [json.loads(each) for each in seeds("node")]
     for number in range(CLASSES_KEPT):
-        document = nodes[number % len(nodes)]
+        document = json.loads(nodes[number % len(nodes)])
         document["metadata"]["labels"][MEMORY] = str(number)
         read_node(document, knowledge())
         parse_quantity(f"{number}001m")
