@@ -2,7 +2,6 @@
 """`gpu-usher doctor`: what is wrong with the fleet, and what to do about it."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.fleet import read_fleet
+from app.cli.output import Output, show
 from app.cluster.health import ask_once, find_source
 from app.errors import BadInput
 from app.explain.doctor import Finding, Fleet, Level, examine
@@ -27,15 +27,12 @@ def doctor(
     demo_fleet: Annotated[str | None, typer.Option(help="A sample fleet by name, as sick.")] = None,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
     dcgm_exporters: Annotated[list[str] | None, typer.Option(help="Or the exporters themselves.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+    output: Output = "text",
 ) -> None:
     """Examine every node; exit 1 if something hurts pods now."""
     sample = demo_fleet or ("mixed" if demo else None)
-    if output not in ("text", "json") or not (sample or snapshot or kubeconfig):
-        raise BadInput(
-            f"doctor: got -o {output} and {'a' if sample or snapshot or kubeconfig else 'no'} fleet, "
-            "wants text or json, and --snapshot, --kubeconfig or --demo"
-        )
+    if not (sample or snapshot or kubeconfig):
+        raise BadInput("doctor: got no fleet, wants --snapshot, --kubeconfig or --demo")
     state = read_fleet(sample, snapshot or [], kubeconfig, "Node", "Pod")
     nodes = tuple(state.nodes.values())
     source = find_source(
@@ -43,25 +40,11 @@ def doctor(
     )
     health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
     findings = examine(Fleet(nodes, health, frozenset(state.overrun)))
-    if output == "json":
-        print(json.dumps([_as_json(each) for each in findings], indent=2))
-    else:
-        _show(findings, len(nodes), sum(node.has_gpus for node in nodes))
+    show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
     raise typer.Exit(1 if any(each.level is Level.Problem for each in findings) else 0)
 
 
-def _as_json(found: Finding) -> dict[str, object]:
-    return {
-        "check": found.check,
-        "level": found.level.value,
-        "what": found.what,
-        "remedy": found.remedy,
-        "nodes": list(found.nodes),
-    }
-
-
-def _show(findings: tuple[Finding, ...], nodes: int, gpu_nodes: int) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes: int) -> None:
     for each in findings:
         console.print(f"[bold {COLOUR[each.level]}]{each.level.value:8}[/] [bold]{each.check}[/]: {escape(each.what)}")
         console.print(f"         on {_names(each.nodes)}", markup=False)
