@@ -14,6 +14,7 @@ from app.cli.cases import run_cases
 from app.cli.certs import certs
 from app.cli.demo import demo
 from app.cli.doctor import doctor
+from app.cli.inventory import inventory
 from app.cli.lint import lint
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
@@ -41,6 +42,7 @@ VERBS = (
     ("serve", serve),
     ("demo", demo),
     ("doctor", doctor),
+    ("inventory", inventory),
     ("lint", lint),
     ("test", run_cases),
     ("schema", schema),

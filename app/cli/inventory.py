@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher inventory`: the GPUs of a fleet by kind: in all, free, held by whom; once, or followed live."""
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from app.cli.output import Output, show
+from app.cli.source import DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
+from app.cluster.access import find_cluster
+from app.cluster.apiserver import ApiServer
+from app.cluster.files import read_knowledge, shipped_policies
+from app.cluster.live import LiveCluster
+from app.cluster.policies import PolicyBook
+from app.cluster.state import State
+from app.errors import BadInput
+from app.explain.inventory import Held, Inventory, Kind, Total, take_inventory
+from app.logs import LOGGER
+from app.metrics import Metrics
+from app.service import today
+
+NAMESPACE = "gpu-usher"
+"""Where policies in ConfigMaps are looked for; they change no count."""
+NAMESPACES_SHOWN = 4
+COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),
+    ("free", "right"), ("ill", "right"), ("slices", "left"), ("held by", "left"),
+)  # fmt: skip
+ALWAYS_SHOWN = 6
+WRAPPED = 8
+"""Columns before it are not: a version or a number that is torn cannot be read."""
+FILE_COLUMNS = 120
+"""Width of the table where there is no terminal to fit in."""
+REDRAW_SECONDS = 1.0
+"""Between two looks at whether anything changed; a person reads no faster."""
+
+
+def inventory(
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the cluster and redraw until Ctrl-C.")] = False,
+    output: Output = "text",
+) -> None:
+    """Count the fleet's GPUs by product, driver and sharing: in all, free, held by which namespaces, unhealthy.
+
+    One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share or a MIG
+    slice; MIG slices are counted by profile besides. Free is what no bound, unfinished pod holds.
+
+    Example: gpu-usher inventory --demo-fleet mixed
+
+    Example: gpu-usher inventory --kubeconfig ~/.kube/config --watch
+    """
+    if watch:
+        if kubeconfig is None or output != "text":
+            raise BadInput("inventory --watch: wants --kubeconfig FILE, and -o text")
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_watch(kubeconfig))
+        return
+    found = _take(state_of(read_objects_of(snapshot, kubeconfig, demo_fleet)))
+    show(found, output, lambda console: _show(console, found))
+
+
+def _take(state: State) -> Inventory:
+    return take_inventory(state.nodes, {name: state.holdings(name) for name in state.nodes}, state.knowledge.products)
+
+
+async def _watch(kubeconfig: Path) -> None:
+    LOGGER.setLevel(logging.CRITICAL)  # lines of a log would tear the table
+    await follow(ApiServer(find_cluster(kubeconfig, None)), Console(highlight=False), REDRAW_SECONDS)
+
+
+async def follow(server: ApiServer, console: Console, seconds: float) -> None:
+    """Follow a cluster, and draw it anew whenever nodes, or what pods hold of them, changed; at most once in so long.
+
+    Raises what ends the following, as ApiError.
+    """
+    knowledge = read_knowledge()
+    state = State(knowledge)
+    book = PolicyBook(shipped_policies(), knowledge, today)
+    cluster = LiveCluster(server, state, book, Metrics(), NAMESPACE)
+    following = asyncio.create_task(cluster.run())
+    drawn = -1
+    try:
+        with Live(auto_refresh=False, console=console) as live:
+            while not following.done():
+                if cluster.synced and state.changes.generation != drawn:
+                    drawn = state.changes.generation
+                    live.update(table_of(_take(state)), refresh=True)
+                await asyncio.wait([following], timeout=seconds)
+        following.result()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def _show(console: Console, found: Inventory) -> None:
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_COLUMNS)
+    console.print(table_of(found))
+
+
+def table_of(found: Inventory) -> Table:
+    """Draw the kinds as rows, and the sums as the last; a column that is empty everywhere is left out."""
+    sums = found.total
+    footers = ("all", "", "", f"{sums.gpu_nodes} of {sums.nodes}", *_counts(sums))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", footer_style="bold", show_footer=True)
+    shown = [index for index, text in enumerate(footers) if text or index < ALWAYS_SHOWN]
+    for index in shown:
+        name, justify = COLUMNS[index]
+        table.add_column(name, footers[index], justify=justify, overflow="fold", no_wrap=index < WRAPPED)
+    for kind in found.kinds:
+        cells = (kind.product, kind.driver, kind.unit.split(maxsplit=1)[1].replace("whole ", ""), str(kind.nodes))
+        table.add_row(*(escape((*cells, *_counts(kind))[index]) for index in shown))
+    return table
+
+
+def _counts(of: Kind | Total) -> tuple[str, ...]:
+    ill = str(of.unhealthy or "")
+    slices = "\n".join(f"{each.profile} {each.free}/{each.all}" for each in of.slices)
+    return str(of.units), str(of.free), ill, slices, _holders(of.held)
+
+
+def _holders(held: tuple[Held, ...]) -> str:
+    shown = [f"{each.namespace} {each.units}" for each in held[:NAMESPACES_SHOWN]]
+    more = len(held) - NAMESPACES_SHOWN
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

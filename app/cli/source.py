@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options by which commands say which fleet they are about, and the fleet with its objects as they were read."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cluster.access import find_cluster
+from app.cluster.files import read_knowledge, read_snapshot_file
+from app.cluster.once import read_objects
+from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from app.errors import BadInput
+
+Snapshots = Annotated[
+    list[Path] | None,
+    typer.Option("--snapshot", help="A file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."),
+]
+Kubeconfig = Annotated[Path | None, typer.Option("--kubeconfig", help="A live cluster, read once.")]
+DemoFleet = Annotated[str | None, typer.Option("--demo-fleet", help="A sample fleet by name, as mixed.")]
+Policies = Annotated[
+    Path | None, typer.Option("--policies", help="Directory of policies; the shipped ones by default.")
+]
+
+Objects = list[dict[str, Any]]
+LIVE = ("Node", "Pod", "Namespace", "RuntimeClass")
+"""Kinds that are asked of a live cluster."""
+
+
+def read_objects_of(
+    snapshots: list[Path] | None, kubeconfig: Path | None, demo: str | None, kinds: tuple[str, ...] = LIVE
+) -> Objects:
+    """Read the objects of a fleet: of the sample, the files and the cluster that are named, together.
+
+    Raises SnapshotError, ApiError, and BadInput where nothing is named.
+    """
+    if not (snapshots or kubeconfig or demo):
+        raise BadInput("got no fleet, wants --snapshot FILE, --kubeconfig FILE or --demo-fleet NAME")
+    objects = demo_fleet(demo) if demo else []
+    for path in snapshots or ():
+        objects += read_snapshot(str(path), read_snapshot_file(path))
+    if kubeconfig is not None:
+        objects += asyncio.run(read_objects(find_cluster(kubeconfig, None), *kinds))
+    return objects
+
+
+def state_of(objects: Objects) -> State:
+    """Fold objects into a state.
+
+    Raises MalformedPod, QuantityError.
+    """
+    state = State(read_knowledge())
+    fill(state, objects)
+    return state
