@@ -22,6 +22,8 @@ from app.reasons import Code, Reason, reason
 
 MOST_WARNINGS = 3
 """Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""
+MESSAGE_LIMIT = 512
+"""Characters of a denial (ADM-28)."""
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
 """Namespace labels; "true" exempts. A pod's own label never does (F21)."""
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
@@ -68,6 +70,12 @@ class Verdict:
 
 
 UNCONCERNED = Verdict(concerned=False)
+
+
+def denial(verdict: Verdict) -> str:
+    """Say on one line what is wrong and what to do about it."""
+    parts = [f"{each.message} ({each.remedy})" for each in verdict.reasons]
+    return one_line(f"gpu-usher: {'; '.join(parts)}", MESSAGE_LIMIT)
 
 
 def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:

@@ -10,18 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import one_line
 from app.admission.patch import apply
-from app.admission.review import UNCONCERNED, Setting, Verdict, mutate, validate
+from app.admission.review import UNCONCERNED, Setting, Verdict, denial, mutate, validate
+from app.admission.subjects import subject_of
 from app.api.backend import Backend
 from app.api.policies import is_policy, judge_policy
-from app.api.subjects import subject_of
 from app.api.wire import decode_json, encode
 from app.errors import MalformedPod, QuantityError, WireError
 from app.pods import member
-
-MESSAGE_LIMIT = 512
-"""Characters of a denial (ADM-28)."""
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
@@ -133,12 +129,6 @@ def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
     if verdict.concerned or verdict.reasons:
         response["auditAnnotations"] = _audit(verdict)
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-
-
-def denial(verdict: Verdict) -> str:
-    """Say on one line what is wrong and what to do about it."""
-    parts = [f"{each.message} ({each.remedy})" for each in verdict.reasons]
-    return one_line(f"gpu-usher: {'; '.join(parts)}", MESSAGE_LIMIT)
 
 
 def _audit(verdict: Verdict) -> dict[str, str]:

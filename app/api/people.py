@@ -9,8 +9,8 @@ from fastapi import FastAPI, Request, Response
 
 from app import __version__
 from app.admission.patch import apply
-from app.admission.review import mutate
-from app.api.admission import denial
+from app.admission.preview import preview
+from app.admission.review import denial, mutate
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
@@ -91,9 +91,9 @@ def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
 
     Raises MalformedPod, QuantityError.
     """
-    verdict = mutate(document, _namespace(document), _labels(document, backend), backend.setting())
-    patch = [operation.as_json() for operation in verdict.operations]
-    return {**_said(verdict), "patch": patch, "pod": apply(document, verdict.operations)}
+    found = preview(document, _namespace(document), backend.namespace_labels, backend.setting())
+    said = {name: getattr(found, name) for name in ("allowed", "message", "warnings", "actions", "patch")}
+    return {**said, "pod": found.object}
 
 
 def _said(verdict: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from app.cli.demo import demo
 from app.cli.doctor import doctor
 from app.cli.inventory import inventory
 from app.cli.lint import lint
+from app.cli.mutate import mutate
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
 from app.cli.serve import serve
@@ -43,6 +44,7 @@ VERBS = (
     ("demo", demo),
     ("doctor", doctor),
     ("inventory", inventory),
+    ("mutate", mutate),
     ("lint", lint),
     ("test", run_cases),
     ("schema", schema),

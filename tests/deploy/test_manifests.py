@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from app.admission.reach import cpu_guard_conditions, match_conditions
-from app.api.subjects import WORKLOADS
+from app.admission.subjects import WORKLOADS
 from app.certs.controller import Names
 from app.cli.schema import conditions_text
 from tests.builders import knowledge

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher mutate`: what admission would make of a Pod or a workload, as YAML or as a diff, and what it would say."""
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+
+from app.admission.preview import Preview, created, preview
+from app.admission.review import Setting
+from app.cli.output import Output, show
+from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
+from app.cluster.files import read_snapshot_file, shipped_policies
+from app.cluster.policies import PolicyBook
+from app.cluster.snapshot import read_snapshot
+from app.demo.fleet import DEFAULT
+from app.errors import BadInput
+from app.pods import member
+from app.service import today
+
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutated:
+    """All objects of the file that are reviewed, in its order."""
+
+    objects: tuple[Preview, ...]
+
+
+def mutate(
+    file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin.")],
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
+    policies: Policies = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For objects that name none.")] = "default",
+    diff: Annotated[bool, typer.Option("--diff", help="Show what changes instead of the whole object.")] = False,
+    output: Output = "text",
+) -> None:
+    """Show what admission would do to a Pod, or to the template of a workload, if it were created now.
+
+    Stdout has the objects as they would be let in, as YAML that kubectl takes, or with --diff what changes; stderr has
+    what was done and what the user would be told. Objects of other kinds pass through. Exit 1 where one is denied.
+    Policies that a live cluster keeps in objects are not read: give them with --policies.
+
+    Example: gpu-usher mutate -f pod.yaml --demo --diff
+
+    Example: gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -
+    """
+    objects = _read(file)
+    if not any(map(created, objects)):
+        raise BadInput(f"{file}: no Pod and no workload in it, wants one")
+    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet or (DEFAULT if demo else None)))
+    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
+    setting = Setting(book.current, state.fleet(), state.knowledge, claimed=state.claimed)
+    found = {
+        index: preview(each, _namespace(each, namespace), state.namespace_labels, setting)
+        for index, each in enumerate(objects)
+        if created(each) is not None
+    }
+    said = Mutated(tuple(found.values()))
+    after = [found[index].object if index in found else each for index, each in enumerate(objects)]
+    show(said, output, lambda console: _show(console, said, objects, after, diff))
+    raise typer.Exit(0 if all(each.allowed for each in found.values()) else 1)
+
+
+def _read(file: str) -> list[dict[str, Any]]:
+    data = sys.stdin.buffer.read() if file == "-" else read_snapshot_file(Path(file))
+    return read_snapshot(file, data)
+
+
+def _namespace(document: Object, namespace: str) -> str:
+    metadata = member(document, "metadata", dict, "") or {}
+    return member(metadata, "namespace", str, "metadata.") or namespace
+
+
+def _show(console: Console, said: Mutated, before: list[dict[str, Any]], after: list[Object], diff: bool) -> None:
+    """Print objects or their diff to stdout, and to stderr what is said of them."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    for each in said.objects:
+        for style, line in _said(each):
+            errors.print(f"[{style}]{escape(line)}[/]")
+    if diff:
+        for line in difflib.unified_diff(_lines(before), _lines(after), "as it came", "as it is let in", lineterm=""):
+            colour = COLOURS.get(line[:1], "none")
+            console.print(escape(line), style=colour)
+    elif all(each.allowed for each in said.objects):
+        print(_text(after), end="")
+
+
+def _said(each: Preview) -> Iterator[tuple[str, str]]:
+    if not each.allowed:
+        yield "red", f"{each.what}: denied: {each.message}"
+    elif not (each.actions or each.patch):
+        yield "dim", f"{each.what}: nothing to do"
+    else:
+        yield "green", f"{each.what}: " + ("patched" if each.patch else "allowed")
+    yield from (("none", f"  done: {action}") for action in each.actions)
+    yield from (("yellow", f"  warning: {warning}") for warning in each.warnings)
+
+
+def _lines(objects: list[Any]) -> list[str]:
+    return _text(objects).splitlines()
+
+
+def _text(objects: list[Any]) -> str:
+    return yaml.safe_dump_all(objects, sort_keys=False, width=120)
