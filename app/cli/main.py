@@ -17,6 +17,7 @@ from app.cli.doctor import doctor
 from app.cli.inventory import inventory
 from app.cli.lint import lint
 from app.cli.mutate import mutate
+from app.cli.replay import replay
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
 from app.cli.serve import serve
@@ -45,6 +46,7 @@ VERBS = (
     ("doctor", doctor),
     ("inventory", inventory),
     ("mutate", mutate),
+    ("replay", replay),
     ("lint", lint),
     ("test", run_cases),
     ("schema", schema),

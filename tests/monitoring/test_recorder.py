@@ -16,11 +16,11 @@ import pytest
 from app.api import recorder
 from app.api.app import create_tls_app
 from app.api.recorder import Recorder, open_recorder
+from app.api.replay import DECIDED, decided_again
 from app.errors import BadInput
 from app.metrics import Metrics
 from app.service import Usher
 from tests.builders import container, node_document, pod, policies, policy, review, usher
-from tests.monitoring.replay import DECIDED, decided_again
 from tests.running import running
 
 SECRET = "hunter2"

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher replay`: decide every line of a decision log again, and tell which decide otherwise."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+
+from app.api.replay import DECIDED, Differing, Line, differing, read_lines
+from app.cli.output import Output, show
+from app.cli.source import DemoFleet, Policies, Snapshots
+from app.errors import BadInput
+from app.service import Usher, build
+from app.settings import Settings
+
+LINES_SHOWN = 20
+Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log, the oldest first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How a log went. `other_policies`: lines that were recorded under other policies than those of the replay."""
+
+    lines: int
+    other_policies: int
+    differing: tuple[Differing, ...]
+
+
+def replay(
+    logs: Logs,
+    snapshot: Snapshots = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    recount: Annotated[bool, typer.Option(help="As the service that wrote the log: serve --recount.")] = False,
+    filter_answer: Annotated[str, typer.Option(help="As the service that wrote the log: all or best.")] = "all",
+    output: Output = "text",
+) -> None:
+    """Decide every line of a decision log again, and tell which decide otherwise; exit 1 if any does.
+
+    The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
+    gpu-usher, would have decided. A log of `serve --demo` or `--snapshot` wants --recount. Lines are decided in their
+    order, because memory of shared GPUs is promised from one to the next.
+
+    Example: gpu-usher replay decisions.log.1 decisions.log --snapshot then.json
+
+    Example: gpu-usher replay decisions.log --snapshot then.json --policies new/ -o json
+    """
+    service = offline(snapshot, demo_fleet, policies, recount, filter_answer)
+    lines = read_logs(logs)
+    other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
+    told = track(differing(lines, service), "deciding again", len(lines), console=Console(stderr=True), transient=True)
+    found = Replayed(len(lines), other, tuple(each for each in told if each is not None))
+    show(found, output, lambda console: _show(console, found))
+    raise typer.Exit(1 if found.differing else 0)
+
+
+def offline(
+    snapshots: list[Path] | None,
+    demo_fleet: str | None,
+    policies: Path | None,
+    recount: bool = True,
+    filter_answer: str = "all",
+) -> Usher:
+    """Put the service together about a snapshot, with nothing listening and nothing left on disk.
+
+    Raises BadInput.
+    """
+    if not (snapshots or demo_fleet):
+        raise BadInput("got no fleet, wants --snapshot FILE or --demo-fleet NAME")
+    if filter_answer not in ("all", "best"):
+        raise BadInput(f"--filter-answer: got {filter_answer[:20]!r}, wants all or best")
+    with tempfile.TemporaryDirectory() as folder:
+        return build(
+            Settings(
+                demo=bool(demo_fleet),
+                demo_fleet=demo_fleet or "",
+                snapshots=tuple(snapshots or ()),
+                policies=policies,
+                recount="true" if recount else "false",
+                filter_answer="best" if filter_answer == "best" else "all",
+                certs=Path(folder),
+            )
+        )
+
+
+def read_logs(logs: list[Path]) -> list[Line]:
+    """Read decision logs, one after another.
+
+    Raises BadInput.
+    """
+    return list(chain.from_iterable(map(_read_log, logs)))
+
+
+def _read_log(path: Path) -> Iterator[Line]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from read_lines(str(path), file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {error}: wants a file of serve --decision-log") from error
+
+
+def _show(console: Console, found: Replayed) -> None:
+    for each in found.differing[:LINES_SHOWN]:
+        console.print(f"[yellow]line {each.line}[/] [bold]{each.verb}[/] {escape(each.pod)}: {escape(_change(each))}")
+    if len(found.differing) > LINES_SHOWN:
+        console.print(f"and {len(found.differing) - LINES_SHOWN} more; -o json has all of them")
+    if found.other_policies:
+        console.print(f"[dim]{found.other_policies} lines were recorded under other policies[/]")
+    console.print(f"{found.lines} lines: {len(found.differing) or 'none'} decide otherwise")
+
+
+def _change(each: Differing) -> str:
+    parts = [
+        f"{key} {_words(each.was[key])}, now {_words(each.now[key])}"
+        for key in DECIDED
+        if key != "answer" and each.was[key] != each.now[key]
+    ]
+    return "; ".join(parts) or "another answer in detail"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{code} {count}" for code, count in sorted(value.items())) or "none"
+    return value if isinstance(value, str) else " | ".join(value) or "none"

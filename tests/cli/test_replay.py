@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`replay`: a log of the real service decides the same on its own fleet and policies, and otherwise on others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.main import app
+from app.errors import BadInput
+from tests.builders import node_document, policy
+from tests.monitoring.test_recorder import posted, questions, rooms
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record 200 questions; gives the folder with `log` and `fleet.json`, which is what they were asked about."""
+    folder = tmp_path_factory.mktemp("recorded")
+    shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
+              "nvidia.com/gpu.memory": "81559"}  # fmt: skip
+    nodes = [node_document(f"h100-{number}") for number in range(4)]
+    nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
+    nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
+    (folder / "fleet.json").write_text(json.dumps({"kind": "List", "items": nodes}), "utf-8")
+    posted(list(questions(200)), rooms(folder), str(folder / "log"))
+    return folder
+
+
+def run(folder: Path, *more: Any) -> Result:
+    words = ["replay", str(folder / "log"), "--snapshot", str(folder / "fleet.json"), "--recount", *map(str, more)]
+    return RUN.invoke(app, words)
+
+
+def test_log_on_its_own_fleet_decides_the_same(recorded: Path) -> None:
+    """F94."""
+    found = run(recorded)
+
+    assert found.exit_code == 0, found.output
+    assert "200 lines: none decide otherwise" in found.output
+
+
+def test_other_policies_are_told_line_by_line(recorded: Path, tmp_path: Path) -> None:
+    """F94, F78."""
+    (tmp_path / "p.yaml").write_text(policy("p", "action: Enforce, admission: {maxGPUsPerPod: 1}"), "utf-8")
+
+    text, plain = (run(recorded, "--policies", tmp_path, "-o", kind) for kind in ("text", "json"))
+
+    answer = json.loads(plain.stdout)
+    now_denied = [each for each in answer["differing"] if each["now"]["reasons"].get("TooManyGPUs")]
+    assert (text.exit_code, plain.exit_code) == (1, 1)
+    assert now_denied
+    assert answer["other_policies"] == answer["lines"] == 200
+    assert "TooManyGPUs 1" in text.output
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "log:1: not JSON"),
+        ("{}", "log:1: no line of version 1"),
+        ('{"v": 1, "verb": "bind"}', "verb 'bind'"),
+        ('{"v": 1, "verb": "filter", "pod": {}}', "no nodes"),
+        ('{"v": 1, "verb": "mutate", "namespace": "a", "form": "Pod"}', "no pod"),
+    ],
+)
+def test_line_that_is_none_of_ours_is_bad_input(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "log").write_text(line + "\n", "utf-8")
+
+    found = RUN.invoke(app, ["replay", str(tmp_path / "log"), "--demo-fleet", "mixed"])
+
+    assert isinstance(found.exception, BadInput)
+    assert words in str(found.exception)
+
+
+def test_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    found = RUN.invoke(app, ["replay", str(tmp_path / "none"), "--demo-fleet", "mixed"])
+
+    assert isinstance(found.exception, BadInput)
