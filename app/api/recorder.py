@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from app.admission.case import Form
+from app.admission.reduce import reduce_pod
 from app.admission.subjects import subject_of
 from app.api.decisions import Decision
 from app.api.extender import meta_victims
-from app.api.reduce import reduce_pod
 from app.api.wire import decode_extender_args, decode_json, decode_node, decode_preemption_args, encode
 from app.errors import BadInput
 from app.logs import REPLICA, DroppingHandler, Writer

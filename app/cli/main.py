@@ -13,6 +13,7 @@ from app import __version__
 from app.cli.cases import run_cases
 from app.cli.certs import certs
 from app.cli.demo import demo
+from app.cli.diff import diff
 from app.cli.doctor import doctor
 from app.cli.inventory import inventory
 from app.cli.lint import lint
@@ -46,6 +47,7 @@ VERBS = (
     ("doctor", doctor),
     ("inventory", inventory),
     ("mutate", mutate),
+    ("diff", diff),
     ("replay", replay),
     ("lint", lint),
     ("test", run_cases),

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher diff`: what an edit of policies would change for the pods of a cluster, or of a decision log."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from app.admission.case import Form
+from app.admission.review import Setting
+from app.api.replay import Line
+from app.cli.output import Output, show
+from app.cli.replay import read_logs
+from app.cli.source import DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
+from app.cluster.policies import PolicyBook
+from app.cluster.rulings import Rulings
+from app.cluster.seats import FleetSeats
+from app.cluster.state import State
+from app.errors import MalformedPod
+from app.explain.policydiff import HURTS, Asked, Change, Difference, Differences, Side, as_created, compare
+from app.holdings import FINISHED
+from app.service import today
+
+HURTING = {each.value for each in HURTS}
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="Directory of the policies as they are.")],
+    new: Annotated[Path, typer.Argument(help="Directory of the policies as they would be.")],
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    decisions: Annotated[
+        list[Path] | None, typer.Option(help="Try the requests of a decision log instead of the pods that are there.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Pods shown by name for each change.")] = 10,
+    output: Output = "text",
+) -> None:
+    """Tell for whom an edit of policies changes anything, before it is made; exit 1 if it hurts somebody.
+
+    Every unfinished pod of the fleet is tried as if it were created again, under the old and the new policies: who is
+    newly refused, left without any node (both exit 1), let in at last, moved to another best node, changed otherwise.
+    A pod that runs gives its own place back first. What old policies wrote into a running pod (affinity,
+    runtimeClassName) stays in it, and only GPUs are judged: taints, CPU and memory are the scheduler's.
+
+    With --decisions the recorded requests are tried instead; where they would go only if a fleet is given too.
+
+    Example: gpu-usher diff policies/ edited/ --snapshot now.json
+
+    Example: gpu-usher diff policies/ edited/ --decisions decisions.log -o json
+    """
+    if decisions and not (snapshot or kubeconfig or demo_fleet):
+        objects: Objects = []
+    else:
+        objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    state = state_of(objects)
+    asked = map(_of_line, read_logs(decisions)) if decisions else _of_pods(objects)
+    found = compare(asked, _side(old, state), _side(new, state), FleetSeats(state) if objects else None)
+    show(found, output, lambda console: _show(console, found, limit))
+    raise typer.Exit(1 if found.hurts else 0)
+
+
+def _side(directory: Path, state: State) -> Side:
+    policies = PolicyBook(directory, state.knowledge, today).current
+    setting = Setting(policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=Rulings().of)
+    return Side(setting, state.namespace_labels)
+
+
+def _of_pods(objects: Objects) -> Iterator[Asked]:
+    """List the unfinished pods of a cluster."""
+    for each in objects:
+        if each.get("kind") == "Pod" and (each.get("status") or {}).get("phase") not in FINISHED:
+            yield _asked(each, {}, (each.get("spec") or {}).get("nodeName") or "")
+
+
+def _of_line(line: Line) -> Asked:
+    """Take the pod of a line of the log; only a request to admission says which form it has."""
+    form = Form[line["form"]] if "form" in line else Form.Pod
+    more = {"form": form, "settled": frozenset(line.get("settled", ())), "before": line.get("before")}
+    asked = _asked(line["pod"], more)
+    return replace(asked, document=line["pod"], namespace=line["namespace"]) if "form" in line else asked
+
+
+def _asked(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> Asked:
+    """Read who a pod is.
+
+    Raises MalformedPod.
+    """
+    try:
+        metadata = pod.get("metadata") or {}
+        namespace = metadata.get("namespace") or "default"
+        name = f"{namespace}/{metadata.get('name') or metadata.get('generateName') or 'without a name'}"
+        return Asked(name, namespace, as_created(pod), uid=metadata.get("uid") or "", node=node, **more)
+    except (AttributeError, TypeError) as error:
+        raise MalformedPod(f"metadata: wants a Pod as kubectl get pods -o json writes it: {error}") from error
+
+
+def _show(console: Console, found: Differences, limit: int) -> None:
+    for change, pods in groupby(found.differences, key=lambda each: each.change):
+        colour = "red" if change in HURTING else "yellow"
+        console.print(f"[bold {colour}]{change}[/]: {found.counts[change]} pods")
+        listed = list(pods)
+        for each in listed[:limit]:
+            console.print(f"  {escape(_line(each))}")
+        if len(listed) > limit:
+            console.print(f"  [dim]and {len(listed) - limit} more; -o json has all of them[/]")
+    console.print(f"{found.pods} pods of {found.templates} kinds: {found.unchanged} unchanged")
+
+
+def _line(each: Difference) -> str:
+    where = f" on {each.node}" if each.node else ""
+    if each.change == Change.Refused.value:
+        return f"{each.pod}{where}: {each.now}"
+    if each.change == Change.Admitted.value:
+        return f"{each.pod}{where}: was {each.was}"
+    return f"{each.pod}{where}: {each.was} → {each.now}"
