@@ -27,7 +27,7 @@ def match_conditions(families: Families) -> list[dict[str, str]]:
     """Write the matchConditions of the webhooks for pods and workloads."""
     return [
         {"name": "concerns-gpus", "expression": f"{PODS}.exists(p, {' || '.join(_concerns(families))})"},
-        {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {_text(MIRROR)}')})"},
+        {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {quoted(MIRROR)}')})"},
     ]
 
 
@@ -41,13 +41,13 @@ def cpu_guard_conditions(families: Families) -> list[dict[str, str]]:
 def _concerns(families: Families) -> Iterator[str]:
     takes = (
         "(has(c.env) && c.env.exists(e, e.name.startsWith('NVIDIA_')))",
-        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({_text(DEVICE_FOLDER)})))",
+        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({quoted(DEVICE_FOLDER)})))",
     )
     for name in CONTAINER_LISTS:
         yield f"({_some_container(name, ' || '.join((_asks(families), *takes)))})"
     yield "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
     yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
-    ours = f"k.startsWith({_text(PREFIX)}) || k.startsWith({_text(CDI)})"
+    ours = f"k.startsWith({quoted(PREFIX)}) || k.startsWith({quoted(CDI)})"
     yield f"(has(p.metadata) && {_annotation('p', ours)})"
 
 
@@ -57,15 +57,15 @@ def _some_container(list_name: str, question: str) -> str:
 
 def _asks(families: Families) -> str:
     """Ask of a container c whether it names a resource of a family, in limits or requests."""
-    ours = _names_ours(families)
+    ours = names_ours(families)
     named = (f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, {ours}))" for kind in AMOUNTS)
     return f"(has(c.resources) && ({' || '.join(named)}))"
 
 
-def _names_ours(families: Families) -> str:
+def names_ours(families: Families) -> str:
     """Ask of a resource name k whether it belongs to a family."""
-    names = sorted(_text(name) for family in families.all for name in family.resources)
-    prefixes = sorted(_text(prefix) for family in families.all for prefix in family.prefixes)
+    names = sorted(quoted(name) for family in families.all for name in family.resources)
+    prefixes = sorted(quoted(prefix) for family in families.all for prefix in family.prefixes)
     return " || ".join([f"k in [{', '.join(names)}]", *(f"k.startsWith({prefix})" for prefix in prefixes)])
 
 
@@ -73,6 +73,6 @@ def _annotation(owner: str, question: str) -> str:
     return f"has({owner}.metadata.annotations) && {owner}.metadata.annotations.exists(k, {question})"
 
 
-def _text(word: str) -> str:
+def quoted(word: str) -> str:
     """Quote a word for CEL; resource names hold neither quotes nor backslashes."""
     return f"'{word}'"

@@ -15,6 +15,7 @@ from app.cli.certs import certs
 from app.cli.demo import demo
 from app.cli.diff import diff
 from app.cli.doctor import doctor
+from app.cli.export import export
 from app.cli.inventory import inventory
 from app.cli.lint import lint
 from app.cli.mutate import mutate
@@ -57,6 +58,7 @@ VERBS = (
 for name, verb in VERBS:
     app.command(name)(verb)
 app.add_typer(certs, name="certs")
+app.add_typer(export, name="export")
 
 
 def main() -> None:

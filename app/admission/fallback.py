@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ValidatingAdmissionPolicy with the part of our validation that CEL can say, for when we are down.
+
+The API server evaluates it itself, after all mutating webhooks: where we are up and repair a pod, nothing is left for
+it to refuse. It knows neither nodes nor annotations, and cannot repair; CANNOT lists what is missing. Fractions,
+negatives, and GPU requests without limits or other than them are not in it: the API server refuses those before it asks
+any validating admission (pkg/apis/core/validation ValidateResourceRequirements; tests/e2e/test_fallback.py).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from app.admission.devices import CDI, CONTROLLING, DEVICE_FOLDER, HARMLESS, VISIBLE
+from app.admission.reach import match_conditions, names_ours, quoted
+from app.admission.review import EXEMPT_LABELS
+from app.knowledge.families import Families
+from app.policy.merge_admission import AdmissionRules
+
+NAME = "gpu-usher-fallback"
+CANNOT = (
+    "repair anything: limits, runtimeClassName, tolerations, node affinity are missing while we are down",
+    "tell pods apart by namespace or label: the rules are those for a pod that no selector is for, without exceptions",
+    "read the annotations gpu-usher.io/*, or tell that policies contradict each other",
+    "know the fleet: whether any node has the GPU, whether what is asked is a share of one",
+    "count GPUs of init containers, sidecars and ResourceClaims against maxGPUsPerPod",
+    "judge the templates of workloads: their pods are refused one by one",
+)
+_GUARDED = (
+    "has(request.subResource) && request.subResource == 'ephemeralcontainers'"
+    " ? (has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])"
+    ".filter(c, oldObject == null || !has(oldObject.spec.ephemeralContainers)"
+    " || !oldObject.spec.ephemeralContainers.exists(o, o.name == c.name))"
+    " : object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
+)
+"""The containers that somebody brings now: those of a new pod, or the new ephemeral ones of a running pod."""
+_CREATED = "request.operation != 'CREATE' || "
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One validation: CEL that is true where the object is fine, and the words of the refusal."""
+
+    expression: str
+    message: str
+
+
+Maker = Callable[[AdmissionRules, Families], Iterator[Check]]
+
+
+def not_too_many(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+    """F26: containers that run together; what starts before them is not counted."""
+    if rules.max_gpus_per_pod is None:
+        return
+    limits = "(has(c.resources) && has(c.resources.limits) ? c.resources.limits : {})"
+    amount = "quantity(string(c.resources.limits[k]))"
+    ours = f"{limits}.filter(k, ({names_ours(families)}) && {amount}.isInteger())"
+    expression = f"object.spec.containers.map(c, {ours}.map(k, {amount}.asInteger()).sum()).sum()"
+    wants = f"at most {rules.max_gpus_per_pod} GPUs per pod"
+    yield Check(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"too many GPUs: wants {wants}")
+
+
+def devices_asked_for(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+    """F12: where the policy would take it away, nobody does while we are down, so that it is refused."""
+    if rules.visible_devices == "Leave":
+        return
+    harmless = f"[{', '.join(map(quoted, HARMLESS))}]"
+    shown = f"e.name != {quoted(VISIBLE)} || (!has(e.valueFrom) && (!has(e.value) || e.value in {harmless}))"
+    fine = f"!(e.name in [{', '.join(map(quoted, CONTROLLING))}]) && ({shown})"
+    yield Check(
+        f"variables.guarded.all(c, !has(c.env) || c.env.all(e, {fine}))",
+        f"{VISIBLE} or a variable that controls MIG: wants no such setting, ask for the GPU in limits",
+    )
+    mounts = f"c.volumeMounts.all(m, !m.mountPath.contains({quoted(DEVICE_FOLDER)}))"
+    yield Check(
+        f"variables.guarded.all(c, !has(c.volumeMounts) || {mounts})",
+        f"a mount below {DEVICE_FOLDER}: wants no such mount, ask for the GPU in limits",
+    )
+    annotations = "object.metadata.annotations"
+    makers = " || ".join(f"{annotations}[k].contains({quoted(f'{family.name}.com/')})" for family in families.all)
+    named = f"{annotations}.all(k, !k.startsWith({quoted(CDI)}) || !({makers}))"
+    yield Check(
+        f"{_CREATED}!has({annotations}) || {named}",
+        f"an annotation {CDI}*: wants no such annotation, ask for the GPU in limits",
+    )
+
+
+def unprivileged(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+    """F14: of a pod that names a GPU no container may be privileged."""
+    if rules.privileged != "Deny":
+        return
+    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(families)})))"
+    context = "c.securityContext"
+    privileged = f"has({context}) && has({context}.privileged) && {context}.privileged"
+    yield Check(
+        f"{_CREATED}!({asks}) || variables.guarded.all(c, !({privileged}))",
+        "privileged in a GPU pod: wants privileged: false",
+    )
+
+
+def scheduled_by_us(rules: AdmissionRules, _families: Families) -> Iterator[Check]:
+    """F13: a node of one's own choice, or another scheduler than the policy's."""
+    if rules.bypass != "Deny":
+        return
+    yield Check(
+        f"{_CREATED}!has(object.spec.nodeName) || object.spec.nodeName == ''",
+        "spec.nodeName is set: wants none, so that the scheduler chooses",
+    )
+    if rules.scheduler_name:
+        wanted = quoted(rules.scheduler_name)
+        yield Check(
+            f"{_CREATED}object.spec.schedulerName == {wanted}",
+            f"another scheduler than the policy's: wants schedulerName {rules.scheduler_name}",
+        )
+
+
+def _amounts() -> str:
+    """List the limits and the requests of a container c, as maps m."""
+    both = (f"(has(c.resources.{kind}) ? [c.resources.{kind}] : [])" for kind in ("limits", "requests"))
+    return f"(has(c.resources) ? {' + '.join(both)} : [])"
+
+
+CHECKS: tuple[Maker, ...] = (not_too_many, devices_asked_for, unprivileged, scheduled_by_us)
+
+
+def _checks(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+    for maker in CHECKS:
+        yield from maker(rules, families)
+
+
+def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, families: Families) -> list[dict[str, Any]]:
+    """Write the policies and their bindings: what is enforced denies, what only Warn policies say warns."""
+    denying = list(_checks(enforced, families))
+    warning = [check for check in _checks(warned, families) if check not in denying]
+    found = _pair(NAME, denying, "Deny", families) if denying else []
+    return found + (_pair(f"{NAME}-warn", warning, "Warn", families) if warning else [])
+
+
+def _pair(name: str, checks: list[Check], action: str, families: Families) -> list[dict[str, Any]]:
+    version = "admissionregistration.k8s.io/v1"
+    validations = [{"expression": each.expression, "message": f"gpu-usher: {each.message}"} for each in checks]
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {
+                "matchExpressions": [{"key": key, "operator": "NotIn", "values": ["true"]} for key in EXEMPT_LABELS]
+            },
+            "resourceRules": [
+                _rule("CREATE", "pods"),
+                _rule("UPDATE", "pods/ephemeralcontainers"),
+            ],
+        },
+        "matchConditions": [*match_conditions(families), {"name": "not-exempt", "expression": _not_exempt(families)}],
+        "variables": [{"name": "guarded", "expression": _GUARDED}],
+        "validations": validations,
+    }
+    return [
+        {"apiVersion": version, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
+        {
+            "apiVersion": version,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": [action]},
+        },
+    ]
+
+
+def _rule(operation: str, resource: str) -> dict[str, Any]:
+    groups = {"apiGroups": [""], "apiVersions": ["v1"], "scope": "Namespaced"}
+    return {**groups, "operations": [operation], "resources": [resource]}
+
+
+def _not_exempt(families: Families) -> str:
+    """Ask whether the namespace is none of the vendors' own; a selector would know no prefix."""
+    names = families.infrastructure_namespaces
+    exact = ", ".join(quoted(name) for name in names if not name.endswith("*"))
+    prefixes = [f"request.namespace.startsWith({quoted(name[:-1])})" for name in names if name.endswith("*")]
+    return f"!({' || '.join([f'request.namespace in [{exact}]', *prefixes])})"

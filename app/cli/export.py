@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher export vap`: the part of our validation that the API server can do without us, as YAML for kubectl."""
+
+import typer
+import yaml
+
+from app import __version__
+from app.admission.fallback import CANNOT, fallback_policies
+from app.cli.source import Policies
+from app.cluster.files import read_knowledge, shipped_policies
+from app.cluster.policies import PolicyBook
+from app.knowledge.tables import Knowledge
+from app.pods import read_pod
+from app.policy.compiled import PolicySet
+from app.policy.match import rule_on
+from app.service import today
+
+export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True)
+ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
+
+
+@export.callback()
+def _group() -> None:
+    """Write what other components can do of our work."""
+
+
+@export.command()
+def vap(policies: Policies = None) -> None:
+    """Write a ValidatingAdmissionPolicy that refuses the worst GPU pods while gpu-usher is down.
+
+    It says what the policies enforce for a pod that no selector is for; what they only warn of is a second policy
+    that warns. With gpu-usher up it changes nothing: mutating webhooks come first. Install it beside the webhooks
+    where their failurePolicy is Ignore. What CEL cannot say stands at the top of the file.
+
+    Example: gpu-usher export vap --policies policies/ | kubectl apply -f -
+    """
+    knowledge = read_knowledge()
+    book = PolicyBook(policies or shipped_policies(), knowledge, today)
+    print(vap_text(book.current, knowledge), end="")
+
+
+def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
+    """Write the policies and bindings as YAML, below what they cannot say."""
+    ruling = rule_on(read_pod(ANY_POD), {}, policies, knowledge)
+    documents = fallback_policies(ruling.enforced, ruling.warned, knowledge.families)
+    head = [
+        f"# Made by `gpu-usher export vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
+        "# It cannot:",
+    ]
+    head += [f"# - {each};" for each in CANNOT]
+    return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)
