@@ -23,6 +23,7 @@ from app.cli.replay import replay
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
 from app.cli.serve import serve
+from app.cli.whatif import whatif
 from app.errors import BadInput, UsherError
 
 app = typer.Typer(
@@ -59,6 +60,7 @@ for name, verb in VERBS:
     app.command(name)(verb)
 app.add_typer(certs, name="certs")
 app.add_typer(export, name="export")
+app.add_typer(whatif, name="whatif")
 
 
 def main() -> None:

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher whatif`: the fleet as it would be with another driver, and what its pods make of it."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from app.cli.output import Output, show
+from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
+from app.cluster.files import shipped_policies
+from app.cluster.policies import PolicyBook
+from app.cluster.rulings import Rulings
+from app.cluster.state import State
+from app.errors import BadInput
+from app.holdings import FINISHED
+from app.pods import read_pod
+from app.policy.compiled import PolicySet
+from app.requirements import all_allow
+from app.service import today
+from app.versions import parse_version
+from app.whatif.driver import Rollout, Wanting, roll_out
+from app.whatif.selector import parse_selector
+
+whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True)
+SHOWN = 10
+"""Groups, nodes and names shown; -o json has all."""
+Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
+
+
+@whatif.callback()
+def _group() -> None:
+    """Show a fleet as it would be, and what its pods make of it."""
+
+
+@whatif.command()
+def driver(
+    to: Annotated[str, typer.Option("--to", help="The driver's version, as 580.65.06.")],
+    nodes: Nodes = "",
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Show what another driver on some nodes changes: which pods gain or lose them, and the order with least eviction.
+
+    Every GPU pod of the fleet, running or waiting, is judged on these nodes with the old and the new driver: CUDA with
+    minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first; with the
+    others cordoned nobody is evicted twice, and pods for which no place is left until then are named. Taints, CPU and
+    memory are the scheduler's to judge. Exit 1 where pods are left that no node of the fleet could serve.
+
+    Example: gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json
+
+    Example: gpu-usher whatif driver --to 535.104.05 --demo-fleet mixed -o json
+    """
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    state = state_of(objects)
+    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
+    wanting = list(pods_wanting(objects, state, book.current))
+    found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
+    show(found, output, lambda console: _show(console, found))
+    raise typer.Exit(1 if found.strands else 0)
+
+
+def selected(state: State, selector: str) -> list[str]:
+    """Name the GPU nodes that a label selector chooses.
+
+    Raises BadInput where there are none.
+    """
+    wanted = parse_selector(selector)
+    found = [name for name, node in state.nodes.items() if node.has_gpus and all_allow(wanted, node.labels)]
+    if not found:
+        raise BadInput(f"--nodes {selector[:80]!r}: chooses none of {len(state.nodes)} nodes, wants GPU nodes")
+    return found
+
+
+def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterator[Wanting]:
+    """List the unfinished pods that ask for GPUs, with what they need."""
+    rule = Rulings().of
+    for each in objects:
+        if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
+            continue
+        pod = read_pod(each)
+        claimed = state.claimed(each.get("spec") or {}, pod.namespace).classes if pod.claims else ()
+        demand = rule(pod, state.namespace_labels(pod.namespace), policies, state.knowledge, claimed).demand
+        if demand.judged:
+            yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+
+
+def names_of(pods: tuple[str, ...]) -> str:
+    """Name the first pods, and count the others."""
+    more = len(pods) - SHOWN
+    return ", ".join(pods[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _show(console: Console, found: Rollout) -> None:
+    console.print(f"[bold]driver {found.to}[/] on {found.nodes} nodes, of which {found.already} have it")
+    for each in found.effects[:SHOWN]:
+        change = " and ".join([f"gain {each.gains}"] * bool(each.gains) + [f"lose {each.loses}"] * bool(each.loses))
+        colour = "red" if each.loses and not each.eligible_after else "yellow" if each.loses else "green"
+        console.print(f"[{colour}]{change} nodes[/], {each.eligible_after} eligible: {escape(names_of(each.pods))}")
+        if each.loses:
+            console.print(f"  lost: {escape(each.why)}")
+        if each.bound_there:
+            console.print(f"  run there now and will not come back: {escape(names_of(each.bound_there))}")
+    if not found.effects:
+        console.print("no pod gains or loses a node")
+    console.print("[bold]order[/] (others cordoned meanwhile)")
+    for number, turn in enumerate(found.order, 1):
+        evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts nobody"
+        console.print(f"{number:4} {escape(turn.node)} ({turn.driver}) {escape(evicts)}")
+        if turn.waiting:
+            console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
+    console.print(f"{sum(len(turn.evicts) for turn in found.order)} evictions in all")

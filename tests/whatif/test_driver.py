@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Driver rollouts: against nodes that really carry the other driver's labels, and the order by examples."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.main import app
+from app.cli.whatif import pods_wanting
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.errors import BadInput
+from app.placement.engine import facts, judge_class
+from app.requirements import all_allow
+from app.versions import parse_version
+from app.whatif.driver import roll_out
+from app.whatif.selector import parse_selector
+from tests.builders import gpus, knowledge, node_document, pod, shipped
+
+RUN = CliRunner()
+IMAGES = (
+    "nvcr.io/nvidia/pytorch:24.05-py3",
+    "nvcr.io/nvidia/cuda:12.8.0-base-ubuntu22.04",
+    "nvidia/cuda:11.8.0-base",
+    "x",
+)
+DRIVERS = ("470.57.02", "525.60.13", "535.104.05", "550.54.15", "570.124.06", "580.65.06")
+PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "Tesla-T4", "NVIDIA-A10")
+
+
+def state_of(objects: list[dict[str, Any]]) -> State:
+    state = State(knowledge())
+    fill(state, objects)
+    return state
+
+
+def asking(name: str, image: str, node: str = "", amount: int = 1, wishes: Any = None) -> dict[str, Any]:
+    made = pod(gpus(amount, image=image), annotations=wishes, **({"nodeName": node} if node else {}))
+    made["metadata"] |= {"name": name, "uid": name}
+    return made
+
+
+def fleet(chance: random.Random, driver: str | None) -> list[dict[str, Any]]:
+    """Make ten nodes, the first five with this driver, if one is given; the same fleet otherwise for one seed."""
+    drawn = [(chance.choice(PRODUCTS), chance.choice(DRIVERS)) for _ in range(10)]
+    return [
+        node_document(f"n-{number}", product, driver if driver and number < 5 else own)
+        for number, (product, own) in enumerate(drawn)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels(seed: int) -> None:
+    """F122: the slow way reads the whole fleet again and judges every pod on every node."""
+    to = DRIVERS[seed % len(DRIVERS)]
+    wishes: list[dict[str, str]] = [{}, {"cuda": "12.4"}, {"products": "H100"}]
+    chance = random.Random(seed)
+    pods = [
+        asking(f"p-{number}", chance.choice(IMAGES), chance.choice(["", "n-1", "n-7"]), wishes=chance.choice(wishes))
+        for number in range(20)
+    ]
+    old = state_of([*fleet(random.Random(seed), None), *pods])
+    new = state_of([*fleet(random.Random(seed), to), *pods])
+    chosen = [f"n-{number}" for number in range(5)]
+    wanting = list(pods_wanting(pods, old, shipped()))
+
+    def eligible(state: State, pod_: Any) -> set[str]:
+        return {
+            name for name, node in state.nodes.items() if judge_class(pod_.demand, facts(pod_.demand, node)) is None
+        }
+
+    expected = {}
+    for each in wanting:
+        was, now = eligible(old, each), eligible(new, each)
+        if was != now:
+            expected[each.name] = (len(now - was), len(was - now), len(now), each.node in was - now)
+
+    found = roll_out(old.nodes, chosen, wanting, parse_version(to), knowledge().cuda)
+
+    told = {
+        name: (each.gains, each.loses, each.eligible_after, name in each.bound_there)
+        for each in found.effects
+        for name in each.pods
+    }
+    assert told == expected
+
+
+def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
+    (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
+    return RUN.invoke(app, ["whatif", "driver", "--snapshot", str(folder / "now.json"), *words])
+
+
+def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_named(tmp_path: Path) -> None:
+    """F122: b goes first; its pod finds room on the node that is not concerned, the large ones of a do not."""
+    nodes = [
+        node_document("a", driver="550.54.15", offers={"nvidia.com/gpu": 8}, labels={"pool": "old"}),
+        node_document("b", driver="550.54.15", offers={"nvidia.com/gpu": 8}, labels={"pool": "old"}),
+        node_document("c", driver="580.65.06", offers={"nvidia.com/gpu": 1}),
+    ]
+    pods = [asking("one", "x", "b", 1), asking("large", "x", "a", 4), asking("larger", "x", "a", 4)]
+
+    found = run(tmp_path, [*nodes, *pods], "--nodes", "pool=old", "--to", "580.65.06", "-o", "json")
+
+    answer = json.loads(found.stdout)
+    assert [(each["node"], each["evicts"], each["waiting"]) for each in answer["order"]] == [
+        ("b", ["team-a/one"], []),
+        ("a", ["team-a/large", "team-a/larger"], []),
+    ]
+    assert answer["nodes"] == 2
+
+
+def test_a_place_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    """F122: the small pod goes back to b, which leaves no eight GPUs there."""
+    nodes = [node_document(name, driver="550.54.15") for name in ("a", "b")]
+    pods = [asking("one", "x", "b", 1), asking("large", "x", "a", 8)]
+
+    found = run(tmp_path, [*nodes, *pods], "--to", "580.65.06", "-o", "json")
+
+    waiting = [each["waiting"] for each in json.loads(found.stdout)["order"]]
+    assert waiting == [["team-a/one"], ["team-a/large"]]
+
+
+def test_rollback_that_strands_pods_fails_and_names_them(tmp_path: Path) -> None:
+    """F122, F31: a pod that needs CUDA 12.8 natively, on a fleet that goes back to 535."""
+    objects = [node_document("a", driver="570.124.06"), asking("p", "x", "a", wishes={"cuda": "13.0"})]
+    stays = run(tmp_path, objects, "--to", "580.65.06")
+    strands = run(tmp_path, [node_document("a", driver="580.65.06"), objects[1]], "--to", "535.104.05")
+
+    assert stays.exit_code == 0, stays.output
+    assert strands.exit_code == 1, strands.output
+    assert "run there now and will not come back: team-a/p" in strands.output
+    assert "gain 1 nodes" in stays.output
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "chosen"),
+    [
+        ("", {}, True),
+        ("a=b", {"a": "b"}, True),
+        ("a==b, c", {"a": "b", "c": ""}, True),
+        ("a!=b", {}, True),
+        ("a!=b", {"a": "b"}, False),
+        ("!a", {"a": "b"}, False),
+        ("a in (b, c),d notin (e)", {"a": "c"}, True),
+        ("a in (b,c)", {"a": "d"}, False),
+        ("nvidia.com/gpu.product=Tesla-T4", {"nvidia.com/gpu.product": "Tesla-T4"}, True),
+    ],
+)
+def test_selectors_choose_as_kubectl_does(text: str, labels: dict[str, str], chosen: bool) -> None:
+    assert all_allow(parse_selector(text), labels) is chosen
+
+
+@pytest.mark.parametrize("text", ["a in b", "=x", "a,,b", "(a)", "a in (b"])
+def test_selector_that_kubectl_refuses_is_bad_input(text: str) -> None:
+    with pytest.raises(BadInput, match="selector"):
+        parse_selector(text)
+
+
+def test_selector_that_chooses_nothing_is_bad_input(tmp_path: Path) -> None:
+    found = run(tmp_path, [node_document("a")], "--nodes", "pool=none", "--to", "580.65.06")
+
+    assert isinstance(found.exception, BadInput)
