@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from app import __version__
+from app.cli.advise import advice
 from app.cli.cases import run_cases
 from app.cli.certs import certs
 from app.cli.demo import demo
@@ -61,6 +62,7 @@ for name, verb in VERBS:
 app.add_typer(certs, name="certs")
 app.add_typer(export, name="export")
 app.add_typer(whatif, name="whatif")
+app.add_typer(advice, name="advise")
 
 
 def main() -> None:

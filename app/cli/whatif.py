@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher whatif`: the fleet as it would be with another driver, and what its pods make of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -21,7 +21,9 @@ from app.policy.compiled import PolicySet
 from app.requirements import all_allow
 from app.service import today
 from app.versions import parse_version
-from app.whatif.driver import Rollout, Wanting, roll_out
+from app.whatif.driver import Rollout, roll_out
+from app.whatif.mig import Reshaping, parse_layout, reshape
+from app.whatif.seating import Wanting
 from app.whatif.selector import parse_selector
 
 whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True)
@@ -63,6 +65,35 @@ def driver(
     found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.strands else 0)
+
+
+@whatif.command()
+def mig(
+    layout: Annotated[str, typer.Option("--layout", help="all-1g.10gb, all-disabled, or 1g.10gb:2,3g.40gb:1.")],
+    nodes: Nodes = "",
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Show what another MIG layout on some nodes changes: what they offer, whom that evicts, who has a place then.
+
+    Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. Those evicted and the
+    waiting pods are then seated one after another, the evicted ones first. Nodes keep their MIG strategy: under single
+    the slices are nvidia.com/gpu, else nvidia.com/mig-*. Exit 1 where a node cannot have the layout.
+
+    Example: gpu-usher whatif mig --nodes pool=a100 --layout all-1g.10gb --snapshot now.json
+
+    Example: gpu-usher whatif mig --layout 3g.40gb:2 --demo-fleet mixed -o yaml
+    """
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    state = state_of(objects)
+    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
+    wanting = list(pods_wanting(objects, state, book.current))
+    found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
+    show(found, output, lambda console: _show_mig(console, found))
+    raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
 
 
 def selected(state: State, selector: str) -> list[str]:
@@ -115,3 +146,28 @@ def _show(console: Console, found: Rollout) -> None:
         if turn.waiting:
             console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
     console.print(f"{sum(len(turn.evicts) for turn in found.order)} evictions in all")
+
+
+def _show_mig(console: Console, found: Reshaping) -> None:
+    for each in found.nodes[:SHOWN]:
+        if each.problem:
+            console.print(f"{escape(each.node)}: [red]{escape(each.problem)}[/]")
+            continue
+        console.print(f"{escape(each.node)}: {_amounts(each.before)} → [bold]{_amounts(each.after)}[/]")
+        if each.evicts:
+            console.print(f"  [yellow]evicts {len(each.evicts)}: {escape(names_of(each.evicts))}[/]")
+    if len(found.nodes) > SHOWN:
+        console.print(f"and {len(found.nodes) - SHOWN} more nodes; -o json has all")
+    for words, pods in (
+        ("have a place then", found.gained),
+        ("have none then", found.lost),
+        ("wait on", found.waiting),
+    ):
+        if pods:
+            console.print(f"{words}: {escape(names_of(pods))}")
+    if not (found.gained or found.lost):
+        console.print("no pod gains or loses a place")
+
+
+def _amounts(units: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount} x {name}" for name, amount in units.items() if amount) or "nothing"

@@ -10,21 +10,11 @@ from dataclasses import dataclass, replace
 
 from app.knowledge.cuda import CUDATables
 from app.nodeclass import Node, NodeClass
-from app.placement.engine import facts, judge, judge_class, total
-from app.placement.ranking import order
+from app.placement.engine import facts, judge_class
 from app.policy.demand import Demand
 from app.reasons import Reason
 from app.versions import Version, show_driver
-
-
-@dataclass(frozen=True, slots=True)
-class Wanting:
-    """A pod that asks for GPUs. `node`: where it is bound; empty while it waits."""
-
-    name: str
-    uid: str
-    node: str
-    demand: Demand
+from app.whatif.seating import Wanting, moved, seat, units_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,39 +131,13 @@ def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequenc
             there.setdefault(pod.node, []).append(pod)
     open_nodes = {name: node for name, node in nodes.items() if name not in changed and node.has_gpus}
     homeless: list[Wanting] = []
-    for name in sorted(changed, key=lambda each: (len(there.get(each, ())), _units(there.get(each, ())), each)):
-        leaving = sorted(there.get(name, ()), key=lambda each: (-_units([each]), each.name))
-        waiting = [pod for pod in leaving if not _seat(pod, open_nodes)]
+    for name in sorted(changed, key=lambda each: (len(there.get(each, ())), units_of(there.get(each, ())), each)):
+        leaving = sorted(there.get(name, ()), key=lambda each: (-units_of([each]), each.name))
+        waiting = [pod for pod in leaving if not seat(pod, open_nodes)]
         known = nodes[name].node_class.driver
         evicted = tuple(sorted(each.name for each in leaving))
         yield Turn(
             name, show_driver(known) if known else "unknown", evicted, tuple(sorted(pod.name for pod in waiting))
         )
-        open_nodes[name] = _moved(changed[name], leaving, 1)
-        homeless = [pod for pod in (*homeless, *waiting) if not _seat(pod, open_nodes)]
-
-
-def _units(pods: Sequence[Wanting]) -> int:
-    return sum(units for pod in pods for _, units in pod.demand.resources)
-
-
-def _seat(pod: Wanting, open_nodes: dict[str, Node]) -> bool:
-    """Put a pod on the best node that has room for it; gives whether there is one."""
-    fitting = [node for node in open_nodes.values() if judge(pod.demand, node, True) is None]
-    if not fitting:
-        return False
-    best = min(fitting, key=lambda node: order(total(pod.demand, node), node.name))
-    open_nodes[best.name] = _moved(best, [pod], -1)
-    return True
-
-
-def _moved(node: Node, pods: Sequence[Wanting], sign: int) -> Node:
-    """Give a node with what pods hold added to what is free, or taken from it."""
-    units, memory = dict(node.free.units), dict(node.free.memory)
-    for pod in pods:
-        for resource, amount in pod.demand.resources:
-            if resource in units:
-                units[resource] += sign * amount
-            if resource in memory:
-                memory[resource] += sign * amount * pod.demand.declared_mib
-    return replace(node, free=replace(node.free, units=units, memory=memory))
+        open_nodes[name] = moved(changed[name], leaving, 1)
+        homeless = [pod for pod in (*homeless, *waiting) if not seat(pod, open_nodes)]

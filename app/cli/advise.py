@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher advise mig`: a MIG layout for the pods that wait for slices, as mig-parted takes it."""
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+
+from app.cli.output import Output, show
+from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
+from app.cli.whatif import Nodes, names_of, pods_wanting, selected
+from app.cluster.files import shipped_policies
+from app.cluster.policies import PolicyBook
+from app.service import today
+from app.whatif.advice import Advice, advise
+
+advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True)
+
+
+@advice.callback()
+def _group() -> None:
+    """Advise on what to change."""
+
+
+@advice.command()
+def mig(
+    nodes: Nodes = "",
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Find a MIG layout of idle nodes for the pods that wait for slices (nvidia.com/mig-*).
+
+    Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
+    pods that it seats as comments. Only GPU nodes that hold no pod are carved, those with less memory first, and no
+    more GPUs than it takes. Nodes must use MIG strategy mixed. Exit 1 where pods stay without a slice.
+
+    Example: gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml
+
+    Example: gpu-usher advise mig --nodes pool=mig --kubeconfig ~/.kube/config -o json
+    """
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    state = state_of(objects)
+    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
+    waiting = [pod for pod in pods_wanting(objects, state, book.current) if not pod.node]
+    idle = [name for name in selected(state, nodes) if not state.holdings(name)]
+    found = advise(state.nodes, idle, waiting, state.knowledge)
+    show(found, output, lambda console: _show(console, found))
+    raise typer.Exit(1 if found.unplaced else 0)
+
+
+def _show(console: Console, found: Advice) -> None:
+    """Print the configuration, and as comments all else."""
+    for each in found.layouts:
+        console.print(f"# kubectl label node {escape(each.node)} --overwrite nvidia.com/mig.config={each.config}")
+        console.print(f"#   {escape(each.product)}, seats {escape(names_of(each.pods))}")
+    if found.fitting:
+        console.print(f"# slices there already would do for: {escape(names_of(found.fitting))}")
+    if found.unplaced:
+        console.print(f"# [yellow]no idle GPU takes: {escape(names_of(found.unplaced))}[/]")
+    if found.configuration:
+        print(yaml.safe_dump(found.configuration, sort_keys=False), end="")
+    else:
+        console.print("# nothing to change")

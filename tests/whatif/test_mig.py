@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG layouts as they would be: facts as of a node that is really so, and advice against a brute-force twin."""
+
+import json
+import random
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from app.cli.main import app
+from app.errors import BadInput
+from app.whatif.advice import advise
+from app.whatif.mig import carved, most_of, parse_layout
+from app.whatif.seating import Wanting
+from tests.builders import demand, gpus, knowledge, node, node_document, pod
+
+RUN = CliRunner()
+A100, H100 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"
+GPU = "nvidia.com/gpu"
+PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")
+
+
+def slice_(profile: str) -> str:
+    return f"nvidia.com/mig-{profile}"
+
+
+def waiting(name: str, *profiles: str) -> Wanting:
+    """Make a pod that waits for these slices, a container each."""
+    made = pod(*({**gpus(1, slice_(each)), "name": f"c{number}"} for number, each in enumerate(profiles)))
+    return Wanting(name, name, "", demand(made))
+
+
+def free_nodes(count: int, per_node: int, label: str = A100) -> dict[str, Any]:
+    labels = {"nvidia.com/gpu.count": str(per_node)}
+    made = [node(f"n-{number}", product=label, offers={GPU: per_node}, labels=labels) for number in range(count)]
+    return {each.name: each for each in made}
+
+
+def brute(pods: list[tuple[str, ...]], gpus_: int) -> int | None:
+    """Give the least number of GPUs that take pods of one slice each, by trying every assignment; None: too few."""
+    geometry = knowledge().geometry[A100.removeprefix("NVIDIA-").lower()]
+    least = None
+    for assigned in product(range(gpus_), repeat=len(pods)):
+        sets = [[pods[index][0] for index, where in enumerate(assigned) if where == gpu] for gpu in range(gpus_)]
+        if all(geometry.places(each) is not None for each in sets):
+            used = sum(map(bool, sets))
+            least = used if least is None else min(least, used)
+    return least
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(seed: int) -> None:
+    """F64: all pods where any assignment seats all, on the least GPUs; each GPU's slices fit together."""
+    chance = random.Random(seed)
+    nodes = free_nodes(chance.choice([1, 3]), 1) if seed % 2 else free_nodes(1, 3)
+    pods = [waiting(f"p-{number}", chance.choice(PROFILES)) for number in range(chance.randrange(1, 7))]
+    asked = [tuple(name.removeprefix("nvidia.com/mig-") for name, _ in each.demand.resources) for each in pods]
+    total = sum(3 if len(nodes) == 1 and not seed % 2 else 1 for _ in nodes)
+    least = brute(asked, total)
+
+    found = advise(nodes, list(nodes), pods, knowledge())
+
+    geometry = knowledge().geometry[A100.removeprefix("NVIDIA-").lower()]
+    carved_ = [each for layout in found.layouts for each in layout.gpus if each]
+    assert all(geometry.places(each) is not None for each in carved_)
+    assert (not found.unplaced) is (least is not None)
+    if least is not None:
+        assert len(carved_) == least
+        assert sorted(each for gpu in carved_ for each in gpu) == sorted(each[0] for each in asked)
+
+
+def test_slices_of_one_pod_are_on_one_node() -> None:
+    """F64: two nodes of one GPU each hold no pod of two 7g, but two pods of one."""
+    together = advise(free_nodes(2, 1), ["n-0", "n-1"], [waiting("p", "7g.80gb", "7g.80gb")], knowledge())
+    apart = advise(free_nodes(2, 1), ["n-0", "n-1"], [waiting(each, "7g.80gb") for each in "pq"], knowledge())
+
+    assert together.unplaced == ("p",)
+    assert [each.node for each in apart.layouts] == ["n-0", "n-1"]
+
+
+def test_slices_that_are_there_are_used_and_no_gpu_is_carved_for_them() -> None:
+    nodes = {"m": node("m", product=A100, offers={slice_("1g.10gb"): 1}), **free_nodes(1, 8)}
+
+    found = advise(nodes, list(nodes), [waiting("p", "1g.10gb"), waiting("q", "1g.10gb")], knowledge())
+
+    assert (found.fitting, [each.pods for each in found.layouts]) == (("p",), [("q",)])
+
+
+def test_product_that_a_pod_does_not_want_is_not_carved_for_it() -> None:
+    """F64, F2."""
+    made = pod(gpus(1, slice_("1g.10gb")), annotations={"products": "H100"})
+    nodes = free_nodes(1, 8)
+
+    found = advise(nodes, list(nodes), [Wanting("p", "p", "", demand(made))], knowledge())
+
+    assert found.unplaced == ("p",)
+
+
+def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
+    (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
+    return RUN.invoke(app, [*words, "--snapshot", str(folder / "now.json")])
+
+
+def test_advice_is_a_configuration_of_mig_parted(tmp_path: Path) -> None:
+    """F64: with the nodes as comments; a node that holds a pod is left alone."""
+    busy = pod(gpus(1), nodeName="busy")
+    queued = [pod(gpus(1, slice_(profile))) for profile in ("3g.40gb", "3g.40gb", "1g.10gb.me")]
+    for number, each in enumerate(queued):
+        each["metadata"] |= {"name": f"p-{number}", "uid": f"q-{number}"}
+    nodes = [node_document(name, A100) for name in ("busy", "idle")]
+
+    found = run(tmp_path, [*nodes, busy, *queued], "advise", "mig")
+
+    config = yaml.safe_load(found.stdout)
+    assert found.exit_code == 0, found.output
+    assert "# kubectl label node idle --overwrite nvidia.com/mig.config=usher-1" in found.stdout
+    assert "node busy" not in found.stdout
+    assert config["version"] == "v1"
+    devices = config["mig-configs"]["usher-1"]
+    assert sorted(index for each in devices for index in each["devices"]) == list(range(8))
+    assert {"3g.40gb": 2} in [each.get("mig-devices") for each in devices]
+    assert {"1g.10gb+me": 1} in [each.get("mig-devices") for each in devices]
+    assert {"devices": [2, 3, 4, 5, 6, 7], "mig-enabled": False} in devices
+
+
+@pytest.mark.parametrize(
+    ("strategy", "really"),
+    [
+        ("mixed", {"offers": {GPU: 0, slice_("1g.10gb"): 56}, "labels": {"nvidia.com/mig.strategy": "mixed",
+                   "nvidia.com/mig.config.state": "success"}}),
+        ("single", {"product": f"{A100}-MIG-1g.10gb", "offers": {GPU: 56},
+                    "labels": {"nvidia.com/mig.strategy": "single", "nvidia.com/mig.config.state": "success",
+                               "nvidia.com/gpu.count": "56"}}),
+    ],
+)  # fmt: skip
+def test_facts_are_those_of_a_node_that_has_the_layout(strategy: str, really: dict[str, Any]) -> None:
+    """F64: as GPU Feature Discovery labels it."""
+    before = node(product=A100, labels={"nvidia.com/mig.strategy": strategy})
+    expected = node(**{"product": A100, **really}).node_class
+
+    found = carved(before.node_class, [("1g.10gb",) * 7] * 8, knowledge())
+
+    names = ("product", "sharing", "mig_strategy", "mig_profile", "offered", "labelled", "stale", "mig_state")
+    assert [getattr(found, name) for name in names] == [getattr(expected, name) for name in names]
+
+
+def test_layout_on_nodes_evicts_and_seats(tmp_path: Path) -> None:
+    """F64, F122: the pod of the carved node moves to the other, the one that waits for a slice gets it."""
+    nodes = [node_document(name, A100, labels={"pool": name}) for name in ("a", "b")]
+    moved, queued = pod(gpus(2), nodeName="a"), pod(gpus(1, slice_("3g.40gb")))
+    moved["metadata"] |= {"name": "moved", "uid": "1"}
+    queued["metadata"] |= {"name": "queued", "uid": "2"}
+    words = ("whatif", "mig", "--nodes", "pool=a", "--layout", "3g.40gb:2", "-o", "json")
+
+    answer = json.loads(run(tmp_path, [*nodes, moved, queued], *words).stdout)
+
+    assert answer["nodes"][0]["after"] == {GPU: 0, slice_("3g.40gb"): 16}
+    assert answer["nodes"][0]["evicts"] == ["team-a/moved"]
+    assert (answer["gained"], answer["lost"], answer["waiting"]) == (["team-a/queued"], [], [])
+
+
+def test_product_without_mig_is_a_problem_and_fails(tmp_path: Path) -> None:
+    found = run(tmp_path, [node_document("t", "Tesla-T4")], "whatif", "mig", "--layout", "all-1g.10gb")
+
+    assert found.exit_code == 1
+    assert "t: its product has no MIG" in found.output
+
+
+@pytest.mark.parametrize(
+    ("profile", "most"), [("1g.10gb", 7), ("1g.10gb.me", 1), ("2g.20gb", 3), ("3g.40gb", 2), ("7g.80gb", 1)]
+)
+def test_all_of_a_profile_is_as_many_as_fit(profile: str, most: int) -> None:
+    """P13."""
+    assert most_of(knowledge().geometry["a100-sxm4-80gb"], profile) == most
+
+
+@pytest.mark.parametrize("text", ["", "all-2h", "1g.10gb", "1g.10gb:x", "1g.10gb:0", "all->=1g.10gb"])
+def test_layout_that_is_none_is_bad_input(text: str) -> None:
+    with pytest.raises(BadInput):
+        parse_layout(text)
+
+
+@pytest.mark.parametrize("text", ["all-1g.5gb", "3g.40gb:3", "3g.40gb:2,1g.10gb:1"])
+def test_layout_that_does_not_fit_a_product_is_bad_input(text: str) -> None:
+    """P13: two 3g leave no memory for a 1g."""
+    with pytest.raises(BadInput):
+        parse_layout(text)(knowledge().geometry["a100-sxm4-80gb"])
