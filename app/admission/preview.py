@@ -58,6 +58,21 @@ def preview(
     )
 
 
+def admitted(
+    document: Mapping[str, Any], namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: Setting
+) -> Mapping[str, Any]:
+    """Give the pod that an object is, or that a workload makes, as admission lets it in; as it is where it is denied.
+
+    Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
+    """
+    subject = created(document)
+    if subject is None:
+        raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
+    verdict = mutate(subject.document, namespace, labels_of(namespace), setting)  # as a Pod: the template's own pods
+    found: Mapping[str, Any] = apply(subject.document, verdict.operations)
+    return found
+
+
 _KINDS = tuple(sorted(name.removesuffix("s") for _, name in WORKLOADS))
 
 

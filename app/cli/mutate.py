@@ -57,14 +57,14 @@ def mutate(
 
     Example: gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -
     """
-    objects = _read(file)
+    objects = read_file(file)
     if not any(map(created, objects)):
         raise BadInput(f"{file}: no Pod and no workload in it, wants one")
     state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet or (DEFAULT if demo else None)))
     book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
     setting = Setting(book.current, state.fleet(), state.knowledge, claimed=state.claimed)
     found = {
-        index: preview(each, _namespace(each, namespace), state.namespace_labels, setting)
+        index: preview(each, namespace_of(each, namespace), state.namespace_labels, setting)
         for index, each in enumerate(objects)
         if created(each) is not None
     }
@@ -74,12 +74,17 @@ def mutate(
     raise typer.Exit(0 if all(each.allowed for each in found.values()) else 1)
 
 
-def _read(file: str) -> list[dict[str, Any]]:
+def read_file(file: str) -> list[dict[str, Any]]:
+    """Read the objects of a file, `-` for stdin.
+
+    Raises SnapshotError.
+    """
     data = sys.stdin.buffer.read() if file == "-" else read_snapshot_file(Path(file))
     return read_snapshot(file, data)
 
 
-def _namespace(document: Object, namespace: str) -> str:
+def namespace_of(document: Object, namespace: str) -> str:
+    """Give the namespace of an object; the other where it names none."""
     metadata = member(document, "metadata", dict, "") or {}
     return member(metadata, "namespace", str, "metadata.") or namespace
 

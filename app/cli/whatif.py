@@ -8,6 +8,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.admission.preview import admitted, created
+from app.admission.review import Setting
+from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
 from app.cluster.files import shipped_policies
@@ -18,6 +21,7 @@ from app.errors import BadInput
 from app.holdings import FINISHED
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
+from app.policy.match import rule_on
 from app.requirements import all_allow
 from app.service import today
 from app.versions import parse_version
@@ -25,6 +29,7 @@ from app.whatif.driver import Rollout, roll_out
 from app.whatif.mig import Reshaping, parse_layout, reshape
 from app.whatif.seating import Wanting
 from app.whatif.selector import parse_selector
+from app.whatif.template import node_template
 
 whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True)
 SHOWN = 10
@@ -94,6 +99,45 @@ def mig(
     found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
     show(found, output, lambda console: _show_mig(console, found))
     raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
+
+
+@whatif.command("node-template")
+def node_template_(
+    file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For an object that names none.")] = "default",
+    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+) -> None:
+    """Say what a new node would need for a pod: GPU products, driver, labels, taints that it may have, resources.
+
+    It is written as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
+    Autoscaler (tags), so that a group that has no node yet is seen to fit. A fleet is not needed; with one, admission
+    adds tolerations of the taints that its nodes carry. Exit 1 where no product will do.
+
+    Example: gpu-usher whatif node-template -f pod.yaml
+
+    Example: gpu-usher whatif node-template -f train.yaml --policies policies/ -o json
+    """
+    asked = [each for each in read_file(file) if created(each) is not None]
+    if len(asked) != 1:
+        raise BadInput(f"{file}: got {len(asked)} Pods and workloads, wants one")
+    given = snapshot or kubeconfig or demo_fleet
+    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet) if given else [])
+    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
+    setting = Setting(book.current, state.fleet(), state.knowledge, claimed=state.claimed)
+    where = namespace_of(asked[0], namespace)
+    pod = admitted(asked[0], where, state.namespace_labels, setting)
+    read = read_pod(pod, where)
+    claimed = state.claimed(pod.get("spec") or {}, where).classes if read.claims else ()
+    ruling = rule_on(read, state.namespace_labels(where), book.current, state.knowledge, claimed)
+    if not ruling.demand.judged:
+        raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
+    found = node_template(ruling.demand, pod, state.knowledge)
+    show(found, output, lambda _: None, ("yaml", "json"))
+    raise typer.Exit(0 if found.products else 1)
 
 
 def selected(state: State, selector: str) -> list[str]:
