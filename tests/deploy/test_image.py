@@ -96,6 +96,21 @@ def _lint(tool: Path, text: str) -> str:
     return subprocess.run([tool], input=text, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+def pins(lock: str) -> set[str]:
+    """List what a lock installs, as `name==version`."""
+    return set(re.findall(r"^[a-z0-9.-]+==\S+", (ROOT / lock).read_text("utf-8"), re.MULTILINE))
+
+
+def test_lock_with_tracing_only_adds_to_the_one_without() -> None:
+    """F97, SUP-01: the same versions of all else; the image as built by default has no exporter."""
+    plain, tracing = pins("requirements.lock"), pins("requirements-tracing.lock")
+
+    added = {each.partition("==")[0] for each in tracing - plain}
+    assert plain < tracing
+    assert {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"} <= added
+    assert tracing <= pins("requirements-dev.lock")
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Follow the first stage below a folder, and give that folder."""
@@ -106,7 +121,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     programs = folder / "bin"
     programs.mkdir()
     (programs / "python").symlink_to(sys.executable)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": "0"}
+    arguments = dict(rest.split("=", 1) for word, rest in stages()[0] if word == "ARG")
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **arguments}
     for word, rest in stages()[0]:
         if word == "COPY":
             *names, target = rest.split()
@@ -184,14 +200,15 @@ def _ready(port: int) -> bool:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-tracing.lock"])
 @pytest.mark.parametrize("platform", SHIPPED)
-def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, tmp_path: Path) -> None:
+def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, lock: str, tmp_path: Path) -> None:
     """INTERFACES §11: amd64 and arm64, Python 3.12 as in the image; a dry run, nothing is downloaded whole."""
     machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[platform]
     tags = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (17, 24, 28, 34)]
     tags.append(f"--platform=manylinux2014_{machine}")
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += [*tags, "--python-version=3.12", f"--target={tmp_path}", "-r", str(ROOT / "requirements.lock")]
+    command += [*tags, "--python-version=3.12", f"--target={tmp_path}", "-r", str(ROOT / lock)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
 
