@@ -9,6 +9,7 @@ import jsonpatch
 import pytest
 
 from app.cluster.files import case_texts, shipped_policies
+from app.errors import PolicyError
 from app.explain.cases import (
     Case,
     admission_differences,
@@ -108,3 +109,22 @@ def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
     differences = list(run_case(read_case("case.yaml", text), only_h100, knowledge()))
 
     assert any(each.startswith(difference) for each in differences), differences
+
+
+@pytest.mark.parametrize(
+    ("pod", "problem"),
+    [
+        ("{metadata: text, spec: {containers: []}}", "pod.metadata: got a string, wants an object"),
+        (
+            "{metadata: {namespace: 7}, spec: {containers: []}}",
+            "pod.metadata.namespace: got an integer, wants a string",
+        ),
+        ("{spec: []}", "pod.spec: got a list, wants an object"),
+    ],
+)
+def test_case_whose_pod_has_no_shape_is_told_with_its_place(pod: str, problem: str) -> None:
+    """F77: before anything is played."""
+    with pytest.raises(PolicyError) as caught:
+        read_case("case.yaml", f"expect: {{}}\npod: {pod}\n")
+
+    assert caught.value.problems == (f"case.yaml:2:1: {problem}",)
