@@ -111,6 +111,23 @@ def test_lock_with_tracing_only_adds_to_the_one_without() -> None:
     assert tracing <= pins("requirements-dev.lock")
 
 
+LARGEST_MIB = 128
+"""Of a service without a cluster; it has 81 here. The Deployment gives 512."""
+IMPORTED = """
+import resource
+from app import serving
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_dependencies_stay_small() -> None:
+    """SUP-03: 52 packages, by memory after all that is imported to serve."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=True)
+
+    assert int(done.stdout) / 1024 <= LARGEST_MIB  # KiB on Linux, getrusage(2)
+    assert len(pins("requirements.lock")) <= 60
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Follow the first stage below a folder, and give that folder."""

@@ -84,7 +84,7 @@ def test_variables_of_recipes_are_those_of_serve() -> None:
 
 
 def test_ports_of_recipes_are_ours_or_the_kubelets() -> None:
-    """F118: GKE's control plane reaches nodes on 443 and 10250, so 8443 wants a rule."""
+    """F118, NET-02: GKE's control plane reaches nodes on 443 and 10250, so 8443 wants a rule."""
     ports = {int(each) for each in re.findall(r"(?<![\d.:])\d{3,5}(?=[ ;,])", rows()["GKE"][1])}
 
     assert ports - {443, 10250} == {Settings().port}
