@@ -134,6 +134,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         ),
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
+        (["serve", "--demo", "--role", "[bold]x[/]"], "--role: got '[bold]x[/]', wants all"),
         (["serve", "--demo", "--demo-fleet", "moon"], "demo fleet: got 'moon', wants one of aks, dgx, dra, edge, eks"),
         (["serve", "--demo", "--prometheus", "http://p", "--dcgm-exporters", "http://e"], "wants one of them"),
         (["serve", "--snapshot", "/no/such/file"], "wants a file from kubectl get -o json"),
