@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
 
 ROUTES = frozenset({"/mutate", "/validate", "/scheduler/filter", "/scheduler/prioritize", "/scheduler/preempt"})
-REMEDY = "pip install 'gpu-usher[tracing]'"
+REMEDY = "pip install 'gpu-usher[tracing]', or build the image with LOCK=requirements-tracing.lock"
 ADDRESSES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 """The standard variables, the first that is set counts; all others (headers, CA, sampler, …) are read by the SDK."""

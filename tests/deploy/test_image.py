@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.api.tracing import REMEDY
 from tests.controlplane.processes import Process, free_port, wait_until
 from tests.deploy.tools import find_tool
 
@@ -184,6 +185,17 @@ def test_steps_of_the_first_stage_give_a_program_that_tells_its_version(built: P
 
     assert done.stdout.strip() == "0.1.0"
     assert not (built / "opt" / "gpu-usher" / "bin" / "pip").exists()
+
+
+@pytest.mark.long
+def test_image_without_tracing_says_how_to_have_it(built: Path, tmp_path: Path) -> None:
+    """F97: the build argument LOCK decides."""
+    program = built / "opt" / "gpu-usher" / "bin" / "gpu-usher"
+    command = [program, "serve", "--demo", "--tracing", "--certs", str(tmp_path)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, REMEDY in done.stderr.replace("\n", " ")) == (2, True), done.stderr
 
 
 @pytest.mark.long
