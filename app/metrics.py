@@ -111,6 +111,7 @@ class Metrics:
             ("policy", "result"),
             registry=self.registry,
         )
+        self._named: set[str] = set()
 
     def _of_ourselves(self) -> None:
         """Make what is measured of the process: its version, its log, what it missed."""
@@ -207,5 +208,9 @@ class Metrics:
         self.policy_loads.labels("error" if error else "success").inc()
         self.policy_error.set(1 if error else 0)
         self.policies.clear()
+        names = {policy.name for policy in policies.policies}
+        for gone in self._named - names:  # else each name that ever was stays a series
+            self.policy_results.remove_by_labels({"policy": gone})
+        self._named = names
         for policy in policies.policies:
             self.policies.labels(policy.name, policies.hash[:12]).set(1)

@@ -106,7 +106,10 @@ def read_case(file: str, text: str) -> Case:
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
-    """Play a case through the core; gives each difference as `what: got …, wants …`."""
+    """Play a case through the core; gives each difference as `what: got …, wants …`.
+
+    Raises MalformedPod.
+    """
     nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
     names = case.runtime_classes
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}

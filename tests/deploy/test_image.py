@@ -191,7 +191,7 @@ def test_steps_of_the_first_stage_give_a_program_that_tells_its_version(built: P
 def test_image_without_tracing_says_how_to_have_it(built: Path, tmp_path: Path) -> None:
     """F97: the build argument LOCK decides."""
     program = built / "opt" / "gpu-usher" / "bin" / "gpu-usher"
-    command = [program, "serve", "--demo", "--tracing", "--certs", str(tmp_path)]
+    command = [str(program), "serve", "--demo", "--tracing", "--certs", str(tmp_path)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

@@ -6,7 +6,7 @@ import pytest
 from app import __version__
 from app.metrics import Metrics
 from app.reasons import Code
-from tests.builders import shipped
+from tests.builders import policies, policy, shipped
 from tests.monitoring.scrape import offered, samples, scraped
 from tests.prometheus import find_promtool, promtool
 
@@ -97,3 +97,16 @@ def test_a_scrape_names_the_build_the_policies_and_the_index() -> None:
     assert found["gpu_usher_build_info"].labels["version"] == __version__
     assert shipped().hash.startswith(found["gpu_usher_policy_info"].labels["hash"])
     assert found["gpu_usher_index_generation"].value > 0
+
+
+def test_a_policy_that_is_gone_leaves_no_series_behind() -> None:
+    """MET-01: names that come and go with every edit do not pile up."""
+    metrics = Metrics()
+    metrics.policies_loaded(policies(policy("first", "")), None)
+    metrics.policies_matched(["first"], "denied")
+    metrics.policies_loaded(policies(policy("second", "")), None)
+    metrics.policies_matched(["second"], "patched")
+
+    found = {each.labels["policy"] for family in metrics.policy_results.collect() for each in family.samples}
+
+    assert found == {"second"}

@@ -119,11 +119,11 @@ def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
             "{metadata: {namespace: 7}, spec: {containers: []}}",
             "pod.metadata.namespace: got an integer, wants a string",
         ),
-        ("{spec: []}", "pod.spec: got a list, wants an object"),
+        ("{spec: text}", "pod.spec: got a string, wants an object"),
     ],
 )
 def test_case_whose_pod_has_no_shape_is_told_with_its_place(pod: str, problem: str) -> None:
-    """F77: before anything is played."""
+    """F77, F125: before anything is played; a campaign of strange inputs came upon it too."""
     with pytest.raises(PolicyError) as caught:
         read_case("case.yaml", f"expect: {{}}\npod: {pod}\n")
 
