@@ -84,7 +84,9 @@ lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock" --upgrade pyproject.toml --group dev -o requirements-dev.lock
+		--custom-compile-command "make lock" --upgrade --extra tracing pyproject.toml -o requirements-tracing.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade --extra tracing pyproject.toml --group dev -o requirements-dev.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -20,6 +20,7 @@ from app.api.decisions import Decision, count, of_answer, of_review, say
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
 from app.api.ops import answer_unknown_routes, bare_app
 from app.api.recorder import Recorder
+from app.api.tracing import Tracing
 from app.api.wire import status_body
 from app.errors import WireError
 from app.logs import LOGGER, event
@@ -41,10 +42,11 @@ def create_tls_app(
     role: str = "all",
     clock: Callable[[], float] = time.perf_counter,
     recorder: Recorder | None = None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
-    app = bare_app()
-    desk = Desk(backend, metrics, clock, recorder)
+    app = bare_app(tracing)
+    desk = Desk(backend, metrics, clock, recorder, tracing)
     if role != "extender":
         for verb in ADMISSION_VERBS:
             app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
@@ -59,13 +61,19 @@ class Desk:
     """Where a request becomes an answer, a log line and a metric."""
 
     def __init__(
-        self, backend: Backend, metrics: Metrics, clock: Callable[[], float], recorder: Recorder | None = None
+        self,
+        backend: Backend,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        recorder: Recorder | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._backend = backend
         self._metrics = metrics
         self._clock = clock
         self._cpu = time.thread_time_ns
         self._recorder = recorder
+        self._tracing = tracing
         self._bodies = Bodies()
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
@@ -123,6 +131,8 @@ class Desk:
         say(verb, decision, self._backend.generation, self._cpu() - started)
         if self._recorder is not None:
             self._recorder.note(verb, body, content, decision, self._backend.generation)
+        if self._tracing is not None:
+            self._tracing.note(verb, decision)
         return content, decision.outcome
 
     def _refused(self, verb: str, error: WireError) -> tuple[Response, str]:

@@ -58,6 +58,7 @@ def problems(*documents: str) -> tuple[str, ...]:
     ],
 )
 def test_unknown_field_is_named_with_the_one_meant(text: str, expected: str) -> None:
+    """F79, CFG-06."""
     found = problems(text)
 
     assert (expected,) == found
