@@ -40,7 +40,7 @@ def held(document: dict[str, Any], resource: str) -> Fraction:
 
 @given(st.lists(PLAIN, min_size=1, max_size=4), INITS)
 def test_every_resource_is_summed_as_a_slow_twin_does(mains: list[dict[str, Any]], inits: list[dict[str, Any]]) -> None:
-    """F16, F17: containers, init containers and sidecars in order, fractions, requests before limits."""
+    """F16, F17, fault 37: containers, init containers and sidecars in order, fractions, requests before limits."""
     document = pod(*mains, initContainers=inits)
 
     found = read_pod(document)
@@ -70,7 +70,7 @@ def started(*steps: tuple[str, int], main: int = 0) -> Pod:
     ],
 )
 def test_order_of_init_containers_and_sidecars_counts(made: Pod, expected: int) -> None:
-    """F16, F17, KEP-753."""
+    """F16, F17, KEP-753, fault 37."""
     found = made.amount(GPU)
 
     assert expected == found

@@ -23,7 +23,7 @@ TOTALS = st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=50)
 
 @given(TOTALS, st.booleans())
 def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(totals: list[float], ranked: bool) -> None:
-    """F55."""
+    """F55, fault 55."""
     names = NAMES[: len(totals)]
     winner = first_in_order(names, totals)
 
