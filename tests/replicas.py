@@ -14,10 +14,20 @@ START_SECONDS = 60
 
 
 class Replica:
-    """`gpu-usher serve --demo` with a certificate pair from a folder. `output`: a descriptor instead of its log."""
+    """`gpu-usher serve --demo` with a certificate pair from a folder. `output`: a descriptor instead of its log.
+
+    `words`: more flags; `shell`: what a shell does before it becomes the service, such as `ulimit -n 100`.
+    """
 
     def __init__(
-        self, name: str, folder: Path, certificates: Path, drain_seconds: float, output: int | None = None
+        self,
+        name: str,
+        folder: Path,
+        certificates: Path,
+        drain_seconds: float,
+        output: int | None = None,
+        words: Sequence[str] = (),
+        shell: str = "",
     ) -> None:
         self.tls, self.ops = free_port(), free_port()
         self._name, self._folder = name, folder
@@ -25,7 +35,8 @@ class Replica:
         ports = ["--port", str(self.tls), "--ops-port", str(self.ops), "--ui-address", "off"]
         drain = ["--drain-seconds", str(drain_seconds)]
         program = Path(sys.executable).with_name("gpu-usher")
-        self._command: Sequence[str] = [str(program), "serve", "--demo", *pair, *ports, *drain]
+        command = [str(program), "serve", "--demo", *pair, *ports, *drain, *words]
+        self._command: Sequence[str] = ["sh", "-c", f'{shell} && exec "$@"', "sh", *command] if shell else command
         self._output = output
         self.process = self._start()
 

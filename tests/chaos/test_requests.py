@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ import pytest
 
 from app.admission.patch import PatchError
 from app.admission.review import Setting
-from app.pods import Pod
+from app.pods import MOST_CONTAINERS, Pod
 from app.policy.match import Ruling
 from app.service import Usher
 from tests.api.client import patch_of, post, reviewed
 from tests.api.sockets import answer, connect
 from tests.api.sockets import post as written
 from tests.bench.fleet import node_name, nodes
-from tests.builders import container, pod, review, usher
+from tests.builders import container, gpus, pod, review, usher
 from tests.running import Running, running
 
 GPU = "nvidia.com/gpu"
@@ -123,20 +123,64 @@ def many_annotations(keys: Object) -> Object:
     return {**pod(), "metadata": {"name": "p", "annotations": keys}}
 
 
-def many_amounts(keys: Object) -> Object:
-    return pod(container({**dict.fromkeys(keys, "1"), GPU: "1"}))
-
-
 def many_unknown(keys: Object) -> Object:
     return {**pod(), "unknown": keys}
 
 
-@pytest.mark.parametrize("where", [many_labels, many_annotations, many_amounts, many_unknown])
+@pytest.mark.parametrize("where", [many_labels, many_annotations, many_unknown])
 def test_time_for_many_keys_grows_with_their_number(where: Callable[[Object], Object]) -> None:
     """Fault 29: hashes of strings are keyed anew in each process, so that nobody can make them collide."""
     few, many = (json.dumps(review(where({f"k{i}": "x" for i in range(n)}))).encode() for n in (10_000, 100_000))
 
     assert cpu_seconds(many) < 30 * cpu_seconds(few)
+
+
+def bombs() -> Iterator[Any]:
+    """Make pods far below the limit of a body, for which reviews took seconds and minutes."""
+    many = range(20_000)
+    slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in many}
+    yield pytest.param(pod(container(slices)), id="GPU resources")
+    yield pytest.param(pod(container({GPU: "1", **{f"k{index}": "1" for index in many}})), id="other resources")
+    yield pytest.param(pod(*[container(None, {name: "1"}) for name in list(slices)[:500]]), id="one each")
+    yield pytest.param(pod(*[container(None, {GPU: "1"}) for _ in many]), id="containers")
+    yield pytest.param(pod(gpus(1), initContainers=[container(None, {GPU: "1"}) for _ in many]), id="init containers")
+    yield pytest.param(pod(*[container(dict(list(slices.items())[:200])) for _ in range(30)]), id="amounts")
+
+
+@pytest.mark.parametrize("verb", ["mutate", "validate"])
+@pytest.mark.parametrize("bomb", list(bombs()))
+def test_pod_of_more_than_any_pod_has_is_a_400_that_says_the_limit(bomb: Object, verb: str) -> None:
+    """Fault 29: anybody may create a pod, and the API server counts only after us."""
+    found = post(f"/{verb}", json.dumps(review(bomb)).encode())
+
+    assert found.status_code == 400
+    assert "wants at most" in found.json()["message"]
+    assert reviewed(review(pod()))["allowed"]
+
+
+def test_pod_of_as_much_as_is_allowed_is_completed() -> None:
+    """Fault 29: what we add does not carry it over the limit."""
+    slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in range(1, 5)}
+    large = pod(*[container(None, slices) for _ in range(MOST_CONTAINERS)])
+
+    assert len(patch_of(reviewed(review(large)))) >= MOST_CONTAINERS * len(slices)
+
+
+def edit_seconds(containers: int) -> float:
+    """Measure a review of a Deployment whose amounts were all edited."""
+
+    def template(amount: str) -> Object:
+        asking = [container({GPU: "1"}, {GPU: amount}, name=f"c{index}") for index in range(containers)]
+        return {"metadata": {"name": "w"}, "spec": {"template": {"spec": {"containers": asking}}}}
+
+    resource = {"group": "apps", "version": "v1", "resource": "deployments"}
+    edit = review(template("2"), resource=resource, operation="UPDATE", oldObject=template("1"))
+    return cpu_seconds(json.dumps(edit).encode())
+
+
+def test_time_for_an_edit_grows_with_the_containers_and_not_with_their_square() -> None:
+    """Fault 29: eightfold may take sixteen times as long; it took thirty and more."""
+    assert edit_seconds(800) < 16 * edit_seconds(100)
 
 
 UNKNOWN = {"ofTomorrow": {"a": [1, None, {"b": "c"}]}, "null": None}
