@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,6 +48,9 @@ haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpack
 
 e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m pytest tests/e2e --durations=0
+
+chaos: $(STAMP) controlplane prometheus haproxy ## try every fault that loopback can show, and print what was seen
+	@$(BIN)/python -m tests.chaos
 
 check: $(STAMP) ## what must pass at each commit: format, lint, types, layers, tests
 	@$(BIN)/ruff format --check app tests

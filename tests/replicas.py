@@ -61,6 +61,10 @@ class Replica:
         """End it, and start it again on the same ports."""
         code = self.stop()
         assert code == 0, self.process.tail()
+        self.revive()
+
+    def revive(self) -> None:
+        """Start it again on the same ports, after it has ended."""
         self.process = self._start()
 
 
