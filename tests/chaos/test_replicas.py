@@ -47,7 +47,7 @@ def two(folder: Path, *words: tuple[str, ...]) -> Iterator[list[Replica]]:
         made = []
         for name, more in zip(("one", "two"), words or ((), ()), strict=True):
             made.append(Replica(name, folder, folder, 0, words=more))
-            stack.callback(lambda each=made[-1]: each.stop())
+            stack.callback(made[-1].stop)
         yield made
 
 
