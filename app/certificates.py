@@ -41,17 +41,22 @@ class Pair:
 
 
 def issue_if_needed(
-    directory: Path, now: dt.datetime, names: Iterable[str] = NAMES, rotate: bool = False, wait_seconds: float = 60.0
+    directory: Path,
+    now: dt.datetime,
+    names: Iterable[str] | None = None,
+    rotate: bool = False,
+    wait_seconds: float = 60.0,
 ) -> Pair:
     """Give a CA and a leaf in `directory`: those there while valid and complete, else new ones.
 
+    `names`: those of the leaf; None: ours, and what the leaf that is there has besides (`certs issue --name`).
     `rotate`: begin a new CA; the leaf comes from it at the first call after the wait, by wall clock, for nobody
     can see who has read the file. Raises CertificateError if the directory cannot be written.
     """
     pair = Pair(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     try:
-        names = tuple(names)
         trust, leaf = read_trust(_content(directory / "ca.crt"), _content(directory / "ca.key")), _leaf(pair)
+        names = _with_present(leaf) if names is None else tuple(names)
         renewed = renew_trust(trust, leaf, now, rotate, _content(directory / "ca.crt"))
         seen = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
         issued = renew_leaf(leaf, renewed, names, now, seen, wait_seconds)
@@ -74,6 +79,14 @@ def _write_trust(directory: Path, trust: Trust) -> None:
 def _leaf(pair: Pair) -> KeyPair | None:
     certificate, key = _content(pair.certificate), _content(pair.key)
     return KeyPair(certificate, key) if certificate and key else None
+
+
+def _with_present(leaf: KeyPair | None) -> tuple[str, ...]:
+    try:
+        present = names_of(read_certificate(leaf.certificate)) if leaf else ()
+    except ValueError:
+        present = ()
+    return tuple(dict.fromkeys((*NAMES, *sorted(present))))
 
 
 def _content(path: Path) -> bytes:

@@ -32,7 +32,10 @@ COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
 SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, MIG_STRATEGY, MIG_STATE, UPGRADE_STATE, PLUGIN)
 VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
 CLASSES_KEPT = 4096
-"""Makes of nodes remembered; fleets have dozens, and one costs some 2 kB."""
+"""Makes of nodes remembered; fleets have dozens, and one costs some 4 kB."""
+LARGEST_KEPT = 1 << 13
+"""Characters of labels and resources of a make that is remembered, 32 MB for all of them at most: nodes that the
+scheduler sends may have passed nobody's checks (a guess; those of a real node that tell are some 700)."""
 
 
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
@@ -52,7 +55,9 @@ def read_class(
     """
     exact, prefix = _telling(knowledge)
     told = tuple((key, labels[key]) for key in labels if key in exact or key.startswith(prefix))
-    return _read_class(told, offered, knowledge, capacity)
+    names = sum(len(name) for name, _ in (*offered, *(capacity or ())))
+    small = names + sum(len(key) + len(value) for key, value in told) <= LARGEST_KEPT
+    return (_read_class if small else _read_class.__wrapped__)(told, offered, knowledge, capacity)
 
 
 @lru_cache(maxsize=4)

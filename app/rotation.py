@@ -83,17 +83,16 @@ def renew_leaf(
     """Give the certificate to serve: the same value where nothing is to do.
 
     `seen_seconds`: for how long the signing CA was seen in every place that clients take their trust from. Before
-    the wait is over a leaf that still works stays; one that does not is replaced at once, for nothing can get worse.
+    the wait is over a leaf of an older CA stays while it works; where it does not, or is of the signing CA itself,
+    nothing can get worse by another, and a controller that is started anew each minute must not let a leaf end.
     """
     if leaf is None or not _works(leaf, trust, now):
         return issue_leaf(trust.authority, names, now)
+    if not signed_by(leaf.certificate, trust.authority.certificate):
+        return leaf if seen_seconds < wait_seconds else issue_leaf(trust.authority, names, now)
     certificate = read_certificate(leaf.certificate)
-    fresh = (
-        young(certificate, now)
-        and frozenset(names) == names_of(certificate)
-        and signed_by(leaf.certificate, trust.authority.certificate)
-    )
-    return leaf if fresh or seen_seconds < wait_seconds else issue_leaf(trust.authority, names, now)
+    fresh = young(certificate, now) and frozenset(names) == names_of(certificate)
+    return leaf if fresh else issue_leaf(trust.authority, names, now)
 
 
 def _works(leaf: KeyPair, trust: Trust, now: dt.datetime) -> bool:

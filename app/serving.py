@@ -89,7 +89,7 @@ class Listeners:
         settings = usher.settings
         self._recorder = open_recorder(settings.decision_log)
         self._tls = bind(settings.host, settings.port, "--port")
-        self._ops = bind(settings.host, settings.ops_port, "--ops-port")
+        self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
         self._people = (
             None if settings.ui_address == "off" else bind(*split_address(settings.ui_address), "--ui-address")
         )

@@ -32,6 +32,8 @@ class Settings:
     """Our own, where policies may be kept in ConfigMaps."""
     listen: str | None = None
     """Address of the TLS and operations listeners; None: loopback, or every address where a live cluster calls."""
+    ops_listen: str | None = None
+    """Address of the operations listener alone; None: the same. Beside a scheduler only probes come from elsewhere."""
     port: int = 8443
     ops_port: int = 8080
     ui_address: str = "127.0.0.1:8081"
@@ -77,6 +79,11 @@ class Settings:
     def draining_seconds(self) -> float:
         """Give the seconds to answer on after SIGTERM: HA-03's 5 where callers come through endpoints that lag."""
         return (5.0 if self.live else 0.0) if self.drain_seconds is None else self.drain_seconds
+
+    @property
+    def ops_host(self) -> str:
+        """Give the address of the operations listener."""
+        return self.ops_listen or self.host
 
     @property
     def recounting(self) -> bool:

@@ -66,11 +66,14 @@ class World:
         self.dice = random.Random(self.seed)
 
     def turn(self, seconds: float, asked: bool = False) -> bool:
-        """Do what the controller does in one turn, some time after the last; tells whether it changed anything."""
+        """Do what the controller does in one turn; tells whether it changed anything.
+
+        `seconds`: since the last one that is played; those between them saw what it left, and had nothing to do.
+        """
         local = self.now + self.skew
         trust = renew_trust(self.trust, self.leaf, local, asked)
         published = bool(self.bundles) and trust.authority.certificate in self.bundles[-1][1]
-        self.seen_seconds = self.seen_seconds + min(seconds, FAST_SECONDS) if published else 0.0
+        self.seen_seconds = self.seen_seconds + seconds if published else 0.0
         leaf = renew_leaf(self.leaf, trust, NAMES, local, self.seen_seconds)
         changed = (trust, leaf) != (self.trust, self.leaf)
         self.rotations += self.trust is not None and trust.authority != self.trust.authority
@@ -109,7 +112,9 @@ def test_every_client_verifies_every_leaf_at_every_instant_over_two_years(seed: 
         if not fast and chance < 0.02:
             world.skew = OFF * world.dice.uniform(-1, 1)
         elif not fast and chance < 0.04:
-            seconds = world.dice.randint(1, 40) * 3600  # nobody is there; a leaf has 56 h left when it is due
+            world.now += world.dice.randint(1, 40) * 3600 * SECOND  # nobody is there; a due leaf has 56 h left
+            world.check()
+            seconds, world.seen_seconds, fast = FAST_SECONDS, 0.0, 7  # somebody comes, and stays for a minute
         elif chance < 0.06:
             world.seen_seconds = 0.0  # another process took over
         world.now += seconds * SECOND
@@ -144,6 +149,19 @@ def test_new_ca_is_published_first_then_signs_then_the_old_one_goes() -> None:
     assert verifies(second.authority.certificate, issued, due)
     assert kept is second
     assert dropped == Trust(second.authority)
+
+
+def test_controller_that_was_just_started_renews_a_leaf_of_the_signing_ca() -> None:
+    """TLS-02, fault 47: whoever verifies the old one verifies the new one, so each minute's restart delays nothing."""
+    trust = renew_trust(None, None, NOW)
+    leaf = renew_leaf(None, trust, NAMES, NOW, 0)
+    due = NOW + LEAF_LIFE * 2 / 3
+
+    renewed = renew_leaf(leaf, trust, NAMES, due, seen_seconds=0)
+    renamed = renew_leaf(leaf, trust, ("other", *NAMES), NOW, seen_seconds=0)
+
+    assert leaf != renewed != renamed != leaf
+    assert verifies(trust.bundle, renewed, due)
 
 
 def test_old_ca_stays_while_its_leaf_is_still_served() -> None:

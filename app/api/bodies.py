@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request bodies, read whole or refused whole: 413 past the route's limit, 503 where too many large ones are held."""
+"""Request bodies, read whole or refused whole: 413 past the route's limit, 503 where too much is held."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,51 +14,60 @@ EXTENDER_LIMIT = 128 << 20
 """Bytes; 5,000 whole nodes are 102 MB (OPERATIONS §4.3)."""
 LARGE = 8 << 20
 LARGE_AT_ONCE = 2
-MEDIUM = 1 << 18
-"""Bytes; 5,000 names are 160 kB, most reviews 10 kB."""
-MEDIUM_AT_ONCE = 16
-"""Guess: 512 requests in hand, all others below MEDIUM, hold 256 MiB at most, besides the two LARGE ones."""
-SHARES = ((MEDIUM, MEDIUM_AT_ONCE), (LARGE, LARGE_AT_ONCE))
+SMALL_BYTES_AT_ONCE = 128 << 20
+"""Of all bodies that are not large: a quarter of the Deployment's memory limit, 16 of the largest reviews."""
+ORDINARY = 1 << 18
+"""Bytes; 5,000 names are 160 kB, most reviews 10 kB. Such bodies always find room: who sends others keeps none of them
+out, and 512 requests in hand are 128 MiB of them at most."""
 
 
 class Bodies:
-    """Reads bodies, and counts those in hand that are larger than most, by the size that they passed."""
+    """Reads bodies, and counts the large ones in hand and the bytes of the others."""
 
     def __init__(self) -> None:
-        self._held = dict.fromkeys((size for size, _ in SHARES), 0)
+        self._large = 0
+        self._small_bytes = 0
 
     @asynccontextmanager
     async def read(self, request: Request, limit: int) -> AsyncIterator[bytes]:
         """Read a body and hold it while it is answered.
 
-        Raises WireError 413 past the limit, 503 for one large body too many, 400 if the caller went away.
+        Raises WireError 413 past the limit, 503 for a third large body at once or where the others are too many,
+        400 if the caller went away.
         """
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > limit:
             raise _too_large(limit)
         parts: list[bytes] = []
-        size, counted = 0, list[int]()
+        size, small, large = 0, 0, False
         try:
             async for part in request.stream():
                 size += len(part)
                 if size > limit:
                     raise _too_large(limit)
-                for passed, most in SHARES[len(counted) :]:
-                    if size > passed:
-                        self._take(passed, most)
-                        counted.append(passed)
+                if ORDINARY < size <= LARGE:
+                    self._take_small(size - small)
+                    small = size
+                elif not large:
+                    self._take_large()
+                    large = True
                 parts.append(part)
             yield b"".join(parts) if len(parts) != 1 else parts[0]
         except ClientDisconnect as error:
             raise WireError(400, "body: the caller went away") from error
         finally:
-            for passed in counted:
-                self._held[passed] -= 1
+            self._large -= large
+            self._small_bytes -= small
 
-    def _take(self, passed: int, most: int) -> None:
-        if self._held[passed] >= most:
-            raise WireError(503, f"busy with {most} bodies over {passed / (1 << 20):g} MiB")
-        self._held[passed] += 1
+    def _take_small(self, size: int) -> None:
+        if self._small_bytes + size > SMALL_BYTES_AT_ONCE:
+            raise WireError(503, f"busy with {SMALL_BYTES_AT_ONCE >> 20} MiB of bodies")
+        self._small_bytes += size
+
+    def _take_large(self) -> None:
+        if self._large >= LARGE_AT_ONCE:
+            raise WireError(503, f"busy with {LARGE_AT_ONCE} bodies over {LARGE >> 20} MiB")
+        self._large += 1
 
 
 def _too_large(limit: int) -> WireError:

@@ -30,6 +30,9 @@ def scheduler_config(
     ] = "all",
     url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
     ca: Annotated[Path, typer.Option(help="CA that signed our certificate.")] = Path("certs/ca.crt"),
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Instead of --ca: where the scheduler itself finds the CA.")
+    ] = None,
     snapshot: Annotated[list[Path] | None, typer.Option(help="Take the resources from a file of kubectl get.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Take the resources from a live cluster.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Take the resources from the demo fleet.")] = False,
@@ -47,7 +50,9 @@ def scheduler_config(
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
-    plan = Plan(known, read_url(url or URLS[known]), _read_ca(ca), resources, len(state.nodes), filter_answer == "best")
+    place = read_url(url or URLS[known])
+    trusted = str(ca_file) if ca_file else _read_ca(ca)
+    plan = Plan(known, place, trusted, resources, len(state.nodes), filter_answer == "best")
     text = write(plan)
     print(text if output == "text" else json.dumps(yaml.safe_load(text), indent=2))
 

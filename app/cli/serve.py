@@ -62,6 +62,9 @@ def serve(
         str | None, _flag("Address of the TLS and operations listeners; loopback, or :: with a live cluster.", "host")
     ] = None,
     port: Annotated[int, _flag("Port of the TLS listener.", "port")] = 8443,
+    ops_host: Annotated[
+        str | None, _flag("Address of the operations listener; that of --host by default.", "ops-host")
+    ] = None,
     ops_port: Annotated[int, _flag("Port of the operations listener.", "ops-port")] = 8080,
     ui_address: Annotated[str, _flag("Address of the people listener, or off.", "ui-address")] = "127.0.0.1:8081",
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
@@ -112,6 +115,7 @@ def serve(
         namespace=namespace,
         listen=host,
         port=port,
+        ops_listen=ops_host,
         ops_port=ops_port,
         ui_address=ui_address,
         certs=certs,

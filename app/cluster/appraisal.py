@@ -15,6 +15,8 @@ from app.reasons import Code, Reason
 
 DEMANDS_KEPT = 64
 """Distinct demands at a time; one costs about 0.5 MB at 5,000 nodes."""
+VERDICTS_SPARE = 1024
+"""Verdicts and messages kept beyond two a node; those of labels and states that no node has any more pile up."""
 
 
 class Appraisal:
@@ -61,8 +63,10 @@ class Appraisal:
     def renew(self) -> None:
         """Judge again the nodes that changed since the last call; all of them at first."""
         changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
-        if changed is None:
-            for kept in (self.feasible, self.failed, self.unresolvable, self.behind, self._totals):
+        if changed is None or self._overgrown():
+            changed = None
+            verdicts = (self.feasible, self.failed, self.unresolvable, self.behind, self._totals)
+            for kept in (*verdicts, self.codes, self._classes, self._shares):
                 kept.clear()
             for node in self._state.nodes.values():
                 self._place(node)
@@ -70,15 +74,20 @@ class Appraisal:
             self._renew(name)
         self._generation = self._state.changes.generation
 
+    def _overgrown(self) -> bool:
+        most = 2 * len(self._state.nodes) + VERDICTS_SPARE
+        return max(len(self.codes), len(self._classes), len(self._shares)) > most
+
     def _renew(self, name: str) -> None:
         self.failed.pop(name, None)
         self.unresolvable.pop(name, None)
         self.feasible.discard(name)
         self.behind.discard(name)
-        if name in self._totals:
-            self._totals[name] = self._total(name)
         node = self._state.nodes.get(name)
+        weighed = self._totals.pop(name, None) is not None
         if node is not None:
+            if weighed:
+                self._totals[name] = self._total(name)
             self._place(node)
 
     def _place(self, node: Node) -> None:
@@ -109,8 +118,9 @@ class Appraisal:
         try:
             return list(map(self._totals.__getitem__, names))
         except KeyError:
-            self._totals.update((name, self._total(name)) for name in names if name not in self._totals)
-            return list(map(self._totals.__getitem__, names))
+            wanted = ({*names} - self._totals.keys()) & self._state.nodes.keys()
+            self._totals.update((name, self._total(name)) for name in wanted)
+            return [self._totals.get(name, 0.0) for name in names]
 
     def _total(self, name: str) -> float:
         node = self._state.nodes.get(name)

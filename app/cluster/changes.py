@@ -25,6 +25,12 @@ class Changes:
             self._first += len(self._names) - len(kept)
             self._names = kept
 
+    def forget(self) -> None:
+        """Let every reader start over, one that is up to date too."""
+        self.generation += 1
+        self._first = self.generation
+        self._names = []
+
     def since(self, generation: int) -> Iterable[str] | None:
         """Name the nodes changed after a generation (repeats possible); None if that is too long ago."""
         if generation < self._first:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """State: the one mutable index of nodes and what holds their GPUs, folded in event by event.
 
-Every change costs the same whatever the fleet's size. Readers on the event loop use it directly and never
-await in between; nothing here locks, because nothing else runs meanwhile (DESIGN §2).
+Every change costs the same whatever the fleet's size. Readers on the event loop use it directly and never await
+in between; nothing here locks, because nothing else runs meanwhile (DESIGN §2).
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -25,6 +25,9 @@ from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
 from app.pods import member
 from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
+
+CLASSES_SPARE = 1024
+"""Classes kept beyond two a node, before those that no node has are let go; a fleet has dozens, at some 2 kB each."""
 
 
 class State:
@@ -68,16 +71,14 @@ class State:
     def complete(self, node: Node) -> Node:
         """Add to a node as read what else is known: its devices, the health of its GPUs, what pods and claims hold."""
         node = with_devices(node, self._devices.devices(node.name), self._device_classes.values(), self.knowledge)
-        health = self._health.get(node.name)
-        if health is not None:
+        if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         return replace(node, free=self._free(node))
 
     def drop_node(self, name: str) -> None:
         """Forget a node."""
         self._read.pop(name, None)
-        known = self.nodes.pop(name, None)
-        if known is not None:
+        if (known := self.nodes.pop(name, None)) is not None:
             self._census.replace(known, None)
             self.overrun.discard(name)
             self.changes.note(name)
@@ -122,8 +123,7 @@ class State:
 
         UIDs that we do not know free nothing. None for a node that is not known.
         """
-        node = self.nodes.get(name)
-        if node is None or not node.free.memory:
+        if (node := self.nodes.get(name)) is None or not node.free.memory:
             return node
         return replace(node, free=replace(node.free, memory=self._memory(node, uids)))
 
@@ -243,6 +243,9 @@ class State:
 
     def intern(self, node_class: NodeClass) -> NodeClass:
         """Give the one object that stands for all equal classes, so that verdicts can be kept by identity."""
+        if len(self._classes) > 2 * len(self.nodes) + CLASSES_SPARE and node_class not in self._classes:
+            self._classes = {each.node_class: each.node_class for each in self.nodes.values()}
+            self.changes.forget()  # an id may come back now, as that of another class
         return self._classes.setdefault(node_class, node_class)
 
     def fleet(self) -> Fleet:
@@ -293,7 +296,5 @@ class State:
 
     def _watch_overrun(self, node: Node) -> None:
         """Keep the names of nodes on which pods declare more memory than there is (INTERFACES §8)."""
-        if any(left < 0 for left in node.free.memory.values()):
-            self.overrun.add(node.name)
-        else:
-            self.overrun.discard(node.name)
+        over = any(left < 0 for left in node.free.memory.values())
+        (self.overrun.add if over else self.overrun.discard)(node.name)

@@ -20,7 +20,7 @@ from app.nodeclass import Node
 from app.nodes import read_node
 from app.placement.engine import judge, total
 from app.placement.ranking import first_in_order
-from app.pods import read_pod
+from app.pods import member, read_pod
 from app.policy.compiled import Policy, PolicySet
 from app.policy.document import read_documents
 from app.policy.match import rule_on
@@ -102,12 +102,15 @@ def read_case(file: str, text: str) -> Case:
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
-    """Play a case through the core; gives each difference as `what: got …, wants …`."""
+    """Play a case through the core; gives each difference as `what: got …, wants …`.
+
+    Raises MalformedPod.
+    """
     nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
     names = case.runtime_classes
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
     setting = Setting(policies, fleet_of(nodes, classes, knowledge), knowledge)
-    namespace = (case.pod.get("metadata") or {}).get("namespace", "default")
+    namespace = member(member(case.pod, "metadata", dict, "") or {}, "namespace", str, "metadata.") or "default"
     verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
     codes = [each.code.name for each in verdict.reasons]
     yield from admission_differences(case, verdict.allowed, codes, list(verdict.warnings))

@@ -12,6 +12,8 @@ RUNNER_UP = 9
 """Highest score of a node that is not the winner: the wire keeps the engine's own choice (INTERFACES §5)."""
 NAMES_KEPT = 1 << 14
 """Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
+LONGEST_KEPT = 253
+"""Characters of a name that is remembered: no node has a longer one (a DNS subdomain), whoever asks about what."""
 SPANS_KEPT = 64
 """Spans between the lowest and the highest total of a question whose steps are remembered: as many as demands are."""
 TOTALS_KEPT = 4096
@@ -40,7 +42,9 @@ def _first(names: Sequence[str], totals: Sequence[float], highest: float) -> int
     tied = [totals.index(highest)]
     for _ in range(totals.count(highest) - 1):
         tied.append(totals.index(highest, tied[-1] + 1))
-    return min(tied, key=lambda position: tie_break(names[position]))
+    longest = max(len(names[position]) for position in tied)
+    breaks = tie_break if longest <= LONGEST_KEPT else tie_break.__wrapped__
+    return min(tied, key=lambda position: breaks(names[position]))
 
 
 def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> list[int]:

@@ -32,11 +32,11 @@ SCORE_ALL_UP_TO_NODES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write. `ca`: PEM. `nodes`: how many the cluster has, 0 where that is not known."""
+    """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known."""
 
     target: Target
     url: str
-    ca: bytes
+    ca: bytes | str
     resources: tuple[str, ...]
     nodes: int = 0
     best: bool = False
@@ -129,7 +129,10 @@ def _profile(plan: Plan) -> list[str]:
 
 
 def _extender(plan: Plan) -> list[str]:
-    ca = base64.b64encode(plan.ca).decode()
+    if isinstance(plan.ca, str):
+        ca = f"caFile: {plan.ca}"
+    else:
+        ca = f"caData: {base64.b64encode(plan.ca).decode()}"
     place = "the sidecar beside this scheduler" if plan.target == "second" else "the Service"
     scoring = [
         "  prioritizeVerb: prioritize",
@@ -151,7 +154,7 @@ def _extender(plan: Plan) -> list[str]:
         "  enableHTTPS: true # pods go over this line; we serve nothing else",
         "  tlsConfig:",
         "    # Without a CA the scheduler verifies nothing. It reads it once: after a new CA, restart the scheduler.",
-        f"    caData: {ca}",
+        f"    {ca}",
         f"    serverName: {SERVER_NAME} # what the certificate must say, whatever address the URL has",
         f"  httpTimeout: {TIMEOUT_SECONDS}s # scheduling is one loop: while we are waited for, every pod waits",
         "  nodeCacheCapable: true # names, not whole nodes: with false 140 ms a pod, and in-tree scores go wrong",

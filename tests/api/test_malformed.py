@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.api.app import create_tls_app
-from app.api.bodies import LARGE, LARGE_AT_ONCE
+from app.api.bodies import LARGE, LARGE_AT_ONCE, SMALL_BYTES_AT_ONCE
 from app.api.people import create_people_app
 from app.metrics import Metrics
 from app.service import Usher
@@ -226,6 +226,35 @@ def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Us
         return third.status_code, answers, later.status_code
 
     assert asyncio.run(exchange()) == (503, [200, 200], 200)
+
+
+def test_bodies_in_hand_are_bounded_in_all_and_later_ones_are_served(service: Usher) -> None:
+    """Fault 50: senders that stop just before the end of the largest review cannot fill the memory."""
+    app = create_tls_app(service, Metrics())
+    piece = b" " * (LARGE - (1 << 10))
+    fit = SMALL_BYTES_AT_ONCE // len(piece)
+
+    async def exchange() -> tuple[int, list[int], int]:
+        held, freed = asyncio.Semaphore(0), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield piece
+            held.release()
+            await freed.wait()
+            yield as_json(GOOD)
+
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            first = [asyncio.create_task(client.post("/scheduler/filter", content=slow())) for _ in range(fit)]
+            for _ in first:
+                await held.acquire()
+            over = await client.post("/scheduler/filter", content=piece + as_json(GOOD))
+            freed.set()
+            answers = [answer.status_code for answer in await asyncio.gather(*first)]
+            later = await client.post("/scheduler/filter", content=piece + as_json(GOOD))
+        return over.status_code, answers, later.status_code
+
+    assert asyncio.run(exchange()) == (503, [200] * fit, 200)
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

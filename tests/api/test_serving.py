@@ -16,7 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.certificates import Certificates, issue_if_needed
+from app.authority import names_of
+from app.certificates import NAMES, Certificates, issue_if_needed
 from app.errors import BadInput, CertificateError
 from app.service import Usher
 from app.serving import Listeners, bind, split_address
@@ -161,6 +162,18 @@ def test_certificate_without_names_is_replaced(tmp_path: Path) -> None:
     leaf = x509.load_pem_x509_certificate((tmp_path / "tls.crt").read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "localhost" in names.get_values_for_type(x509.DNSName)
+
+
+def test_names_that_somebody_added_outlive_renewals(tmp_path: Path) -> None:
+    """TLS-04: `certs issue --name`, and a `serve` that knows nothing of it."""
+    now = dt.datetime.now(dt.UTC)
+    issue_if_needed(tmp_path, now, (*NAMES, "usher.example"))
+
+    issue_if_needed(tmp_path, now + dt.timedelta(days=6))
+
+    leaf = x509.load_pem_x509_certificate((tmp_path / "tls.crt").read_bytes())
+    assert leaf.not_valid_before_utc > now
+    assert set(names_of(leaf)) == {*NAMES, "usher.example"}
 
 
 def test_key_under_a_pass_phrase_is_replaced_and_asks_nobody(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ def test_what_is_wrong_is_said_and_is_exit_code_1(tmp_path: Path, damage: str, w
         other = issue_leaf(
             KeyPair(*((tmp_path / "a" / name).read_bytes() for name in FILES[:2])), ["usher.example"], now
         )
-        service = usher(tmp_path / "a")
+        # the operator's own pair, for upkeep would mend one of ours at once
+        service = usher(tmp_path / "a", cert=tmp_path / "a" / "tls.crt", key=tmp_path / "a" / "tls.key")
         (tmp_path / "a" / "tls.crt").write_bytes(other.certificate)
         (tmp_path / "a" / "tls.key").write_bytes(other.key)
         service.certificates.renew(now)

@@ -105,6 +105,23 @@ def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
         assert {*appraisal.failed.values(), *appraisal.unresolvable.values()} <= appraisal.codes.keys()
 
 
+def test_names_that_are_no_nodes_leave_nothing_behind() -> None:
+    """F125: whoever asks about nodes that are not, or are gone, must not fill the memory."""
+    state = State(knowledge())
+    state.put_node(node_document("a"))
+    appraisal = Appraisals(state, True).of(DEMANDS["one"])
+    weighed = [appraisal.totals(["a", f"nowhere-{number}"]) for number in range(50)]
+
+    state.put_node(node_document("b"))
+    appraisal.renew()
+    appraisal.totals(["a", "b"])
+    state.drop_node("b")
+    appraisal.renew()
+
+    assert weighed == [[total(DEMANDS["one"], state.nodes["a"]), 0.0]] * 50
+    assert list(appraisal._totals) == ["a"]
+
+
 def test_pod_without_gpus_fits_on_every_node() -> None:
     state = State(knowledge())
     for name, make in zip(NAMES, MAKES, strict=False):

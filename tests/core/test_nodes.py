@@ -7,6 +7,7 @@ import pytest
 
 from app.errors import MalformedPod
 from app.nodeclass import NodeClass, Sharing
+from app.nodelabels import LARGEST_KEPT, _read_class
 from app.nodes import read_node
 from app.placement.engine import judge_class
 from app.versions import Version
@@ -259,3 +260,16 @@ def test_geforce_is_no_data_centre_gpu_even_where_the_table_lacks_it() -> None:
     refusal = judge_class(torch, made(product="NVIDIA-GeForce-RTX-3090", driver="470.57.02"))
 
     assert (refusal.code.name if refusal else None) == "DriverTooOld"
+
+
+def test_make_with_endless_labels_is_read_and_not_remembered() -> None:
+    """F125: what is remembered is bounded in bytes, too."""
+    before = _read_class.cache_info()
+
+    large = made(labels={"gpu.memory": "0" * LARGEST_KEPT})
+    after_large = _read_class.cache_info()
+    small = made(labels={"gpu.memory": "0"})
+
+    assert large == small
+    assert after_large == before
+    assert _read_class.cache_info() != before

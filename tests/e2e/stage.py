@@ -112,7 +112,8 @@ def grant(plane: ControlPlane) -> None:
     """Give our identity the rights that deploy/ gives it."""
     if plane.api.client.get("/api/v1/namespaces/gpu-usher").status_code == 404:
         namespace(plane, "gpu-usher")
-    said = plane.kubectl("apply", "-f", str(DEPLOY / "base" / "rbac.yaml"), "-f", str(DEPLOY / "components" / "dra"))
+    rights = (DEPLOY / "base" / "rbac.yaml", DEPLOY / "components" / "dra" / "rbac.yaml")
+    said = plane.kubectl("apply", *(word for path in rights for word in ("-f", str(path))))
     assert said.code == 0, said.err
 
 

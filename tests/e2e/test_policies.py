@@ -21,7 +21,8 @@ from tests.e2e.stage import (
     serving,
 )
 
-DEFINITION = str(DEPLOY / "components" / "crd")
+COMPONENT = DEPLOY / "components" / "crd"
+DEFINITION = [f"-f={COMPONENT / name}" for name in ("gpupolicies.yaml", "rbac.yaml", "webhook.yaml")]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def service(plane: ControlPlane) -> Iterator[Service]:
     with serving(plane) as running:
         install_webhooks(plane, running)
         assert "gpupolicies" not in running.health()["caches"]
-        said = plane.kubectl("apply", "-f", DEFINITION)
+        said = plane.kubectl("apply", *DEFINITION)
         assert said.code == 0, said.err
         eventually("the definition is found", lambda: follows(running))
         yield running
@@ -182,7 +183,7 @@ def test_definition_removed_takes_its_policies_along_and_can_come_back(plane: Co
     assert said.code == 0, said.err
     eventually("the policy is forgotten", lambda: not in_force(service, "goes"))
 
-    assert plane.kubectl("apply", "-f", DEFINITION).code == 0
+    assert plane.kubectl("apply", *DEFINITION).code == 0
     eventually("it is followed again", lambda: follows(service))
     eventually("it can be applied", lambda: apply(plane, gpu_policy("back")).code == 0)
     eventually("it is in force", lambda: in_force(service, "back"))

@@ -22,7 +22,7 @@ def mutated(seed: bytes, others: Sequence[bytes], random: Random) -> bytes:
     if chance < 0.8:
         try:
             document = msgspec.json.decode(seed)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return changed_bytes(seed, others, random)
         return changed_structure(document, random)
     if chance < 0.97:

@@ -21,7 +21,7 @@ from app.admission.review import Setting, mutate
 from app.api.admission import review
 from app.api.extender import filter_nodes, preempt, prioritize
 from app.api.people import dry_run, explain_pod
-from app.api.wire import decode_extender_args, decode_json, decode_preemption_args, encode, status_body
+from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.claims import read_claim, read_claim_template
 from app.cluster.exporters import read_exposition
 from app.cluster.files import shipped_policies
@@ -104,14 +104,19 @@ def _review(verb: str) -> Callable[[bytes, int], str]:
     return _wire(answer)
 
 
+def _names(args: ExtenderArgs) -> list[str]:
+    nodes = (json.loads(bytes(raw), parse_int=float) for raw in (args.Nodes and args.Nodes.items) or ())
+    return [each["metadata"]["name"] for each in nodes]
+
+
 def _filter(body: bytes, backend: Usher) -> str:
     args = decode_extender_args(body)
-    answer = json.loads(filter_nodes(body, backend).body)
+    answer = json.loads(filter_nodes(body, backend).body, parse_int=float)  # nodes as sent, with any number of digits
     refused = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
     if args.NodeNames is not None:
         asked, kept = args.NodeNames, answer["NodeNames"]
     else:
-        asked = [decode_json(bytes(raw))["metadata"]["name"] for raw in (args.Nodes and args.Nodes.items) or ()]
+        asked = _names(args)
         kept = [each["metadata"]["name"] for each in answer["Nodes"]["items"]]
     assert answer["Error"] == ""
     assert set(kept) | set(refused) == set(asked)
@@ -124,7 +129,7 @@ def _prioritize(body: bytes, backend: Usher) -> str:
     answer = json.loads(prioritize(body, backend).body)
     names = args.NodeNames
     if names is None:
-        names = [decode_json(bytes(raw))["metadata"]["name"] for raw in (args.Nodes and args.Nodes.items) or ()]
+        names = _names(args)
     assert [each["Host"] for each in answer] == names
     assert all(type(each["Score"]) is int and 0 <= each["Score"] <= 10 for each in answer)
     return "200 scored"

@@ -7,6 +7,7 @@ A finding says the target and the number of its input: `python -m tests.fuzz mut
 import pytest
 
 from tests.fuzz.campaign import RESULTS, Campaign, body_of, run, table
+from tests.fuzz.led import PLAYED, mutate, play
 from tests.fuzz.targets import TARGETS
 
 SHARE = 60_000
@@ -63,6 +64,16 @@ def test_same_input_is_seldom_sent_twice() -> None:
         bodies = {body_of(target, number) for number in range(300)}
 
         assert len(bodies) > 200, target.name
+
+
+def test_what_the_guided_fuzzer_plays_starts_good_and_keeps_its_target() -> None:
+    """F125: it runs without atheris, which is not in the lock of the tests."""
+    for index, (_, good) in enumerate(PLAYED):
+        made = [mutate(bytes([index]) + body, 1 << 15, seed) for seed, body in enumerate((*good, b"") * 3)]
+
+        assert all(play(bytes([index]) + body) for body in good)
+        assert all(play(each) for each in made)
+        assert sum(each[0] == index for each in made) > len(made) / 2
 
 
 @pytest.mark.long

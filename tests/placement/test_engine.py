@@ -21,6 +21,17 @@ NAMES = sorted((f"n{index}" for index in range(50)), key=tie_break)
 TOTALS = st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=50)
 
 
+def test_names_longer_than_a_node_can_have_are_ranked_and_not_remembered() -> None:
+    """F125: what is remembered is bounded in bytes, too."""
+    names = [letter * 300 for letter in "abcdef"]
+    before = tie_break.cache_info().currsize
+
+    winner = first_in_order(names, [1.0] * len(names))
+
+    assert names[winner] == min(names, key=lambda name: (zlib.crc32(name.encode()), name))
+    assert tie_break.cache_info().currsize == before
+
+
 @given(TOTALS, st.booleans())
 def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(totals: list[float], ranked: bool) -> None:
     """F55, fault 55."""

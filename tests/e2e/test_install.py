@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every overlay on a real API server: applied in the order of deploy/README, taken down, and what may be done there."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.kubectl import Object, Said
+from tests.e2e.stage import DEPLOY, eventually
+
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+WEBHOOKS = "app.kubernetes.io/component=webhook"
+OTHERS = "app.kubernetes.io/component!=webhook"
+REPLICAS = {"dev": (1, 0, 1), "webhook-only": (3, 0, 1), "production": (3, 2, 0)}
+"""Pods of the Deployments gpu-usher, gpu-usher-scheduler and gpu-usher-certificates."""
+FOREIGN = {
+    "certificates.cert-manager.io": "Certificate",
+    "issuers.cert-manager.io": "Issuer",
+    "podmonitors.monitoring.coreos.com": "PodMonitor",
+    "prometheusrules.monitoring.coreos.com": "PrometheusRule",
+}
+"""Kinds of other people's operators: here their definitions alone, without a schema."""
+READS = {"get", "list", "watch"}
+EVERYBODY = ("selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews")
+"""What every account may ask about itself (system:basic-user)."""
+SERVING = {
+    "nodes": READS,
+    "pods": READS,
+    "namespaces": READS,
+    "runtimeclasses": READS,
+    "configmaps": READS,
+    "gpupolicies": READS,
+    "deviceclasses": READS,
+    "resourceclaims": READS,
+    "resourceclaimtemplates": READS,
+    "resourceslices": READS,
+}
+CERTIFICATES = {
+    "secrets gpu-usher-ca": {"get", "update"},
+    "secrets gpu-usher-tls": {"get", "update"},
+    "leases gpu-usher-certificates": {"get", "update"},
+    "mutatingwebhookconfigurations gpu-usher": {"get", "patch"},
+    "mutatingwebhookconfigurations gpu-usher-cpu-guard": {"get", "patch"},
+    "validatingwebhookconfigurations gpu-usher": {"get", "patch"},
+    "validatingwebhookconfigurations gpu-usher-policies": {"get", "patch"},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(plane: ControlPlane) -> ControlPlane:
+    """A control plane that knows the kinds of cert-manager and of the Prometheus operator."""
+    definitions = [_definition(name, kind) for name, kind in FOREIGN.items()]
+    said = plane.kubectl.create(*definitions)
+    assert said.code == 0, said.err
+    for name in FOREIGN:
+        said = plane.kubectl("wait", "--for=condition=established", f"crd/{name}", "--timeout=30s")
+        assert said.code == 0, said.err
+    return plane
+
+
+@pytest.fixture
+def overlay(cluster: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Install an overlay up to its webhooks, and take it down afterwards."""
+    name: str = request.param
+    said = apply(cluster, name, "-l", OTHERS)
+    assert (said.code, said.warnings) == (0, []), said.err
+    yield name
+    cluster.kubectl("delete", "-k", str(DEPLOY / "overlays" / name), "--ignore-not-found", "--wait=false")
+    eventually("the namespace is gone", lambda: cluster.api.client.get("/api/v1/namespaces/gpu-usher").is_error)
+
+
+def _definition(name: str, kind: str) -> Object:
+    plural, _, group = name.partition(".")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": name},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [version],
+        },
+    }
+
+
+def apply(plane: ControlPlane, name: str, *words: str) -> Said:
+    """Apply an overlay server-side, as deploy/README says."""
+    return plane.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / name), *words)
+
+
+def configurations(plane: ControlPlane) -> list[Object]:
+    return [each for kind in CONFIGURATIONS for each in plane.api.items(f"{REGISTRATION}/{kind}")]
+
+
+def pods(plane: ControlPlane, component: str) -> int:
+    selector = f"app.kubernetes.io/name=gpu-usher,app.kubernetes.io/component={component}"
+    return len(plane.api.items("/api/v1/namespaces/gpu-usher/pods", labelSelector=selector))
+
+
+def rights(plane: ControlPlane, account: str) -> dict[str, set[str]]:
+    """Ask the API server what an account of ours may do in our namespace: verbs by resource, and name if narrowed."""
+    review: Object = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": "gpu-usher"},
+    }
+    who = ["--as", f"system:serviceaccount:gpu-usher:{account}", "--as-group", "system:authenticated"]
+    said = plane.kubectl("create", "-f", "-", "-o", "json", "--validate=false", *who, stdin=json.dumps(review))
+    assert said.code == 0, said.err
+    found: dict[str, set[str]] = {}
+    for rule in json.loads(said.out)["status"]["resourceRules"]:
+        for resource in set(rule["resources"]) - set(EVERYBODY):
+            for name in rule.get("resourceNames") or [""]:
+                found.setdefault(f"{resource} {name}".strip(), set()).update(rule["verbs"])
+    return found
+
+
+@pytest.mark.parametrize("overlay", REPLICAS, indirect=True)
+def test_overlay_is_taken_without_a_warning_and_its_pods_are_restricted(cluster: ControlPlane, overlay: str) -> None:
+    """F133, F114, PSS-01: Pod Security warns on apply, and refuses pods that are not restricted."""
+    wanted = REPLICAS[overlay]
+
+    def made() -> tuple[int, ...]:
+        return tuple(pods(cluster, each) for each in ("admission", "scheduler", "certificates"))
+
+    eventually(f"{overlay} has its pods", lambda: made() == wanted)
+    assert configurations(cluster) == []
+
+    said = apply(cluster, overlay)
+
+    assert (said.code, said.warnings) == (0, []), said.err
+    assert configurations(cluster)
+
+
+@pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
+def test_pod_that_is_not_restricted_is_warned_of_in_our_namespace(cluster: ControlPlane, overlay: str) -> None:
+    """PSS-01: the check above can fail."""
+    assert overlay
+    said = cluster.kubectl("-n", "gpu-usher", "create", "deployment", "loose", "--image=loose:1")
+
+    assert any("PodSecurity" in each for each in said.warnings), said.err
+
+
+@pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
+def test_ca_bundle_stays_when_the_overlay_is_applied_again(cluster: ControlPlane, overlay: str) -> None:
+    """ADM-10, fault 45: kubectl does not own what the controller fills in."""
+    assert apply(cluster, overlay).code == 0
+    change: dict[str, Any] = {"webhooks": [{"name": "mutate.gpu-usher.io", "clientConfig": {"caBundle": "Q0E="}}]}
+    kind = "mutatingwebhookconfiguration/gpu-usher"
+    patched = cluster.kubectl("patch", kind, "--type=strategic", "-p", json.dumps(change))
+    assert patched.code == 0, patched.err
+
+    said = apply(cluster, overlay)
+
+    assert said.code == 0, said.err
+    found = cluster.api.get(f"{REGISTRATION}/mutatingwebhookconfigurations/gpu-usher")
+    assert found["webhooks"][0]["clientConfig"].get("caBundle") == "Q0E="
+
+
+@pytest.mark.parametrize("overlay", ["production"], indirect=True)
+def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
+    """ADM-10: the line of deploy/README."""
+    assert apply(cluster, overlay).code == 0
+    line = next(
+        each for each in (DEPLOY / "README.md").read_text("utf-8").splitlines() if "kubectl delete mutating" in each
+    )
+
+    said = cluster.kubectl(*line.removeprefix("$ ").split()[1:])
+
+    assert said.code == 0, said.err
+    assert configurations(cluster) == []
+    assert cluster.kubectl("-n", "gpu-usher", "get", "deployment", "gpu-usher").code == 0
+
+
+@pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
+def test_each_identity_may_do_what_is_listed_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
+    """F104: the serving replicas read; the certificates' controller writes its own objects, each by its name."""
+    assert overlay
+
+    eventually("the rights are in force", lambda: rights(cluster, "gpu-usher") == SERVING)
+
+    assert rights(cluster, "gpu-usher") == SERVING
+    assert rights(cluster, "gpu-usher-certificates") == CERTIFICATES
