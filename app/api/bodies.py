@@ -48,7 +48,7 @@ class Bodies:
                 if ORDINARY < size <= LARGE:
                     self._take_small(size - small)
                     small = size
-                elif not large:
+                elif size > LARGE and not large:
                     self._take_large()
                     large = True
                 parts.append(part)
