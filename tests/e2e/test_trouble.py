@@ -39,8 +39,12 @@ from tests.e2e.stage import (
     start_scheduler,
 )
 
-EMERGENCY = "kubectl delete validatingwebhookconfiguration gpu-usher"
-"""As our alerts say it."""
+EMERGENCIES = {
+    "components/monitoring/rules.yaml": "kubectl delete validatingwebhookconfiguration gpu-usher",
+    "README.md": "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    " -l app.kubernetes.io/name=gpu-usher",
+}
+"""What to type, by the file of deploy/ that says so."""
 OPERAND = "gpu-operator"
 
 
@@ -169,18 +173,19 @@ def test_cluster_that_starts_without_us_gets_its_nodes_and_system_pods(plane: Co
     assert back.status_code == 201
 
 
-def test_configurations_left_behind_hold_gpu_pods_until_one_command(plane: ControlPlane) -> None:
-    """Fault 59: the service was deleted first; the command is the one that our alerts give."""
-    where = namespace(plane, "left-behind")
-    ignored = namespace(plane, "left-alone", **{"gpu_usher.io__ignore": "true"})
-    assert EMERGENCY in (DEPLOY / "components" / "monitoring" / "rules.yaml").read_text("utf-8")
+@pytest.mark.parametrize("file", EMERGENCIES)
+def test_configurations_left_behind_hold_gpu_pods_until_one_command(plane: ControlPlane, file: str) -> None:
+    """Fault 59: the service was deleted first; the command is the one that people read."""
+    where = namespace(plane, f"left-behind-{len(file)}")
+    ignored = namespace(plane, f"left-alone-{len(file)}", **{"gpu_usher.io__ignore": "true"})
+    assert EMERGENCIES[file] in (DEPLOY / file).read_text("utf-8")
     with serving(plane, "leaving") as service, webhooks(plane, service):
         service.process.stop()
         held = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where))
         other = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where, {"cpu": 1}, "cpu"))
         excluded = plane.api.try_create(f"/api/v1/namespaces/{ignored}/pods", plain_pod(ignored))
 
-        assert plane.kubectl(*EMERGENCY.split()[1:]).code == 0
+        assert plane.kubectl(*EMERGENCIES[file].split()[1:]).code == 0
 
         path = f"/api/v1/namespaces/{where}/pods"
         eventually("GPU pods pass", lambda: plane.api.try_create(path, plain_pod(where)).status_code == 201)
