@@ -42,7 +42,11 @@ class Replica:
 
     def _start(self) -> Process:
         process = Process(self._name, self._command, self._folder / f"{self._name}.log", ENVIRONMENT, self._output)
-        wait_until("it is ready", lambda: self.status() == 200, START_SECONDS, process)
+        try:
+            wait_until("it is ready", lambda: self.status() == 200, START_SECONDS, process)
+        except AssertionError:
+            process.stop()
+            raise
         return process
 
     def status(self) -> int:

@@ -68,10 +68,10 @@ def row(fault: Fault, names: list[str], seen: Mapping[str, Seen]) -> tuple[str, 
     return f"| {' | '.join(cells)} |", said
 
 
-def main() -> int:
-    """Run, print the table without its last column, write it whole."""
+def main(words: list[str]) -> int:
+    """Run, print the table without its last column, write it whole. `words`: more of pytest's, such as `-n 2`."""
     proven, watcher, began = proofs(), Watcher(), time.monotonic()
-    code = pytest.main(["-p", "no:cacheprovider", *proven], plugins=[watcher])
+    code = pytest.main(["-p", "no:cacheprovider", *words, *proven], plugins=[watcher])
     elsewhere = on_a_real_cluster()
     rows, wrong = [], 0
     for fault in FAULTS:
@@ -96,4 +96,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
