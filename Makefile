@@ -9,7 +9,7 @@ SHARED := -n 2 --dist loadscope --no-loadscope-reorder
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e fuzz fuzz-guided check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -55,6 +55,9 @@ haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpack
 
 e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m pytest tests/e2e --durations=0
+
+chaos: $(STAMP) controlplane prometheus haproxy ## try every fault that loopback can show, and print what was seen
+	@$(BIN)/python -m tests.chaos
 
 fuzz: $(STAMP) ## send a million strange inputs (ten minutes), and write tests/results/fuzz.md
 	@$(BIN)/python -m tests.fuzz 1020000 51

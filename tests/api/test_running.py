@@ -136,7 +136,7 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path, tmp_path: Path) -> None:
-    """F76, CFG-01, CFG-02: no request fails meanwhile, the error has its place, the mended file comes into force."""
+    """F76, CFG-01, CFG-02, fault 12: no request fails meanwhile, the error has its place, the mended file counts."""
     service = usher(tmp_path / "certs", policies=mounted)
     with running(service) as clients:
 

@@ -57,7 +57,7 @@ LINT = [
 def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
     folder: Path, text: str, place: str, remedy: str
 ) -> None:
-    """F75, F79, P3."""
+    """F75, F79, P3, fault 13."""
     (folder / "x.yaml").write_text(text, "utf-8")
 
     found = RUN.invoke(app, ["lint", str(folder)])
