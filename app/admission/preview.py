@@ -34,12 +34,15 @@ def preview(
     namespace: str,
     labels_of: Callable[[str], Mapping[str, str]],
     setting: Setting,
+    subject: Subject | None = None,
 ) -> Preview:
-    """Show what creating an object in a namespace would come to. `labels_of`: gives a namespace's labels.
+    """Show what creating an object in a namespace would come to.
+
+    `labels_of`: gives a namespace's labels. `subject`: what of it is reviewed; None: what its kind says.
 
     Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
     """
-    subject = created(document)
+    subject = subject or created(document)
     if subject is None:
         raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
     setting = replace(setting, form=subject.form)

@@ -11,6 +11,7 @@ from app import __version__
 from app.admission.patch import apply
 from app.admission.preview import preview
 from app.admission.review import denial, mutate
+from app.admission.subjects import Subject
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
@@ -91,7 +92,7 @@ def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
 
     Raises MalformedPod, QuantityError.
     """
-    found = preview(document, _namespace(document), backend.namespace_labels, backend.setting())
+    found = preview(document, _namespace(document), backend.namespace_labels, backend.setting(), Subject(document))
     said = {name: getattr(found, name) for name in ("allowed", "message", "warnings", "actions", "patch")}
     return {**said, "pod": found.object}
 
