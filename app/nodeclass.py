@@ -138,13 +138,19 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `labels` and `taints` (key, value, effect) are what admission looks at."""
+    """One node. `labels` and `taints` (key, value, effect) are what admission looks at.
+
+    `amounts`: allocatable of every resource, in the units of app/ordinary.py; `unschedulable`: cordoned. Both are for
+    explaining alone, so that a change of them is no change of the node for anything that decides.
+    """
 
     name: str
     node_class: NodeClass
     free: Free
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     taints: tuple[tuple[str, str, str], ...] = ()
+    amounts: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    unschedulable: bool = field(default=False, compare=False)
 
     @property
     def clique(self) -> str:

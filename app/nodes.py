@@ -11,6 +11,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass, Sharing
 from app.nodelabels import read_class
+from app.ordinary import amounts_of
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
 from app.slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
@@ -29,7 +30,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     if not name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
     labels = strings(metadata, "labels", "metadata.")
-    offered = _amounts(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    allocatable = member(status, "allocatable", dict, "status.") or {}
+    offered = _amounts(allocatable, knowledge)
     capacity = member(status, "capacity", dict, "status.")
     node_class = read_class(labels, offered, knowledge, _amounts(capacity, knowledge) if capacity else None)
     held = used or {}
@@ -41,6 +43,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         ),
         labels=labels,
         taints=_taints(spec),
+        amounts=amounts_of(allocatable),
+        unschedulable=spec.get("unschedulable") is True,
     )
 
 

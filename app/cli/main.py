@@ -14,6 +14,7 @@ from app.cli.cases import run_cases
 from app.cli.certs import certs
 from app.cli.demo import demo
 from app.cli.doctor import doctor
+from app.cli.explain import explain_pod
 from app.cli.lint import lint
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
@@ -40,6 +41,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 VERBS = (
     ("serve", serve),
     ("demo", demo),
+    ("explain", explain_pod),
     ("doctor", doctor),
     ("lint", lint),
     ("test", run_cases),

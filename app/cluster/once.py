@@ -9,7 +9,14 @@ from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
 from app.errors import ApiError
 
-PATHS = {"Node": "/api/v1/nodes", "Pod": "/api/v1/pods"}
+PATHS = {
+    "Node": "/api/v1/nodes",
+    "Pod": "/api/v1/pods",
+    "Namespace": "/api/v1/namespaces",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "PersistentVolumeClaim": "/api/v1/persistentvolumeclaims",
+}
 """By kind; more as commands need them."""
 PAGE_OBJECTS = 500
 
