@@ -2,7 +2,7 @@
 """The funnel: all nodes, and how many are left after each stage; the table says to which stage a cause belongs."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -91,11 +91,15 @@ class Step:
     message: str | None = None
 
 
-def funnel(objections: Iterable[tuple[Objection, ...]]) -> tuple[Step, ...]:
-    """Count the nodes left after each stage. `objections`: those against each node, none for one that fits."""
-    judged = list(objections)
-    cut = Counter(first_of(each) for each in judged if each)
-    left = len(judged)
+def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
+    """Count the nodes left after each stage. `groups`: on how many nodes these objections stand, none for those that
+    fit.
+    """
+    cut: Counter[Objection] = Counter()
+    for objections, count in groups.items():
+        if objections:
+            cut[first_of(objections)] += count
+    left = sum(groups.values())
     steps = [Step("all nodes", left, 0)]
     for stage in Stage:
         here = [(found, count) for found, count in cut.items() if stage_of(found) is stage]

@@ -4,6 +4,7 @@
 from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import Verdict
@@ -11,14 +12,14 @@ from app.explain.counterfactual import NODES_AT_ONCE, Fix, Search
 from app.explain.dra import equivalent
 from app.explain.funnel import Objection, Step, code_of, first_of, funnel, words_of
 from app.explain.intree import InTree, unjudged
-from app.explain.survey import Judge, World, plain, pose
+from app.explain.survey import Groups, Judge, Posed, World, plain, pose
 from app.nodeclass import Node
 from app.placement.doubts import DOUBTS
 from app.placement.engine import breakdown, facts, judge_class, total
 from app.placement.ranking import order, wire_scores
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
-from app.reasons import either
+from app.reasons import Reason, either
 
 BEST_SHOWN = 10
 """Nodes shown with their score; the rest are counted."""
@@ -106,17 +107,16 @@ def explain(
     base = plain(document, world)
     posed = pose(document if live else base, world, admit=not live)
     judge = Judge(posed, world.used)
-    objections: dict[str, tuple[Objection, ...]] = {}
-    refusals: Counter[Any] = Counter()
+    groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(world.nodes.items()):
-        objections[name] = judge.objections(node)
-        refusals[judge.first(node)] += 1
+        groups.setdefault(judge.objections(node), []).append(name)
         if index % NODES_AT_ONCE == 0:
             yield
-    fitting = [world.nodes[name] for name, against in objections.items() if not against]
-    fixes = () if fitting else (yield from Search(posed, base, world).run(objections, live))
+    fitting = [world.nodes[name] for name in groups.get((), ())]
+    fixes = () if fitting else (yield from Search(posed, base, world).run(groups, live))
     best = yield from _best(posed.demand, fitting)
-    in_tree = Counter(each for against in objections.values() for each in against if isinstance(each, InTree))
+    counts = {against: len(names) for against, names in groups.items()}
+    refused, in_tree = _counted(counts, posed)
     metadata = document.get("metadata") or {}
     return Explanation(
         pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
@@ -125,12 +125,12 @@ def explain(
         needs=tuple(needs(posed.demand)),
         origins=tuple({"field": field, "from": origin} for field, origin in posed.ruling.origins),
         conflicts=tuple(each.message for each in posed.ruling.conflicts),
-        nodes=len(objections),
+        nodes=len(world.nodes),
         fits=len(fitting),
-        primary=None if fitting else primary(objections),
-        refused=tuple(_refused(each, count) for each, count in refusals.most_common() if each is not None),
-        in_tree=tuple(_refused(each, count) for each, count in in_tree.most_common()),
-        funnel=funnel(objections.values()),
+        primary=None if fitting else primary(counts),
+        refused=refused,
+        in_tree=in_tree,
+        funnel=funnel(counts),
         fixes=fixes,
         best=best,
         claims={name: "all" if count is None else count for name, count in posed.classes},
@@ -138,7 +138,7 @@ def explain(
         unsourced=_unsourced(world),
         unjudged=tuple(unjudged(posed.document)),
         admission=said(posed.verdict),
-        verdicts=tuple(map(_verdict, objections.items())) if by_node else None,
+        verdicts=_verdicts(groups) if by_node else None,
     )
 
 
@@ -152,23 +152,47 @@ def finish(steps: Generator[None, None, Explanation]) -> Explanation:
             return found
 
 
-def primary(objections: Mapping[str, tuple[Objection, ...]]) -> Refused | None:
+def primary(counts: Mapping[tuple[Objection, ...], int]) -> Refused | None:
     """Say what to look at first: of the nodes that the least stands against, the reason that most fall out by."""
-    if not objections:
+    if not counts:
         return None
-    least = min(map(len, objections.values()))
-    nearest = Counter(first_of(each) for each in objections.values() if len(each) == least)
-    found, count = nearest.most_common(1)[0]
-    return _refused(found, count)
+    least = min(map(len, counts))
+    nearest: Counter[Objection] = Counter()
+    for against, count in counts.items():
+        if len(against) == least:
+            nearest[first_of(against)] += count
+    found, nodes = nearest.most_common(1)[0]
+    return _refused(found, nodes)
+
+
+def _counted(
+    counts: Mapping[tuple[Objection, ...], int], posed: Posed
+) -> tuple[tuple[Refused, ...], tuple[Refused, ...]]:
+    """Count the nodes by the first reason that our filters have, and by every one that kube-scheduler has."""
+    ours: Counter[Objection] = Counter()
+    theirs: Counter[Objection] = Counter()
+    for against, count in counts.items():
+        filters = [each for each in against if isinstance(each, Reason) and each not in posed.verdict.reasons]
+        for first in filters[:1]:
+            ours[first] += count
+        for each in dict.fromkeys(each for each in against if isinstance(each, InTree)):
+            theirs[each] += count
+    return tuple(_refused(*each) for each in ours.most_common()), tuple(
+        _refused(*each) for each in theirs.most_common()
+    )
 
 
 def _refused(found: Objection, count: int) -> Refused:
     return Refused(code_of(found), words_of(found), count, found.remedy)
 
 
-def _verdict(judged: tuple[str, tuple[Objection, ...]]) -> NodeVerdict:
-    name, against = judged
-    return NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
+def _verdicts(groups: Groups) -> tuple[NodeVerdict, ...]:
+    """Say of every node what stands against it; those that the least stands against first."""
+    return tuple(
+        NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
+        for against, names in sorted(groups.items(), key=lambda each: len(each[0]))
+        for name in names
+    )
 
 
 def said(verdict: Verdict) -> Admission:
@@ -187,15 +211,15 @@ def _unsourced(world: World) -> tuple[str, ...]:
 def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Seat, ...]]:
     if not fitting:
         return ()
-    totals = []
-    for index, node in enumerate(fitting):
-        totals.append(total(demand, node))
-        if index % NODES_AT_ONCE == 0:
-            yield
+    totals: list[float] = []
+    best: list[int] = []
+    for start in range(0, len(fitting), NODES_AT_ONCE):
+        totals.extend(total(demand, node) for node in fitting[start : start + NODES_AT_ONCE])
+        places = range(start, len(totals))
+        best = nsmallest(BEST_SHOWN, [*best, *places], key=lambda place: order(totals[place], fitting[place].name))
+        yield
     scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
-    yield
-    seats = sorted(zip(fitting, totals, scores, strict=True), key=lambda seat: order(seat[1], seat[0].name))
-    return tuple(_seat(demand, *seat) for seat in seats[:BEST_SHOWN])
+    return tuple(_seat(demand, fitting[place], totals[place], scores[place]) for place in best)
 
 
 def _seat(demand: Demand, node: Node, value: float, score: int) -> Seat:

@@ -41,6 +41,10 @@ class World:
     volumes: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
 
 
+Groups = Mapping[tuple[Objection, ...], list[str]]
+"""Nodes by what stands against them, all of it; a fleet has dozens of groups."""
+
+
 @dataclass(frozen=True, slots=True)
 class Posed:
     """A pod as kube-scheduler sees it. `seeker`: what that looks at; `own`: the same, but for the affinity that
@@ -142,7 +146,7 @@ class Judge:
         self._classes: dict[int, tuple[Reason, ...]] = {}
 
     def objections(self, node: Node) -> tuple[Objection, ...]:
-        """List all that stands against a node; none where the pod fits."""
+        """List all that stands against a node, the filters' reasons last; none where the pod fits."""
         posed, used = self.posed, self._used.get(node.name, NOTHING)
         found: list[Objection] = [*posed.against(), *refusals(posed.own, node, used), *self._filters(node)]
         return tuple(found) or refusals(posed.seeker, node, used)
@@ -153,10 +157,6 @@ class Judge:
         return not (
             posed.against() or self._filters(node) or refusals(posed.seeker, node, self._used.get(node.name, NOTHING))
         )
-
-    def first(self, node: Node) -> Reason | None:
-        """Give the reason that the filters give, which is the first."""
-        return next(iter(self._filters(node)), None)
 
     def _filters(self, node: Node) -> tuple[Reason, ...]:
         if not self._demand.judged:

@@ -144,7 +144,7 @@ def _preempt(body: bytes, backend: Usher) -> str:
     return "200 kept some" if answer["NodeNameToMetaVictims"] else "200 kept none"
 
 
-def _people(route: Callable[[Mapping[str, Any], Usher], dict[str, Any]]) -> Callable[[bytes, int], str]:
+def _people(route: Callable[[Mapping[str, Any], Usher], Any]) -> Callable[[bytes, int], str]:
     def answer(body: bytes, backend: Usher) -> str:
         document = decode_json(body)
         if not isinstance(document, dict):
