@@ -6,12 +6,13 @@ and an edit of the pod before one of the fleet. The search is bounded, and a gen
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import combinations, islice, product
 
+from app.explain.edits import Edit, Near, edited
 from app.explain.funnel import Objection
-from app.explain.remedies import REMEDIES, Edit, Near, edited
+from app.explain.remedies import REMEDIES
 from app.explain.survey import Groups, Judge, Posed, World, pose
 from app.holdings import Holding
 from app.nodeclass import Node
@@ -36,7 +37,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One edit. `of`: pod, or fleet."""
+    """One edit. `of`: pod, policy or fleet."""
 
     kind: str
     of: str
@@ -130,9 +131,9 @@ class Search:
             yield
 
     def _judge(self, edits: Edits) -> Judge:
-        changed = [each for each in edits if each.pod is not None]
-        posed = pose(edited(self._base, edits), self._world, admit=True) if changed else self._posed
-        return Judge(posed, self._world.used)
+        if all(each.of == "fleet" for each in edits):
+            return Judge(self._posed, self._world.used)
+        return Judge(pose(edited(self._base, edits), ruled(self._world, edits), admit=True), self._world.used)
 
     def _changed(self, name: str, edits: Edits) -> Node:
         node = self._world.nodes[name]
@@ -165,16 +166,24 @@ NAMES_AT_ONCE = 256
 
 
 def _of_pod(edits: Edits) -> bool:
-    return not any(each.node for each in edits)
+    return all(each.of == "pod" for each in edits)
 
 
 def _size(edits: Edits) -> tuple[int, int, int, str]:
-    fleet = sum(each.node is not None for each in edits)
-    return len(edits), fleet, sum(each.weight for each in edits), " ".join(each.text for each in edits)
+    others = sum(each.of != "pod" for each in edits)
+    return len(edits), others, sum(each.weight for each in edits), " ".join(each.text for each in edits)
 
 
 def _change(edit: Edit) -> Change:
-    return Change(edit.kind, "fleet" if edit.node else "pod", edit.text, tuple(map(_evicted, edit.evicts)))
+    return Change(edit.kind, edit.of, edit.text, tuple(map(_evicted, edit.evicts)))
+
+
+def ruled(world: World, edits: Edits) -> World:
+    """Give the world under the policies as they would be."""
+    policies = world.setting.policies
+    for edit in edits:
+        policies = edit.policies(policies) if edit.policies else policies
+    return replace(world, setting=replace(world.setting, policies=policies))
 
 
 def _evicted(holding: Holding) -> Evicted:

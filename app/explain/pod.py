@@ -105,8 +105,10 @@ def explain(
     Raises MalformedPod, QuantityError.
     """
     base = plain(document, world)
+    yield
     posed = pose(document if live else base, world, admit=not live)
     judge = Judge(posed, world.used)
+    yield
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(world.nodes.items()):
         groups.setdefault(judge.objections(node), []).append(name)

@@ -15,7 +15,7 @@ from app.holdings import Holding
 from app.nodeclass import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
-from app.pods import member, read_pod
+from app.pods import Pod, member, read_pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.reasons import Code, Reason
@@ -52,6 +52,7 @@ class Posed:
     """
 
     document: Mapping[str, Any]
+    pod: Pod
     verdict: Verdict
     ruling: Ruling
     seeker: Seeker
@@ -83,7 +84,7 @@ def pose(document: Mapping[str, Any], world: World, admit: bool) -> Posed:
     ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
     seeker = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
     own = read_seeker(plain(document, world), setting.knowledge.families.of)
-    return Posed(admitted, verdict, ruling, seeker, replace(seeker, terms=own.terms), claimed.classes)
+    return Posed(admitted, pod, verdict, ruling, seeker, replace(seeker, terms=own.terms), claimed.classes)
 
 
 def plain(document: Mapping[str, Any], world: World) -> Mapping[str, Any]:
