@@ -65,8 +65,10 @@ Remedy = Callable[[Near], Iterator[Edit]]
 
 
 def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
-    """Give the Pod as it would be."""
+    """Give the Pod as it would be; a spec and its lists are there to be edited, be they empty."""
     changed: Document = copy.deepcopy(dict(document))
+    spec = changed["spec"] = changed.get("spec") or {}
+    spec |= {name: spec.get(name) or [] for name in ("containers", "initContainers", "tolerations")}
     for edit in edits:
         if edit.pod is not None:
             edit.pod(changed)
@@ -75,7 +77,12 @@ def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
 
 def containers_of(pod: Document) -> Iterator[Document]:
     """Iterate over the init containers and the containers."""
-    yield from (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+    yield from (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+
+
+def hungriest(pod: Document, resource: str) -> Document:
+    """Give the container that asks most of a resource; one that is not in the pod where there are none."""
+    return max(pod["spec"]["containers"], key=lambda each: asked(each, resource), default={})
 
 
 def asked(container: Mapping[str, Any], resource: str, kind: str | None = None) -> int:

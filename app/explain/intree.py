@@ -15,6 +15,7 @@ from app.admission.tolerations import covers
 from app.errors import BadInput
 from app.nodeclass import Node
 from app.ordinary import PODS, Amounts, requests_of
+from app.pods import member, strings
 from app.requirements import Requirement, requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -90,16 +91,19 @@ def read_seeker(
     counted: Callable[[str], object],
     volumes: Mapping[str, tuple[Term, ...]] | None = None,
 ) -> Seeker:
-    """Read a Pod that `read_pod` has read before. `counted`: resources that others count; `volumes`: by PVC's key."""
+    """Read a Pod that `read_pod` has read before. `counted`: resources that others count; `volumes`: by PVC's key.
+
+    Raises MalformedPod.
+    """
     spec = document.get("spec") or {}
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     namespace = (document.get("metadata") or {}).get("namespace") or "default"
     found = (volumes or {}).get
     return Seeker(
         tolerations=tuple(_objects(spec, "tolerations")),
-        selector=tuple(sorted((key, str(value)) for key, value in (spec.get("nodeSelector") or {}).items())),
+        selector=tuple(sorted(strings(spec, "nodeSelector", "spec.").items())),
         terms=None if required is None else read_terms(required),
-        node_name=spec.get("nodeName") or "",
+        node_name=member(spec, "nodeName", str, "spec.") or "",
         requests=tuple(each for each in requests_of(spec) if not counted(each[0])),
         gates=tuple(str(each.get("name")) for each in _objects(spec, "schedulingGates")),
         volumes=tuple(filter(None, (found(f"{namespace}/{claim}") for claim in claims_of(spec)))),
@@ -131,13 +135,17 @@ def _term(term: Mapping[str, Any]) -> Term:
 
 def _name(field: Mapping[str, Any]) -> tuple[bool, str]:
     """Read a matchFields requirement: metadata.name In or NotIn one name (validated so by the API server)."""
-    values = field.get("values") or [""]
-    return field.get("operator") == "In", str(values[0])
+    return field.get("operator") == "In", next(iter(_values(field)), "")
+
+
+def _values(said: Mapping[str, Any]) -> tuple[str, ...]:
+    found = said.get("values")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _requirement(said: Mapping[str, Any]) -> Requirement | None:
     try:
-        return requirement(str(said.get("key")), str(said.get("operator")), map(str, said.get("values") or ()))
+        return requirement(str(said.get("key")), str(said.get("operator")), _values(said))
     except BadInput:
         return None
 

@@ -17,6 +17,7 @@ from app.nodeclass import Node
 from app.placement.doubts import DOUBTS
 from app.placement.engine import breakdown, facts, judge_class, total
 from app.placement.ranking import order, wire_scores
+from app.pods import read_pod
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
 from app.reasons import Reason, either
@@ -104,6 +105,7 @@ def explain(
 
     Raises MalformedPod, QuantityError.
     """
+    read_pod(document)  # whatever shape is wrong in it, what follows does not meet
     base = plain(document, world)
     yield
     posed = pose(document if live else base, world, admit=not live)

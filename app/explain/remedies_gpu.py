@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, Near, annotated, asked, containers_of
+from app.explain.edits import Document, Edit, Near, annotated, asked, containers_of, hungriest
 from app.holdings import Holding
 from app.nodeclass import Node
 from app.pods import PREFIX
@@ -26,7 +26,7 @@ def ask_fewer(near: Near) -> Iterator[Edit]:
 
 def _lowered(resource: str, by: int) -> Callable[[Document], None]:
     def lower(pod: Document) -> None:
-        most = max(pod["spec"]["containers"], key=lambda each: asked(each, resource))
+        most = hungriest(pod, resource)
         left = str(max(0, asked(most, resource) - by))
         for amounts in (most.get("resources") or {}).values():
             if isinstance(amounts, dict) and resource in amounts:

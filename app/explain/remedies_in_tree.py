@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, Near, amount_text, asked
+from app.explain.edits import Document, Edit, Near, amount_text, asked, hungriest
 from app.explain.intree import REQUIRED, Cause
 
 
@@ -16,7 +16,7 @@ def tolerate(near: Near) -> Iterator[Edit]:
     said = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
 
     def add(pod: Document) -> None:
-        pod["spec"].setdefault("tolerations", []).append({**said, "effect": effect})
+        pod["spec"]["tolerations"].append({**said, "effect": effect})
 
     yield Edit("tolerate", f"add a toleration for {key}{f'={value}' if value else ''}:{effect}", 20, add)
 
@@ -65,14 +65,14 @@ def drop_affinity(near: Near) -> Iterator[Edit]:
 def unname_node(near: Near) -> Iterator[Edit]:
     """Leave the choice of the node to the scheduler."""
     if near.code is Cause.NodeNameMismatch:
-        yield Edit("unname-node", "remove spec.nodeName", 10, lambda pod: pod["spec"].pop("nodeName"))
+        yield Edit("unname-node", "remove spec.nodeName", 10, lambda pod: pod["spec"].pop("nodeName", None))
 
 
 def remove_gates(near: Near) -> Iterator[Edit]:
     """Remove the scheduling gates."""
     if near.code is Cause.SchedulingGated:
         text = f"remove the scheduling gates {', '.join(near.about)}: their controller has not let the pod go"
-        yield Edit("remove-gates", text, 10, lambda pod: pod["spec"].pop("schedulingGates"))
+        yield Edit("remove-gates", text, 10, lambda pod: pod["spec"].pop("schedulingGates", None))
 
 
 def uncordon(near: Near) -> Iterator[Edit]:
@@ -94,7 +94,7 @@ def request_less(near: Near) -> Iterator[Edit]:
         return
 
     def lower(pod: Document) -> None:
-        most = max(pod["spec"]["containers"], key=lambda each: asked(each, resource))
+        most = hungriest(pod, resource)
         for kind in ("requests", "limits") if not asked(most, resource, "requests") else ("requests",):
             if asked(most, resource, kind):
                 most["resources"][kind][resource] = amount_text(resource, asked(most, resource, kind) - short)
