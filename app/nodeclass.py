@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from app.hashing import HashedOnce
 from app.knowledge.layout import Layout
@@ -140,8 +141,8 @@ class Free:
 class Node:
     """One node. `labels` and `taints` (key, value, effect) are what admission looks at.
 
-    `amounts`: allocatable of every resource, in the units of app/ordinary.py; `unschedulable`: cordoned. Both are for
-    explaining alone, so that a change of them is no change of the node for anything that decides.
+    `allocatable`: of every resource, as the API server writes it; `unschedulable`: cordoned. Both are for explaining
+    alone, so that a change of them is no change of the node for anything that decides.
     """
 
     name: str
@@ -149,7 +150,7 @@ class Node:
     free: Free
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     taints: tuple[tuple[str, str, str], ...] = ()
-    amounts: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    allocatable: Mapping[str, Any] = field(default_factory=dict, compare=False)
     unschedulable: bool = field(default=False, compare=False)
 
     @property

@@ -11,7 +11,6 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass, Sharing
 from app.nodelabels import read_class
-from app.ordinary import amounts_of
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
 from app.slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
@@ -43,7 +42,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         ),
         labels=labels,
         taints=_taints(spec),
-        amounts=amounts_of(allocatable),
+        allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
     )
 

@@ -40,9 +40,11 @@ def units(resource: str, text: str) -> int:
     return -int(-amount * (1000 if resource == CPU else 1) // 1)
 
 
-def amounts_of(found: object) -> Amounts:
+def amounts_of(found: object) -> dict[str, int]:
     """Read a map of quantities, such as allocatable; anything else is empty."""
-    return tuple(sorted(_read(found).items()))
+    if not isinstance(found, dict):
+        return {}
+    return {name: units(name, amount if isinstance(amount, str) else str(amount)) for name, amount in found.items()}
 
 
 def requests_of(spec: Mapping[str, Any]) -> Amounts:
@@ -65,7 +67,7 @@ def requests_of(spec: Mapping[str, Any]) -> Amounts:
     if spec.get("resources"):
         whole |= _asked(spec)
     if spec.get("overhead"):
-        whole = _sum(whole, _read(spec["overhead"]))
+        whole = _sum(whole, amounts_of(spec["overhead"]))
     return tuple(sorted((key, amount) for key, amount in whole.items() if amount))
 
 
@@ -78,14 +80,8 @@ def _asked(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources")
     if not isinstance(resources, dict):
         return {}
-    requests, limits = _read(resources.get("requests")), resources.get("limits")
-    return _read(limits) | requests if limits else requests
-
-
-def _read(found: object) -> dict[str, int]:
-    if not isinstance(found, dict):
-        return {}
-    return {name: units(name, amount if isinstance(amount, str) else str(amount)) for name, amount in found.items()}
+    requests, limits = amounts_of(resources.get("requests")), resources.get("limits")
+    return amounts_of(limits) | requests if limits else requests
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -2,7 +2,9 @@
 """`gpu-usher explain`: why a pod is Pending, and the smallest change that would help."""
 
 import asyncio
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +17,12 @@ from app.cli.explain_text import print_explanation
 from app.cli.output import show
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_policies, read_snapshot_file, shipped_policies
+from app.cluster.lean import read_lean
 from app.cluster.once import read_objects
-from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
-from app.demo.fleet import demo_fleet
+from app.demo.fleet import demo_fleet as demo_fleet_objects
 from app.errors import ApiError, BadInput
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
@@ -63,16 +66,26 @@ def explain_pod(
     if url:
         found = ask(url, document or reference(key), by_node)
     else:
-        objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context)
-        live = document is None
-        world = _world(objects, policies)
-        found = finish(explain(document or _pod(objects, key), world, live, by_node))
+        with uncollected():
+            objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context, key)
+            world = _world(objects, policies)
+            found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
     show(
         found,
         "text" if output == "wide" else output,
         lambda console: print_explanation(console, found, by_node),
     )
     raise typer.Exit(0 if found.fits else 1)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: of a fleet that is read in nothing is dropped, and walking it takes seconds."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def read_document(file: Path) -> Object:
@@ -112,11 +125,18 @@ def ask(url: str, body: Object, by_node: bool) -> Explanation:
         raise ApiError(None, f"{url}: {error or type(error).__name__}") from error
 
 
-def _objects(fleet: str | None, snapshots: list[Path], kubeconfig: Path | None, context: str | None) -> list[Any]:
+def _objects(
+    fleet: str | None, snapshots: list[Path], kubeconfig: Path | None, context: str | None, key: str
+) -> list[Any]:
     if fleet:
-        return demo_fleet(fleet)
+        return demo_fleet_objects(fleet)
     if snapshots:
-        return [item for path in snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
+        wanted = reference(key)
+        return [
+            item
+            for path in snapshots
+            for item in read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
+        ]
     return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS))
 
 
@@ -130,8 +150,12 @@ def _world(objects: list[Any], policies: Path | None) -> World:
 def _pod(objects: list[Any], key: str) -> Object:
     wanted = reference(key)
     for each in objects:
-        metadata = {"namespace": "default", **(each.get("metadata") or {})}
-        if each.get("kind") == "Pod" and {key: metadata.get(key) for key in wanted} == wanted:
+        if each.get("kind") == "Pod" and _is(each, wanted):
             found: Object = each
             return found
     raise BadInput(f"pod {wanted['namespace']}/{wanted['name']}: there is none; see kubectl get pods -A")
+
+
+def _is(pod: Object, wanted: Object) -> bool:
+    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
+    return {key: metadata.get(key) for key in wanted} == wanted

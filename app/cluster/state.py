@@ -295,10 +295,6 @@ class State:
         self._census.replace(known, node)
         self.nodes[node.name] = node
         if node.free.memory or node.name in self.overrun:
-            self._watch_overrun(node)
+            over = any(left < 0 for left in node.free.memory.values())
+            (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor, and its gauge
         self.changes.note(node.name)
-
-    def _watch_overrun(self, node: Node) -> None:
-        """Keep the names of nodes on which pods declare more memory than there is (INTERFACES §8)."""
-        over = any(left < 0 for left in node.free.memory.values())
-        (self.overrun.add if over else self.overrun.discard)(node.name)

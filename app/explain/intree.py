@@ -14,7 +14,7 @@ from typing import Any
 from app.admission.tolerations import covers
 from app.errors import BadInput
 from app.nodeclass import Node
-from app.ordinary import PODS, Amounts, requests_of
+from app.ordinary import PODS, Amounts, amounts_of, requests_of
 from app.pods import member, strings
 from app.requirements import Requirement, requirement
 
@@ -185,10 +185,8 @@ def selected(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTr
 
 
 def resources_left(pod: Seeker, node: Node, used: Mapping[str, int]) -> Iterator[InTree]:
-    """NodeResourcesFit; a node that says nothing of what it has (in a policy case) is not held to it."""
-    if not node.amounts:
-        return
-    amounts = dict(node.amounts)
+    """NodeResourcesFit."""
+    amounts = amounts_of(node.allocatable)
     if PODS in amounts and used.get(PODS, 0) + 1 > amounts[PODS]:
         yield FULL
     for resource, wanted in pod.requests:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from app.explain.edits import Document, Edit, Near, amount_text, asked, hungriest
 from app.explain.intree import REQUIRED, Cause
+from app.ordinary import amounts_of
 
 
 def tolerate(near: Near) -> Iterator[Edit]:
@@ -88,7 +89,7 @@ def request_less(near: Near) -> Iterator[Edit]:
         return
     resource = near.about[0]
     used = near.world.used.get(near.node.name, {})
-    left = dict(near.node.amounts).get(resource, 0) - used.get(resource, 0)
+    left = amounts_of(near.node.allocatable).get(resource, 0) - used.get(resource, 0)
     short = dict(near.posed.seeker.requests)[resource] - left
     if left <= 0:
         return

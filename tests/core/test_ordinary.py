@@ -49,5 +49,5 @@ def test_quantity_is_counted_in_the_units_of_its_resource_rounded_up(resource: s
 
 @pytest.mark.parametrize("odd", [None, 7, "x", []])
 def test_what_is_no_map_of_quantities_is_empty(odd: object) -> None:
-    assert amounts_of(odd) == ()
+    assert amounts_of(odd) == {}
     assert requests_of({"containers": odd, "initContainers": [odd], "overhead": odd}) == ()
