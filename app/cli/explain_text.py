@@ -32,7 +32,7 @@ def _headline(console: Console, found: Explanation) -> None:
         console.print(f"[bold red]{escape(found.pod)} fits on none of {found.nodes} nodes[/]")
     if found.primary is not None:
         nodes = f"{found.primary.nodes} node{'s' if found.primary.nodes > 1 else ''}"
-        console.print(f"  {escape(found.primary.message)} [dim]({found.primary.reason}, the nearest {nodes})[/]")
+        console.print(f"  {escape(found.primary.message)} [dim]({found.primary.reason}, {nodes})[/]")
     for conflict in found.conflicts:
         console.print(f"  [red]{escape(conflict)}[/]")
 

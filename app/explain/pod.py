@@ -20,7 +20,7 @@ from app.placement.ranking import order, wire_scores
 from app.pods import read_pod
 from app.policy.cuda import show_need
 from app.policy.demand import Demand
-from app.reasons import Reason, either
+from app.reasons import Code, Reason, either
 
 BEST_SHOWN = 10
 """Nodes shown with their score; the rest are counted."""
@@ -72,7 +72,7 @@ class NodeVerdict:
 class Explanation:
     """Everything about one pod. `refused`: by the first reason of our filters; `in_tree`: by kube-scheduler's own.
 
-    `primary`: the reason that keeps most of the nodes away that came farthest; None where the pod fits somewhere.
+    `primary`: what to look at first; None where the pod fits somewhere.
     `fixes`: the smallest first. `verdicts`: None unless asked. `unjudged`: what only kube-scheduler can tell.
     """
 
@@ -131,7 +131,7 @@ def explain(
         conflicts=tuple(each.message for each in posed.ruling.conflicts),
         nodes=len(world.nodes),
         fits=len(fitting),
-        primary=None if fitting else primary(counts),
+        primary=None if fitting else primary(groups, fixes),
         refused=refused,
         in_tree=in_tree,
         funnel=funnel(counts),
@@ -156,17 +156,20 @@ def finish(steps: Generator[None, None, Explanation]) -> Explanation:
             return found
 
 
-def primary(counts: Mapping[tuple[Objection, ...], int]) -> Refused | None:
-    """Say what to look at first: of the nodes that the least stands against, the reason that most fall out by."""
-    if not counts:
+def primary(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
+    """Say what to look at first: what the node of the smallest fix falls out by; without a fix, what the nearest do.
+
+    A node without GPUs is never the nearest where there are others.
+    """
+    known = [against for against, names in groups.items() if fixes and fixes[0].node in names]
+    nearest = known or sorted(groups, key=lambda against: (NO_GPU in map(code_of, against), len(against)))
+    if not nearest:
         return None
-    least = min(map(len, counts))
-    nearest: Counter[Objection] = Counter()
-    for against, count in counts.items():
-        if len(against) == least:
-            nearest[first_of(against)] += count
-    found, nodes = nearest.most_common(1)[0]
-    return _refused(found, nodes)
+    found = first_of(nearest[0])
+    return _refused(found, sum(len(names) for against, names in groups.items() if first_of(against) == found))
+
+
+NO_GPU = Code.ResourceNotOffered.name
 
 
 def _counted(
