@@ -9,12 +9,14 @@ ARG PYTHON=python:3.12-slim-bookworm
 FROM ${PYTHON} AS build
 # The date of the commit, for the files of the wheel: the same sources give the same wheel.
 ARG SOURCE_DATE_EPOCH=0
+# What the image holds: --build-arg LOCK=requirements-tracing.lock adds what `serve --tracing` needs.
+ARG LOCK=requirements.lock
 WORKDIR /src
 RUN python -m venv --without-pip /opt/gpu-usher && python -m venv /opt/build
 # Only wheels: nothing of others is run while we build. pip and the build backend stay behind with /opt/build.
-COPY requirements.lock requirements-dev.lock ./
+COPY requirements.lock requirements-tracing.lock requirements-dev.lock ./
 RUN /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock \
- && /opt/build/bin/pip --python /opt/gpu-usher/bin/python install --no-cache-dir --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
+ && /opt/build/bin/pip --python /opt/gpu-usher/bin/python install --no-cache-dir --disable-pip-version-check --require-hashes --only-binary :all: -r ${LOCK}
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY policies policies

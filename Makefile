@@ -9,7 +9,7 @@ SHARED := -n 2 --dist loadscope --no-loadscope-reorder
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e fuzz fuzz-guided check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -56,6 +56,9 @@ haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpack
 e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m pytest tests/e2e --durations=0
 
+chaos: $(STAMP) controlplane prometheus haproxy ## try every fault that loopback can show, and print what was seen
+	@$(BIN)/python -m tests.chaos
+
 fuzz: $(STAMP) ## send a million strange inputs (ten minutes), and write tests/results/fuzz.md
 	@$(BIN)/python -m tests.fuzz 1020000 51
 
@@ -84,7 +87,9 @@ lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock" --upgrade pyproject.toml --group dev -o requirements-dev.lock
+		--custom-compile-command "make lock" --upgrade --extra tracing pyproject.toml -o requirements-tracing.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --upgrade --extra tracing pyproject.toml --group dev -o requirements-dev.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

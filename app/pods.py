@@ -20,6 +20,12 @@ PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
 GPU_MEMORY = PREFIX + "gpu-memory"
 GROUP_LABELS = tuple(PodLabels.__annotations__)
+MOST_CONTAINERS = 1_000
+"""In a list. Guess, far above any pod that runs; at 20,000 that ask for GPUs a review took 5 s."""
+MOST_RESOURCES = 256
+"""Different ones in a pod: no node offers as many. Their reviews grow with the square; at 20,000 one took a minute."""
+MOST_AMOUNTS = 4_096
+"""Of all containers together; guess, four for each of the most containers."""
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
@@ -201,9 +207,21 @@ def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
 
 
 def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container]:
+    """Read containers; more than any pod has are refused as they come, because anybody may send a pod."""
+    named: set[str] = set()
+    amounts = 0
     for list_name in list_names:
         for index, item in objects(spec, list_name, "spec."):
-            yield _container(item, list_name, index)
+            if index == MOST_CONTAINERS:
+                raise MalformedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
+            container = _container(item, list_name, index)
+            asked = {*container.requests, *container.limits}  # requests copied to limits are no more
+            named |= asked
+            amounts += len(asked)
+            if len(named) > MOST_RESOURCES or amounts > MOST_AMOUNTS:
+                most = f"{MOST_RESOURCES} resources, {MOST_AMOUNTS} amounts"
+                raise MalformedPod(f"spec.{list_name}: got more, wants at most {most}")
+            yield container
 
 
 def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container:
@@ -233,6 +251,8 @@ def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str
 def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:
     """Read requests or limits; Kubernetes takes JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
     found = member(resources, key, dict, f"{where}resources.") or {}
+    if len(found) > MOST_RESOURCES:
+        raise MalformedPod(f"{where}resources.{key}: got {len(found)}, wants at most {MOST_RESOURCES} resources")
     amounts = {}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -11,6 +11,7 @@ from typing import Any
 
 from app import __version__
 from app.admission.review import Setting
+from app.api.tracing import Tracing
 from app.certificates import Certificates, Pair, issue_if_needed
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
@@ -57,6 +58,7 @@ class Usher:
         self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
         self.gpu_health: HealthPoller | None = None
+        self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
@@ -242,6 +244,8 @@ def build(settings: Settings) -> Usher:
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
     usher = Usher(settings, certificates, State(knowledge), book)
+    if settings.tracing:
+        usher.tracing = Tracing()
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
         usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)

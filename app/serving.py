@@ -145,7 +145,7 @@ class Listeners:
             shed=metrics.shed_requests.inc,
             closed=lambda why: metrics.closed_connections.labels(why).inc(),
         )
-        tls_app: ASGIApp = create_tls_app(usher, metrics, settings.role, recorder=self._recorder)
+        tls_app: ASGIApp = create_tls_app(usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing)
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
             tls_app = OnlyKnownClients(tls_app, allowed, settings.require_webhook_client_cert)

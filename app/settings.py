@@ -63,6 +63,8 @@ class Settings:
     """How long all is answered after SIGTERM, with /readyz 503; None: 5 with a live cluster, else 0."""
     decision_log: str = "off"
     """File, or `stdout`, for what is needed to decide each request again; `off`: nowhere."""
+    tracing: bool = False
+    """Send a span of each request to where the environment's OTEL_EXPORTER_OTLP_ENDPOINT says."""
     log_json: bool = True
 
     @property

@@ -8,14 +8,13 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.controlplane.binaries import BUILT
 from tests.controlplane.processes import Process, free_port, wait_until
-from tests.debian import unpack
+from tests.debian import fetching, unpack
 
 VARIABLE = "GPU_USHER_HAPROXY"
 UNPACKED = BUILT / "haproxy"
@@ -90,15 +89,5 @@ def haproxy(program: Path, folder: Path, replicas: Sequence[tuple[int, int]]) ->
         process.stop()
 
 
-def main(words: list[str]) -> int:
-    """Fetch. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
-    try:
-        print(f"haproxy: {fetch()}")
-    except (SystemExit, subprocess.TimeoutExpired) as error:
-        print(error, file=sys.stderr)
-        return 0 if "--if-possible" in words else 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(fetching("haproxy", fetch, sys.argv[1:]))

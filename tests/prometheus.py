@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.controlplane.binaries import BUILT
 from tests.controlplane.processes import Process, free_port, wait_until
-from tests.debian import unpack
+from tests.debian import fetching, unpack
 
 VARIABLE = "GPU_USHER_PROMETHEUS"
 UNPACKED = BUILT / "prometheus"
@@ -95,15 +95,5 @@ def prometheus(program: Path, folder: Path, scrape_configs: str) -> Iterator[Run
         process.stop()
 
 
-def main(words: list[str]) -> int:
-    """Fetch. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
-    try:
-        print(f"prometheus: {fetch()}")
-    except (SystemExit, subprocess.TimeoutExpired) as error:
-        print(error, file=sys.stderr)
-        return 0 if "--if-possible" in words else 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(fetching("prometheus", fetch, sys.argv[1:]))

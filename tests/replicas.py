@@ -14,10 +14,20 @@ START_SECONDS = 60
 
 
 class Replica:
-    """`gpu-usher serve --demo` with a certificate pair from a folder. `output`: a descriptor instead of its log."""
+    """`gpu-usher serve --demo` with a certificate pair from a folder. `output`: a descriptor instead of its log.
+
+    `words`: more flags; `shell`: what a shell does before it becomes the service, such as `ulimit -n 100`.
+    """
 
     def __init__(
-        self, name: str, folder: Path, certificates: Path, drain_seconds: float, output: int | None = None
+        self,
+        name: str,
+        folder: Path,
+        certificates: Path,
+        drain_seconds: float,
+        output: int | None = None,
+        words: Sequence[str] = (),
+        shell: str = "",
     ) -> None:
         self.tls, self.ops = free_port(), free_port()
         self._name, self._folder = name, folder
@@ -25,13 +35,18 @@ class Replica:
         ports = ["--port", str(self.tls), "--ops-port", str(self.ops), "--ui-address", "off"]
         drain = ["--drain-seconds", str(drain_seconds)]
         program = Path(sys.executable).with_name("gpu-usher")
-        self._command: Sequence[str] = [str(program), "serve", "--demo", *pair, *ports, *drain]
+        command = [str(program), "serve", "--demo", *pair, *ports, *drain, *words]
+        self._command: Sequence[str] = ["sh", "-c", f'{shell} && exec "$@"', "sh", *command] if shell else command
         self._output = output
         self.process = self._start()
 
     def _start(self) -> Process:
         process = Process(self._name, self._command, self._folder / f"{self._name}.log", ENVIRONMENT, self._output)
-        wait_until("it is ready", lambda: self.status() == 200, START_SECONDS, process)
+        try:
+            wait_until("it is ready", lambda: self.status() == 200, START_SECONDS, process)
+        except AssertionError:
+            process.stop()
+            raise
         return process
 
     def status(self) -> int:
@@ -50,6 +65,10 @@ class Replica:
         """End it, and start it again on the same ports."""
         code = self.stop()
         assert code == 0, self.process.tail()
+        self.revive()
+
+    def revive(self) -> None:
+        """Start it again on the same ports, after it has ended."""
         self.process = self._start()
 
 

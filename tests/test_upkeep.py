@@ -112,7 +112,7 @@ def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
 
 
 def test_machine_that_slept_over_the_renewal_is_mended_at_the_next_turn(tmp_path: Path) -> None:
-    """Fault 47: the wall clock counts, not the time that we were awake."""
+    """Fault 47, TLS-03: the wall clock counts, not the time that we were awake."""
     service = usher(tmp_path)
     upkeep = Upkeep(service)
     upkeep.turn(NOW)

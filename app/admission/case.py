@@ -69,6 +69,15 @@ class Case:
     def _gpus(self) -> frozenset[str]:
         return frozenset(self.gpu_resources)
 
+    @cached_property
+    def former(self) -> Mapping[str, Container]:
+        """The containers of the template as it was, by name; of one name the first. Empty where it was none.
+
+        Raises MalformedPod.
+        """
+        containers = read_pod(self.before).containers if self.before is not None else ()
+        return {each.name: each for each in reversed(containers)}
+
     def gpus_of(self, container: Container) -> tuple[str, ...]:
         """List the GPU resources of the pod that a container names, be it with zero."""
         return tuple(name for name in container.resources() if name in self._gpus)

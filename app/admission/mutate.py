@@ -13,7 +13,7 @@ from app.admission.provisions import provide_cpu_and_memory, provide_driver_capa
 from app.admission.sizing import fall_back, right_size
 from app.admission.terms import NEED_WEIGHT, Term, terms_of
 from app.admission.tolerations import seen_taints, wanted_tolerations
-from app.pods import Container, member, read_pod
+from app.pods import Container, member
 from app.reasons import Code, reason
 
 Mutator = Callable[[Case], Iterator[Change]]
@@ -46,9 +46,7 @@ def _repair(case: Case, document: Any, container: Container, resource: str) -> C
 
 def _only_requests_edited(case: Case, container: Container, resource: str) -> bool:
     """Tell whether an edit of a template changed requests and left limits, which we may have added (F18)."""
-    if case.before is None:
-        return False
-    former = next((each for each in read_pod(case.before).containers if each.name == container.name), None)
+    former = case.former.get(container.name)
     if former is None:
         return False
     same = former.limits.get(resource) == container.limits[resource]

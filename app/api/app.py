@@ -20,6 +20,8 @@ from app.api.decisions import Decision, count, of_answer, of_review, say
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
 from app.api.ops import answer_unknown_routes, bare_app
 from app.api.recorder import Recorder
+from app.api.secondlook import SecondLooks, lacks_memory
+from app.api.tracing import Tracing
 from app.api.wire import status_body
 from app.errors import WireError
 from app.logs import LOGGER, event
@@ -27,6 +29,7 @@ from app.metrics import Metrics
 
 JSON = "application/json"
 Verb = Callable[[bytes, Backend], Answer]
+Answering = Callable[[bytes], tuple[bytes, Decision]]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
     ("filter", filter_nodes),
     ("prioritize", prioritize),
@@ -41,10 +44,11 @@ def create_tls_app(
     role: str = "all",
     clock: Callable[[], float] = time.perf_counter,
     recorder: Recorder | None = None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
-    app = bare_app()
-    desk = Desk(backend, metrics, clock, recorder)
+    app = bare_app(tracing)
+    desk = Desk(backend, metrics, clock, recorder, tracing)
     if role != "extender":
         for verb in ADMISSION_VERBS:
             app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
@@ -59,14 +63,21 @@ class Desk:
     """Where a request becomes an answer, a log line and a metric."""
 
     def __init__(
-        self, backend: Backend, metrics: Metrics, clock: Callable[[], float], recorder: Recorder | None = None
+        self,
+        backend: Backend,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        recorder: Recorder | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._backend = backend
         self._metrics = metrics
         self._clock = clock
         self._cpu = time.thread_time_ns
         self._recorder = recorder
+        self._tracing = tracing
         self._bodies = Bodies()
+        self._second_looks = SecondLooks(backend)
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of mutate or validate."""
@@ -91,15 +102,13 @@ class Desk:
 
         return self._route(verb, EXTENDER_LIMIT, answer)
 
-    def _route(
-        self, verb: str, limit: int, answer: Callable[[bytes], tuple[bytes, Decision]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _route(self, verb: str, limit: int, answer: Answering) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             started = self._clock()
             patience = seconds_to_answer(request.query_params.get("timeout"))
             try:
                 async with asyncio.timeout(patience), self._bodies.read(request, limit) as body:
-                    content, outcome = self._decided(verb, answer, body)
+                    content, outcome = await self._decided(verb, answer, body)
                 if patience is not None and self._clock() - started > patience:
                     raise TimeoutError
                 response = Response(content, media_type=JSON)
@@ -115,15 +124,27 @@ class Desk:
 
         return handle
 
-    def _decided(self, verb: str, answer: Callable[[bytes], tuple[bytes, Decision]], body: bytes) -> tuple[bytes, str]:
+    async def _decided(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
         """Decide, count it and say it; gives the answer and the outcome."""
-        started = self._cpu()
-        content, decision = answer(body)
+        content, decision, spent = self._timed(answer, body)
+        if verb == "filter":
+            async for _ in self._second_looks.news(decision):
+                content, decision, more = self._timed(answer, body)
+                spent += more
+                if not lacks_memory(decision):
+                    break
         count(verb, decision, self._metrics)
-        say(verb, decision, self._backend.generation, self._cpu() - started)
+        say(verb, decision, self._backend.generation, spent)
         if self._recorder is not None:
             self._recorder.note(verb, body, content, decision, self._backend.generation)
+        if self._tracing is not None:
+            self._tracing.note(verb, decision)
         return content, decision.outcome
+
+    def _timed(self, answer: Answering, body: bytes) -> tuple[bytes, Decision, int]:
+        started = self._cpu()
+        content, decision = answer(body)
+        return content, decision, self._cpu() - started
 
     def _refused(self, verb: str, error: WireError) -> tuple[Response, str]:
         if error.status == 413:

@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app import __version__
 from app.api.backend import Backend
+from app.api.tracing import Tracing, untraced
 from app.api.wire import encode, status_body
 from app.metrics import Metrics
 
@@ -45,9 +46,10 @@ def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
     return app
 
 
-def bare_app() -> FastAPI:
+def bare_app(tracing: Tracing | None = None) -> FastAPI:
     """Make an application without pages of its own: the routes of a listener are all that answers."""
-    return FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    telemetry = tracing.telemetry if tracing is not None else untraced()
+    return FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, telemetry=telemetry)
 
 
 def answer_unknown_routes(app: FastAPI) -> None:

@@ -8,6 +8,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from app import __version__
 from app.cli.cases import run_cases
@@ -58,7 +59,7 @@ def main() -> None:
     try:
         app()
     except UsherError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, BadInput) else 3)
 
 

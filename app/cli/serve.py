@@ -94,6 +94,9 @@ def serve(
     decision_log: Annotated[
         str, _flag("Record decisions so that they can be replayed: a file, stdout or off.", "decision-log")
     ] = "off",
+    tracing: Annotated[
+        bool, _flag("Send OpenTelemetry traces to where OTEL_EXPORTER_OTLP_ENDPOINT says.", "tracing")
+    ] = False,
     filter_answer: Annotated[
         str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
     ] = "all",
@@ -132,6 +135,7 @@ def serve(
         shadow=shadow,
         drain_seconds=drain_seconds,
         decision_log=decision_log,
+        tracing=tracing,
         log_json=not sys.stderr.isatty() and not demo,
     )
     if bool(cert) != bool(key):
@@ -148,6 +152,8 @@ def run(settings: Settings) -> None:
     try:
         uvloop.run(_serve(usher))
     finally:
+        if usher.tracing is not None:
+            usher.tracing.stop()
         written = writer.finish()
     if not written:  # nobody reads stderr: Python's own end would wait for that thread's lock
         os._exit(0)

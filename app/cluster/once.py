@@ -7,6 +7,7 @@ import msgspec
 
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
+from app.cluster.listing import Page
 from app.errors import ApiError
 
 PATHS = {
@@ -40,10 +41,10 @@ async def _listed(server: ApiServer, kind: str) -> list[dict[str, Any]]:
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
         body = await server.get(PATHS[kind], params)
         try:
-            page = msgspec.json.decode(body)
+            page = msgspec.json.decode(body, type=Page[dict[str, Any]])
         except msgspec.DecodeError as error:
-            raise ApiError(200, f"{PATHS[kind]}: no JSON: {error}") from error
-        found.extend({**item, "kind": kind} for item in page.get("items") or ())
-        token = (page.get("metadata") or {}).get("continue", "")
+            raise ApiError(200, f"{PATHS[kind]}: no list: {error}") from error
+        found.extend({**item, "kind": kind} for item in page.items or ())
+        token = page.metadata.more
         if not token:
             return found

@@ -14,13 +14,13 @@ from pydantic.alias_generators import to_camel
 from app.admission.fleet import fleet_of
 from app.admission.patch import apply
 from app.admission.review import Setting, mutate
-from app.errors import PolicyError
+from app.errors import BadInput, PolicyError
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node
 from app.nodes import read_node
 from app.placement.engine import judge, total
 from app.placement.ranking import first_in_order
-from app.pods import member, read_pod
+from app.pods import read_pod
 from app.policy.compiled import Policy, PolicySet
 from app.policy.document import read_documents
 from app.policy.match import rule_on
@@ -98,6 +98,10 @@ def read_case(file: str, text: str) -> Case:
     if unknown:
         where = documents[0].locate(("expect",))
         raise PolicyError((f"{where}: {', '.join(sorted(unknown))}: no such reason code",))
+    try:
+        read_pod(case.pod)
+    except BadInput as error:
+        raise PolicyError((f"{documents[0].locate(('pod',))}: pod.{error}",)) from error
     return case
 
 
@@ -110,7 +114,7 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
     names = case.runtime_classes
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
     setting = Setting(policies, fleet_of(nodes, classes, knowledge), knowledge)
-    namespace = member(member(case.pod, "metadata", dict, "") or {}, "namespace", str, "metadata.") or "default"
+    namespace = read_pod(case.pod).namespace
     verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
     codes = [each.code.name for each in verdict.reasons]
     yield from admission_differences(case, verdict.allowed, codes, list(verdict.warnings))

@@ -77,6 +77,7 @@ WARNING = policies(policy("w", f"action: Warn, {REPAIR}"), policy("d", "admissio
 def test_second_review_changes_nothing_and_the_library_agrees(
     document: dict[str, Any], policy_set: PolicySet, kin: list[Kin]
 ) -> None:
+    """Fault 20."""
     before = copy.deepcopy(document)
     where = setting(policy_set, Fleet(tuple(kin), {"nvidia": {}}))
 

@@ -160,6 +160,7 @@ def test_put_adds_missing_parents_as_one_value(document: dict[str, Any], expecte
     ],
 )
 def test_append_makes_the_list_where_there_is_none(document: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Fault 18."""
     operation = append(document, ("spec", "list"), 1)
 
     assert expected == operation.as_json()
@@ -206,6 +207,7 @@ DOCUMENT = {"a": {"b": 1}, "list": [{"c": 2}], "null": None}
     ],
 )
 def test_operation_that_does_not_apply_raises_as_in_the_library(operation: Operation) -> None:
+    """Fault 18."""
     with pytest.raises((jsonpatch.JsonPatchException, jsonpatch.JsonPointerException)):
         by_library(DOCUMENT, [operation])
 

@@ -48,6 +48,7 @@ def resources(words: str) -> PolicySet:
 )
 @pytest.mark.parametrize("resource", [GPU, SLICE, "amd.com/gpu"])
 def test_gpus_come_in_whole_positive_numbers(resource: str, amount: str, expected: list[Code]) -> None:
+    """Fault 36."""
     found = codes(pod(gpus(amount, resource)))
 
     assert expected == found

@@ -93,7 +93,7 @@ def call(
 def test_scheduler_routes_want_an_allowed_subject(
     tmp_path: Path, names: tuple[str, ...] | None, version: ssl.TLSVersion
 ) -> None:
-    """TLS-08, INTERFACES §10: no certificate, another's, one without or with two names: 403."""
+    """F100, TLS-08, INTERFACES §10: no certificate, another's, one without or with two names: 403."""
     authority = make_authority(NOW)
     shown = None if names is None else client_certificate(authority, tmp_path, *names)
     with guarded(tmp_path, authority) as (service, url):
@@ -109,6 +109,7 @@ def test_scheduler_routes_want_an_allowed_subject(
 
 @pytest.mark.parametrize(("name", "code"), [(APISERVER, 200), ("somebody", 403), (None, 403)])
 def test_webhook_routes_ask_where_told_to(tmp_path: Path, name: str | None, code: int) -> None:
+    """F100: the API server's too, with --require-webhook-client-cert."""
     authority = make_authority(NOW)
     shown = client_certificate(authority, tmp_path, name) if name else None
     with guarded(tmp_path, authority, webhooks=True) as (service, url):
@@ -119,6 +120,7 @@ def test_webhook_routes_ask_where_told_to(tmp_path: Path, name: str | None, code
 
 @pytest.mark.parametrize("fault", ["another CA", "expired"])
 def test_certificate_that_does_not_verify_gets_no_connection(tmp_path: Path, fault: str) -> None:
+    """F100: TLS itself refuses it."""
     authority = make_authority(NOW)
     signer = make_authority(NOW) if fault == "another CA" else authority
     ends = dt.timedelta(days=-1 if fault == "expired" else 1)
@@ -129,7 +131,7 @@ def test_certificate_that_does_not_verify_gets_no_connection(tmp_path: Path, fau
 
 
 def test_clients_ca_that_changes_is_taken_without_restart(tmp_path: Path) -> None:
-    """The context that is handed out asks too: a swap must not open the door."""
+    """F100, F101: the context that is handed out asks too: a swap must not open the door."""
     first, second = make_authority(NOW), make_authority(NOW)
     shown = client_certificate(second, tmp_path, SCHEDULER)
     with guarded(tmp_path, first) as (service, url):
@@ -145,6 +147,7 @@ def test_clients_ca_that_changes_is_taken_without_restart(tmp_path: Path) -> Non
 
 
 def test_without_a_client_ca_nobody_is_asked(tmp_path: Path) -> None:
+    """F100: it is an option."""
     service = usher(tmp_path)
     with running(service) as clients:
         assert clients.tls.post("/scheduler/filter", json=ARGS).status_code == 200
@@ -152,6 +155,7 @@ def test_without_a_client_ca_nobody_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no PEM", None], ids=["empty", "no PEM", "missing"])
 def test_clients_ca_that_is_none_is_no_start_and_named(tmp_path: Path, content: bytes | None) -> None:
+    """F100."""
     pair, ca = issue_if_needed(tmp_path, NOW), tmp_path / "clients.crt"
     if content is not None:
         ca.write_bytes(content)
@@ -166,7 +170,7 @@ def test_clients_ca_that_is_none_is_no_start_and_named(tmp_path: Path, content: 
     ids=["no subject", "no CA", "nobody to require"],
 )
 def test_half_a_setting_is_bad_input(words: tuple[str, ...]) -> None:
-    """A CA without a list would let in whoever it signed."""
+    """F100: a CA without a list would let in whoever it signed."""
     answer = CliRunner().invoke(cli, ["serve", "--demo", *words])
 
     assert isinstance(answer.exception, BadInput)

@@ -106,7 +106,7 @@ def test_what_is_not_ours_is_allowed_without_a_word(service: Usher, ask: Ask, na
 
 @pytest.mark.parametrize("name", sorted(DENIED))
 def test_denial_carries_code_reason_and_one_line(service: Usher, ask: Ask, name: str) -> None:
-    """CONTROL_PLANE §3: without a code of 400 and more the user sees a BadRequest."""
+    """CONTROL_PLANE §3, fault 33: without a code of 400 and more the user sees a BadRequest."""
     status = replay(service, ask, name).json()["response"]["status"]
 
     assert (status["code"], status["reason"]) == (403, "Forbidden")
@@ -160,7 +160,7 @@ def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(servi
 
 
 def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(service: Usher, ask: Ask) -> None:
-    """F42: the scheduler takes these objects for its own."""
+    """F42, fault 51: the scheduler takes these objects for its own."""
     body = body_of(FULL)
     items = part(FULL, "request")["Nodes"]["items"]
 
@@ -202,7 +202,7 @@ def test_victims_come_back_in_the_given_order_with_their_violations(service: Ush
 
 
 def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask) -> None:
-    """EXT-12: retried requests are answered alike, by any replica."""
+    """EXT-12, fault 34: retried requests are answered alike, by any replica."""
     names = [name for name in NAMES if name != BIND]
     first = [replay(service, ask, name).content for name in names]
 
@@ -212,6 +212,7 @@ def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask)
 def test_another_replica_gives_the_same_bytes(
     service: Usher, ask: Ask, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Fault 56."""
     other = usher(tmp_path_factory.mktemp("other"))
     names = [name for name in NAMES if name != BIND]
 

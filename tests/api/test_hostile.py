@@ -139,7 +139,7 @@ CASES = [
     ("path", "body"), [pytest.param(path, body, id=f"{path} {name}") for path, name, body in CASES]
 )
 def test_malformed_body_is_a_400_with_a_clear_word_and_the_next_is_served(path: str, body: bytes) -> None:
-    """F1, F103, F125, P20."""
+    """F1, F103, F125, P20, faults 27, 28, 30, 31."""
     answer = post(path, body)
 
     assert answer.status_code == 400, answer.text
@@ -172,7 +172,7 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
 )
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "in chunks"])
 def test_oversized_body_is_a_413_never_a_silent_cut(path: str, limit: int, announced: bool) -> None:
-    """F103."""
+    """F103, fault 22."""
     answer = post(path, b" " * (limit + 1) if announced else chunks(limit + (1 << 20)))
 
     assert answer.status_code == 413

@@ -201,6 +201,7 @@ def test_bind_is_not_a_route_of_ours() -> None:
 
 
 def test_unknown_nodes_are_refused_with_a_reason_not_silently() -> None:
+    """Fault 10."""
     answer = post("/scheduler/filter", REQUESTS["extender-filter-1000-nodes"].read_bytes())
 
     failed = answer.json()["FailedAndUnresolvableNodes"]

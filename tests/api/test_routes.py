@@ -127,7 +127,7 @@ def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
 def test_liveness_ends_when_the_event_loop_stops_beating(
     ask: Ask, tmp_path: Path, age_seconds: float, status: int
 ) -> None:
-    """INTERFACES §2: the heartbeat is younger than 10 s."""
+    """INTERFACES §2, fault 41: the heartbeat is younger than 10 s."""
     service = usher(tmp_path)
     service.beat -= age_seconds
 

@@ -62,7 +62,7 @@ def test_operations_listener_answers(demo: Running, path: str) -> None:
 
 
 def test_listeners_keep_to_their_own_routes(demo: Running) -> None:
-    """INTERFACES §1: the TLS port serves the five verbs alone."""
+    """TLS-11, INTERFACES §1: the TLS port serves the five verbs alone, probes and metrics have a port of their own."""
     statuses = [demo.tls.get(path).status_code for path in ("/", "/metrics", "/readyz", "/statusz", "/mutate")]
 
     assert statuses == [404, 404, 404, 404, 404]
@@ -136,7 +136,7 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path, tmp_path: Path) -> None:
-    """F76: no request fails meanwhile, the error has its place, and the mended file comes into force."""
+    """F76, CFG-01, CFG-02, fault 12: no request fails meanwhile, the error has its place, the mended file counts."""
     service = usher(tmp_path / "certs", policies=mounted)
     with running(service) as clients:
 
@@ -163,6 +163,7 @@ def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path
 
 
 def test_edit_of_a_plain_file_is_taken_too(tmp_path: Path) -> None:
+    """F76, CFG-01: the directory is watched, whatever is done in it."""
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / "one.yaml").write_text(policy("one", "priority: 1"), "utf-8")

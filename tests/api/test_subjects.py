@@ -91,6 +91,7 @@ def patched(document: dict[str, Any], answer: Reviewed) -> Any:
 def test_only_pods_that_are_made_are_reviewed_whole(
     service: Usher, verb: str, group: Any, resource: Any, operation: str, subresource: Any, reviewed: bool
 ) -> None:
+    """Fault 30."""
     answer = ask(service, pod(BAD), resource, group, verb, operation=operation, subResource=subresource)
 
     assert reviewed is answer.handled
@@ -250,6 +251,7 @@ def test_new_ephemeral_containers_are_guarded(service: Usher, before: Any, made:
     ],
 )
 def test_envelope_of_another_shape_is_never_a_bug(service: Usher, request_: dict[str, Any]) -> None:
+    """Fault 30."""
     try:
         review(json.dumps(wrap(plain(pod()), **request_)).encode(), "mutate", service)
     except WireError as error:

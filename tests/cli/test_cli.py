@@ -15,7 +15,7 @@ from app.certificates import issue_if_needed
 from app.cli.main import app, main
 from app.cluster.files import shipped_policies
 from app.demo.fleet import demo_fleet
-from app.errors import BadInput
+from app.errors import BadInput, PolicyError
 from app.service import build
 from app.settings import Settings
 from tests.builders import policy
@@ -57,7 +57,7 @@ LINT = [
 def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
     folder: Path, text: str, place: str, remedy: str
 ) -> None:
-    """F75, F79, P3."""
+    """F75, F79, P3, fault 13."""
     (folder / "x.yaml").write_text(text, "utf-8")
 
     found = RUN.invoke(app, ["lint", str(folder)])
@@ -134,6 +134,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         ),
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
+        (["serve", "--demo", "--role", "[bold]x[/]"], "--role: got '[bold]x[/]', wants all"),
         (["serve", "--demo", "--demo-fleet", "moon"], "demo fleet: got 'moon', wants one of aks, dgx, dra, edge, eks"),
         (["serve", "--demo", "--prometheus", "http://p", "--dcgm-exporters", "http://e"], "wants one of them"),
         (["serve", "--snapshot", "/no/such/file"], "wants a file from kubectl get -o json"),
@@ -156,6 +157,14 @@ def test_bad_input_is_one_line_with_a_remedy_and_exit_2(
 
     assert raised.value.code == 2
     assert words in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_policies_that_cannot_be_read_are_no_start(tmp_path: Path) -> None:
+    """F76, CFG-03: a rollout, or a roll back, stops there with the old replicas serving."""
+    (tmp_path / "broken.yaml").write_text(policy("broken", "placement: {produts: {}}"), "utf-8")
+
+    with pytest.raises(PolicyError, match=r"broken\.yaml:4:20: spec\.placement\.produts: unknown field, did you mean"):
+        build(Settings(demo=True, policies=tmp_path, certs=tmp_path / "certs"))
 
 
 def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:

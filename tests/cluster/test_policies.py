@@ -163,6 +163,8 @@ def test_definition_installed_late_is_found_while_all_else_goes_on(tmp_path: Pat
 
 
 def test_version_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
+    """Fault 61."""
+
     async def test(scene: Scene) -> None:
         await until("it waits", lambda: ASK_AGAIN_SECONDS in scene.waits)
 

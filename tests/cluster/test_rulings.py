@@ -24,7 +24,7 @@ def test_pods_of_one_template_share_a_ruling() -> None:
 
 @pytest.mark.parametrize("place", ["label", "annotation", "image", "env"])
 def test_huge_template_is_ruled_on_and_forgotten(place: str) -> None:
-    """F125: a thousand pods with a megabyte each, which no API server would take, stayed in memory."""
+    """F125, fault 50: a thousand pods with a megabyte each, which no API server would take, stayed in memory."""
     rulings = Rulings()
     tracemalloc.start()
     for number in range(8):

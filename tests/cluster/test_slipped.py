@@ -150,7 +150,7 @@ def some() -> list[dict[str, Any]]:
 
 
 def test_pods_that_slipped_are_counted_by_kind() -> None:
-    """F98."""
+    """F98, AUD-04: running pods are audited again and again, against the policies as they are now."""
     scene = Scene(*some())
 
     scene.look()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import MalformedPod, QuantityError
-from app.pods import Pod, gpu_amounts, gpu_containers, read_pod
+from app.pods import MOST_AMOUNTS, MOST_CONTAINERS, MOST_RESOURCES, Pod, gpu_amounts, gpu_containers, read_pod
 from tests.builders import container, gpus, knowledge, pod
 
 GPU, SLICE, SHARED = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"
@@ -40,7 +40,7 @@ def held(document: dict[str, Any], resource: str) -> Fraction:
 
 @given(st.lists(PLAIN, min_size=1, max_size=4), INITS)
 def test_every_resource_is_summed_as_a_slow_twin_does(mains: list[dict[str, Any]], inits: list[dict[str, Any]]) -> None:
-    """F16, F17: containers, init containers and sidecars in order, fractions, requests before limits."""
+    """F16, F17, fault 37: containers, init containers and sidecars in order, fractions, requests before limits."""
     document = pod(*mains, initContainers=inits)
 
     found = read_pod(document)
@@ -70,7 +70,7 @@ def started(*steps: tuple[str, int], main: int = 0) -> Pod:
     ],
 )
 def test_order_of_init_containers_and_sidecars_counts(made: Pod, expected: int) -> None:
-    """F16, F17, KEP-753."""
+    """F16, F17, KEP-753, fault 37."""
     found = made.amount(GPU)
 
     assert expected == found
@@ -190,6 +190,30 @@ def test_wrong_shape_is_malformed_and_named_by_its_path(document: dict[str, Any]
         read_pod(document)
 
     assert path == str(raised.value).partition(": got ")[0]
+
+
+def named(*counts: int) -> dict[str, Any]:
+    """Make a pod of containers that name so many resources each, those of one a part of the next one's."""
+    return pod(*[container(dict.fromkeys(map(str, range(count)), "1"), {}) for count in counts])
+
+
+FULL = [MOST_RESOURCES] * (MOST_AMOUNTS // MOST_RESOURCES)
+
+
+@pytest.mark.parametrize(
+    ("fits", "one_more"),
+    [
+        pytest.param(named(MOST_RESOURCES), named(MOST_RESOURCES + 1), id="resources of a container"),
+        pytest.param(named(MOST_RESOURCES), pod(gpus(1), *named(MOST_RESOURCES)["spec"]["containers"]), id="of all"),
+        pytest.param(named(*FULL), named(*FULL, 1), id="amounts"),
+        pytest.param(named(*[1] * MOST_CONTAINERS), named(*[1] * (MOST_CONTAINERS + 1)), id="containers"),
+    ],
+)
+def test_pod_of_more_than_any_pod_has_is_malformed(fits: dict[str, Any], one_more: dict[str, Any]) -> None:
+    """Fault 29: anybody may send one, and a review's time grows with it."""
+    assert read_pod(fits).containers
+    with pytest.raises(MalformedPod, match="wants at most"):
+        read_pod(one_more)
 
 
 def test_amount_that_is_no_quantity_is_named_as_such() -> None:

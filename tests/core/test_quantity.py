@@ -33,6 +33,7 @@ SCALES = {
 
 @pytest.mark.parametrize("suffix", SCALES, ids=[each or "none" for each in SCALES])
 def test_suffix_multiplies(suffix: str) -> None:
+    """Fault 36."""
     found = parse_quantity(f"3{suffix}")
 
     assert 3 * SCALES[suffix] == found
@@ -91,6 +92,7 @@ def test_text_outside_the_grammar_is_refused(text: str) -> None:
 
 
 def test_huge_exponent_costs_nothing_and_is_capped() -> None:
+    """Fault 36."""
     found = parse_quantity("1e999")
 
     assert found == LARGEST

@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.api.tracing import REMEDY
 from tests.controlplane.processes import Process, free_port, wait_until
 from tests.deploy.tools import find_tool
 
@@ -96,6 +97,40 @@ def _lint(tool: Path, text: str) -> str:
     return subprocess.run([tool], input=text, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+def pins(lock: str) -> set[str]:
+    """List what a lock installs, as `name==version`."""
+    return set(re.findall(r"^[a-z0-9.-]+==\S+", (ROOT / lock).read_text("utf-8"), re.MULTILINE))
+
+
+def test_lock_with_tracing_only_adds_to_the_one_without() -> None:
+    """F97, SUP-01: the same versions of all else; the image as built by default has no exporter."""
+    plain, tracing = pins("requirements.lock"), pins("requirements-tracing.lock")
+
+    added = {each.partition("==")[0] for each in tracing - plain}
+    assert plain < tracing
+    assert {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"} <= added
+    assert tracing <= pins("requirements-dev.lock")
+
+
+LARGEST_MIB = 128
+"""Of a service without a cluster; it has 81 here. The Deployment gives 512."""
+IMPORTED = """
+from pathlib import Path
+from app import serving
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def test_dependencies_stay_small() -> None:
+    """SUP-03: 52 packages, by memory after all that is imported to serve."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=True)
+
+    assert (
+        int(done.stdout) / 1024 <= LARGEST_MIB
+    )  # VmHWM is in KiB, proc(5); getrusage would count what the parent had at its fork
+    assert len(pins("requirements.lock")) <= 60
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Follow the first stage below a folder, and give that folder."""
@@ -106,7 +141,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     programs = folder / "bin"
     programs.mkdir()
     (programs / "python").symlink_to(sys.executable)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": "0"}
+    arguments = dict(rest.split("=", 1) for word, rest in stages()[0] if word == "ARG")
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **arguments}
     for word, rest in stages()[0]:
         if word == "COPY":
             *names, target = rest.split()
@@ -154,6 +190,17 @@ def test_steps_of_the_first_stage_give_a_program_that_tells_its_version(built: P
 
 
 @pytest.mark.long
+def test_image_without_tracing_says_how_to_have_it(built: Path, tmp_path: Path) -> None:
+    """F97: the build argument LOCK decides."""
+    program = built / "opt" / "gpu-usher" / "bin" / "gpu-usher"
+    command = [str(program), "serve", "--demo", "--tracing", "--certs", str(tmp_path)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, REMEDY in done.stderr.replace("\n", " ")) == (2, True), done.stderr
+
+
+@pytest.mark.long
 def test_what_was_built_serves_the_demo_fleet_as_the_image_would(built: Path, tmp_path: Path) -> None:
     """F134, PSS-02: with its own default command, no sources, and an environment that cannot be written to."""
     home = built / "opt" / "gpu-usher"
@@ -184,14 +231,15 @@ def _ready(port: int) -> bool:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-tracing.lock"])
 @pytest.mark.parametrize("platform", SHIPPED)
-def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, tmp_path: Path) -> None:
+def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, lock: str, tmp_path: Path) -> None:
     """INTERFACES §11: amd64 and arm64, Python 3.12 as in the image; a dry run, nothing is downloaded whole."""
     machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[platform]
     tags = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (17, 24, 28, 34)]
     tags.append(f"--platform=manylinux2014_{machine}")
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += [*tags, "--python-version=3.12", f"--target={tmp_path}", "-r", str(ROOT / "requirements.lock")]
+    command += [*tags, "--python-version=3.12", f"--target={tmp_path}", "-r", str(ROOT / lock)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
 

@@ -105,6 +105,15 @@ def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) 
         assert "secrets" not in rule["resources"]
 
 
+def test_no_role_of_ours_may_write_events() -> None:
+    """F104, AUD-01, AUD-02, AUD-03: the API server's audit log and kube-scheduler's own events say what we decide."""
+    found = [document for file in DEPLOY.rglob("rbac.yaml") for document in yaml.safe_load_all(file.read_text("utf-8"))]
+    roles = [each for each in found if each["kind"] in ("Role", "ClusterRole")]
+
+    assert len(roles) >= 4
+    assert not [each for role in roles for each in role["rules"] if {"events", "*"} & set(each["resources"])]
+
+
 def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothing_else() -> None:
     """F104, INTERFACES §10: verbs in deploy/ are verbs that the client uses."""
     names = Names()

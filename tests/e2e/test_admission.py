@@ -256,7 +256,7 @@ def test_init_containers_and_sidecars_are_repaired_too(plane: ControlPlane, wher
 def test_gpus_are_counted_as_kubernetes_counts_them(
     plane: ControlPlane, where: str, restart: dict[str, Any], code: int
 ) -> None:
-    """F16, F17: of a notebook's one GPU an init container's is free again when the notebook starts, a sidecar's not."""
+    """F16, F17, fault 37: an init container's GPU is free again when the notebook starts, a sidecar's is not."""
     first = container({GPU: 1}, name="first", **restart)
 
     answer = plane.kubectl.create(plain_pod(where, initContainers=[first], annotations={"workload-class": "notebook"}))

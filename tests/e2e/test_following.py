@@ -120,7 +120,7 @@ def test_stale_view_places_nothing_and_says_so_until_it_is_back(
 
 
 def test_edited_policy_file_rules_on_the_next_pod_and_a_broken_one_changes_nothing(plane: ControlPlane) -> None:
-    """F76: no restart; the last good set stays while an edit is broken."""
+    """F76, fault 12: no restart; the last good set stays while an edit is broken."""
     where = namespace(plane, "edited")
     folder = plane.folder / "edited-policies"
     folder.mkdir()

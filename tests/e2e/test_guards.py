@@ -192,7 +192,7 @@ DEBUGGED = [("deny", []), ("strip", [("first", None)]), ("void", [("first", VOID
 @pytest.mark.parametrize(("where", "left"), DEBUGGED, indirect=["where"], ids=EVERY)
 @pytest.mark.parametrize("limits", [{"cpu": 1}, {GPU: 1}], ids=["CPU pod", "GPU pod"])
 def test_ephemeral_container_is_guarded(plane: ControlPlane, where: str, left: list[object], limits: Object) -> None:
-    """F12: `kubectl debug` of a pod that is there is no way around."""
+    """F12, fault 60: `kubectl debug` of a pod that is there is no way around."""
     create_pod(plane, plain_pod(where, limits))
 
     answer = debug(plane, where, "first", "all")
@@ -223,7 +223,7 @@ BYPASSES: Mapping[str, tuple[str, Object]] = {
 @pytest.mark.parametrize(("where", "code"), [("deny", 1), ("warn", 0)], indirect=["where"])
 @pytest.mark.parametrize("way", BYPASSES)
 def test_gpu_pod_that_goes_around_us_is_guarded(plane: ControlPlane, where: str, code: int, way: str) -> None:
-    """F14, bypass."""
+    """F14, fault 60, bypass."""
     words, fields = BYPASSES[way]
 
     answer = plane.kubectl.create(plain_pod(where, **fields))
@@ -242,7 +242,7 @@ def test_privileged_pod_without_gpus_is_let_be(plane: ControlPlane, where: str) 
 @pytest.mark.parametrize("where", ["scheduler"], indirect=True)
 @pytest.mark.parametrize(("name", "code"), [("volcano", 1), ("default-scheduler", 0), (OURS, 0)])
 def test_scheduler_that_no_policy_names_is_denied(plane: ControlPlane, where: str, name: str, code: int) -> None:
-    """F13, bypass: the default one is replaced, one that was chosen is refused."""
+    """F13, fault 60, bypass: the default one is replaced, one that was chosen is refused."""
     pod = plain_pod(where, schedulerName=name)
 
     answer = plane.kubectl.create(pod)
@@ -253,7 +253,7 @@ def test_scheduler_that_no_policy_names_is_denied(plane: ControlPlane, where: st
 
 @denying
 def test_label_or_annotation_of_a_pod_lifts_nothing(plane: ControlPlane, where: str) -> None:
-    """F21: exemptions are the namespace's, or a policy's to give."""
+    """F21, fault 60: exemptions are the namespace's, or a policy's to give."""
     own = {"ignore": "true", "infrastructure": "true"}
     labels = {f"gpu-usher.io/{key}": value for key, value in own.items()}
 

@@ -102,7 +102,7 @@ def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Sc
 def test_pod_that_fails_to_bind_and_asks_again_counts_once(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """INTERFACES §8: asking again replaces the promise; a smaller pod still fits beside it, and no other does."""
+    """INTERFACES §8, fault 34: asking again replaces the promise; a smaller pod still fits beside it, no other does."""
     service, _, where = stage
     hold_bindings(plane, "large")
     large, small, late = (declaring(where, *each) for each in (("large", "16Gi"), ("small", "6Gi"), ("late", "1Gi")))
@@ -160,7 +160,7 @@ def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere
 
 @pytest.mark.parametrize("stage", ["ranked"], indirect=True)
 def test_budget_that_is_run_over_past_us_is_counted(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """INTERFACES §8: pods that name their node never came by us; the metric says so until they go."""
+    """INTERFACES §8, fault 57: pods that name their node never came by us; the metric says so until they go."""
     service, _, where = stage
     for name in ("one", "two"):
         create_pod(plane, declaring(where, name, "16Gi", "slices-2"))

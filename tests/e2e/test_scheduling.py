@@ -134,7 +134,7 @@ def test_webhook_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(plane: Con
 
 
 def test_refusals_are_grouped_by_reason_and_name_no_node(plane: ControlPlane) -> None:
-    """F39, F40, EXT-04: what the ML engineer reads in FailedScheduling."""
+    """F39, F40, EXT-04, fault 52: what the ML engineer reads in FailedScheduling."""
     pod = tolerating(
         gpu_pod("nowhere", BARE, annotations={"cuda": "13.0", "sharing": "Exclusive", "products": "!H200"})
     )

@@ -229,7 +229,7 @@ def twice(plane: ControlPlane, service: Service, tmp_path_factory: pytest.TempPa
 
 
 def test_what_another_webhook_adds_after_us_is_repaired_and_nothing_grows(twice: Twice) -> None:
-    """F23, F16, reinvocation: the API server asks again, and the second answer is about what is new."""
+    """F23, F16, fault 19, reinvocation: the API server asks again, and the second answer is about what is new."""
     said, pod, calls = twice
     limits = [each["resources"]["limits"] for each in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])]
 

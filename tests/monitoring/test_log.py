@@ -53,7 +53,7 @@ def odd_pod() -> dict[str, Any]:
 
 
 def test_every_decision_has_the_same_fields(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F94, LOG-01: admission's and the extender's alike."""
+    """F94, LOG-01, fault 62: admission's and the extender's alike."""
     log = Written(monkeypatch, logging.DEBUG)
     ask("/mutate", review(odd_pod(), dryRun=True), service)
     ask("/validate", review(pod()), service)
@@ -165,6 +165,7 @@ def test_equal_complaints_are_written_once_a_second_and_counted() -> None:
 
 
 def test_complaints_that_are_all_different_do_not_pile_up() -> None:
+    """Fault 50."""
     once = OncePerSecond()
     for number in range(3_000):
         record = logging.LogRecord("gpu-usher", logging.ERROR, "", 0, f"lost {number}", None, None)

@@ -80,6 +80,16 @@ def test_refusals_are_counted_by_reason_and_decisions_by_policy() -> None:
     assert counted["gpu_usher_policy_results_total", "default", "denied"] >= 1
 
 
+def test_each_service_counts_in_a_registry_of_its_own() -> None:
+    """MET-05, HA-06: one process, one plain registry; nothing is shared, and no file is written."""
+    one, other = Metrics(), Metrics()
+
+    one.requests.labels("mutate", "patched").inc()
+
+    asked = "gpu_usher_requests_total", {"verb": "mutate", "outcome": "patched"}
+    assert (one.registry.get_sample_value(*asked), other.registry.get_sample_value(*asked)) == (1, None)
+
+
 def test_a_scrape_names_the_build_the_policies_and_the_index() -> None:
     """CFG-04: replicas with different policies are told apart by the hash."""
     found = {each.name: each for each in samples()}

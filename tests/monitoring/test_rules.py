@@ -31,7 +31,7 @@ def test_rules_are_what_prometheus_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("alert", CASES)
 @pytest.mark.parametrize("fires", [True, False], ids=["fires", "is_silent"])
 def test_alert(alert: str, fires: bool, tmp_path: Path) -> None:
-    """F96, MET-04: each fires for what it is about, and is silent in its neighbourhood."""
+    """F96, MET-04, fault 62: each fires for what it is about, and is silent in its neighbourhood."""
     bad, good, when = CASES[alert]
     series = [{"series": key, "values": values} for key, values in (bad if fires else good).items()]
     expression = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) > 0'

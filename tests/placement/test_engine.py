@@ -34,7 +34,7 @@ def test_names_longer_than_a_node_can_have_are_ranked_and_not_remembered() -> No
 
 @given(TOTALS, st.booleans())
 def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(totals: list[float], ranked: bool) -> None:
-    """F55."""
+    """F55, fault 55."""
     names = NAMES[: len(totals)]
     winner = first_in_order(names, totals)
 

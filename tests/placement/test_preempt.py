@@ -45,7 +45,7 @@ def wants(amount: int = 1, resource: str = GPU, image: str = "train:1", **annota
 def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
     document: dict[str, Any], made: dict[str, Any], refused: str | None, accepted: str | None
 ) -> None:
-    """INTERFACES §10: a pin to a product is refused on an unknown one whatever the policy says."""
+    """INTERFACES §10, fault 11: a pin to a product is refused on an unknown one whatever the policy says."""
     facts = node(**made).node_class
 
     verdicts = [judge_class(demand(document, chosen), facts) for chosen in (REFUSING, None)]

@@ -61,7 +61,7 @@ def packed(amount: int, used: int) -> tuple[Demand, Node]:
 @given(DEMANDS, NODES)
 @settings(max_examples=300, deadline=None)
 def test_every_scorer_is_finite_and_within_0_and_1(asked: Demand, made: Node) -> None:
-    """F55, INTERFACES §5: for any node, also where its free count and its allocatable come from two moments."""
+    """F55, INTERFACES §5, fault 55: also where a node's free count and its allocatable are of two moments."""
     scores = {name.value: scorer(asked, made) for name, scorer in SCORERS}
 
     assert {name: score for name, score in scores.items() if not (math.isfinite(score) and 0 <= score <= 1)} == {}

@@ -9,7 +9,7 @@ import jsonpatch
 import pytest
 
 from app.cluster.files import case_texts, shipped_policies
-from app.errors import MalformedPod
+from app.errors import PolicyError
 from app.explain.cases import (
     Case,
     admission_differences,
@@ -111,8 +111,20 @@ def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
     assert any(each.startswith(difference) for each in differences), differences
 
 
-@pytest.mark.parametrize("pod", ["{metadata: text}", "{metadata: {namespace: [a]}}", "{spec: text}"])
-def test_case_whose_pod_has_the_wrong_shape_is_bad_input(pod: str) -> None:
-    """F125: found by a strange input, number 5,777 of its kind."""
-    with pytest.raises(MalformedPod):
-        list(run_case(read_case("case.yaml", f"pod: {pod}"), shipped(), knowledge()))
+@pytest.mark.parametrize(
+    ("pod", "problem"),
+    [
+        ("{metadata: text, spec: {containers: []}}", "pod.metadata: got a string, wants an object"),
+        (
+            "{metadata: {namespace: 7}, spec: {containers: []}}",
+            "pod.metadata.namespace: got an integer, wants a string",
+        ),
+        ("{spec: text}", "pod.spec: got a string, wants an object"),
+    ],
+)
+def test_case_whose_pod_has_no_shape_is_told_with_its_place(pod: str, problem: str) -> None:
+    """F77, F125: before anything is played; a campaign of strange inputs came upon it too."""
+    with pytest.raises(PolicyError) as caught:
+        read_case("case.yaml", f"expect: {{}}\npod: {pod}\n")
+
+    assert caught.value.problems == (f"case.yaml:2:1: {problem}",)

@@ -55,6 +55,7 @@ NUMBERS = ("012", "007", "0_1", "12:30", "1:2:3", "190:20:30")
 
 @pytest.mark.parametrize("word", [*WORDS, *BOOLEANS, *NUMBERS])
 def test_scalar_that_yaml_1_1_reads_otherwise_must_be_quoted(word: str) -> None:
+    """Fault 16."""
     expected = ambiguous("2:6", word)
 
     found = problems(f"a:\n  b: {word}\n")
@@ -74,6 +75,7 @@ def test_key_that_yaml_1_1_reads_otherwise_must_be_quoted(word: str) -> None:
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "012", "12:30", "true", "1", "1.5", "null", "~"])
 @pytest.mark.parametrize("quote", ["'", '"'])
 def test_quoted_scalar_is_a_string(word: str, quote: str) -> None:
+    """Fault 16."""
     expected = [{"a": word}]
 
     found = values(f"a: {quote}{word}{quote}\n")

@@ -58,6 +58,7 @@ def problems(*documents: str) -> tuple[str, ...]:
     ],
 )
 def test_unknown_field_is_named_with_the_one_meant(text: str, expected: str) -> None:
+    """F79, CFG-06, fault 13."""
     found = problems(text)
 
     assert (expected,) == found
@@ -169,6 +170,7 @@ def test_document_that_is_no_policy_is_refused(text: str) -> None:
     ],
 )
 def test_two_policies_of_one_priority_that_set_one_scalar_are_refused(spec: str, left: str, right: str) -> None:
+    """Faults 13, 17."""
     field = ".".join(re.findall(r"(\w+): ", spec)).replace(".name", "")
 
     found = problems(policy("one", f"priority: 7, {spec % left}"), policy("two", f"priority: 7, {spec % right}"))
@@ -243,6 +245,7 @@ TEXTS = {
 @given(st.permutations(sorted(TEXTS)), st.permutations(["v.yaml", "w.yaml", "x.yaml", "y.yaml", "z.yaml"]))
 @settings(deadline=None)
 def test_order_and_names_of_files_never_change_the_result(order: list[str], names: list[str]) -> None:
+    """Fault 17."""
     expected = load_policies(TEXTS, knowledge())
 
     found = load_policies({name: TEXTS[old] for name, old in zip(names, order, strict=True)}, knowledge())

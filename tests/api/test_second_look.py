@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod refused for memory, asked about before our watch has told us of a deletion (F65)."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.app import create_tls_app
+from app.api.decisions import Decision
+from app.api.secondlook import APART_SECONDS, WAIT_SECONDS, SecondLooks
+from app.metrics import Metrics
+from app.reasons import Code
+from app.service import Usher
+from tests.builders import gpus, pod, usher
+
+NODE, HOLDER = "a10-shared-0", "the-uid-of-the-holder"
+LACKING = Decision("none_fits", reasons={Code.GPUMemoryBudgetExceeded: 1, Code.ProductNotAllowed: 3})
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Usher:
+    """Make a service with one shared node whose memory is given away."""
+    made = usher(tmp_path)
+    holder = pod(gpus(1), annotations={"gpu-memory": "20Gi"}, nodeName=NODE)
+    holder["metadata"]["uid"] = HOLDER
+    made.state.put_pod(holder)
+    return made
+
+
+@pytest.fixture
+def during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Give the way to say what happens each time that an answer waits."""
+
+    def say(what: Callable[[], object]) -> None:
+        async def wait(_seconds: float) -> None:
+            what()
+
+        monkeypatch.setattr("app.api.secondlook.asyncio.sleep", wait)
+
+    return say
+
+
+def ask(service: Usher, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
+    wanted = pod(gpus(1), annotations={"gpu-memory": memory}, **more)
+    body = json.dumps({"Pod": wanted, "NodeNames": [NODE]})
+
+    async def exchange() -> dict[str, Any]:
+        transport = httpx.ASGITransport(app=create_tls_app(service, Metrics()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            found: dict[str, Any] = (await client.post("/scheduler/filter", content=body)).json()
+            return found
+
+    return asyncio.run(exchange())
+
+
+def test_deletion_that_comes_while_the_answer_waits_is_in_it(
+    service: Usher, during: Callable[[Callable[[], object]], None]
+) -> None:
+    during(lambda: service.state.drop_pod(HOLDER))
+
+    assert ask(service)["NodeNames"] == [NODE]
+
+
+def test_change_that_helps_nothing_is_waited_past(
+    service: Usher, during: Callable[[Callable[[], object]], None]
+) -> None:
+    """Until there is time for no more; the answer is then the refusal that it was."""
+    during(lambda: service.state.changes.note("another"))
+
+    answer = ask(service)
+
+    assert answer["NodeNames"] == []
+    assert "memory of the shared GPUs is given away" in answer["FailedNodes"][NODE]
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Decision("answered", kept=1, reasons={Code.GPUMemoryBudgetExceeded: 1}),
+        Decision("none_fits", reasons={Code.InsufficientGPUs: 1}),
+    ],
+    ids=["a node fits", "kube-scheduler counts it itself"],
+)
+def test_nothing_else_is_waited_for(service: Usher, decision: Decision) -> None:
+    assert looks(SecondLooks(service), decision) == 0
+
+
+def test_shadow_never_waits(tmp_path: Path) -> None:
+    assert looks(SecondLooks(usher(tmp_path, shadow=True)), LACKING) == 0
+
+
+def test_waits_are_far_apart(service: Usher, during: Callable[[Callable[[], object]], None]) -> None:
+    """The scheduler has one loop: a twentieth of its time at most."""
+    now = [0.0]
+
+    def passes() -> None:
+        now[0] += WAIT_SECONDS / 4
+        service.state.changes.note(NODE)
+
+    during(passes)
+    seconds = SecondLooks(service, lambda: now[0])
+    first, second = looks(seconds, LACKING), looks(seconds, LACKING)
+    now[0] += APART_SECONDS
+
+    assert (first, second, looks(seconds, LACKING)) == (4, 0, 4)
+
+
+def looks(seconds: SecondLooks, decision: Decision) -> int:
+    async def count() -> int:
+        return len([None async for _ in seconds.news(decision)])
+
+    return asyncio.run(count())

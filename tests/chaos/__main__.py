@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make chaos`: every test that proves a fault, in one run; what was expected and seen goes to tests/results/chaos.md.
+
+Ends with 1 where a fault is not proven: by no test, by one that failed or by one that could not run here.
+"""
+
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.proofs import TESTS, on_a_real_cluster, proofs
+
+RESULTS = TESTS / "results" / "chaos.md"
+SEEN = "as expected"
+
+
+@dataclass
+class Seen:
+    """What became of the runs of one test."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+class Watcher:
+    """A plugin of pytest that notes what becomes of each test, all values of its parameters together."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Seen] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the call, and what went wrong before or after it."""
+        seen = self.seen.setdefault(report.nodeid.partition("[")[0], Seen())
+        seen.seconds += report.duration
+        if report.when == "call" or report.outcome != "passed":
+            seen.outcomes[report.outcome] += 1
+
+
+def verdict(runs: Iterable[Seen]) -> str:
+    """Say what was seen of a fault."""
+    outcomes = sum((each.outcomes for each in runs), Counter[str]())
+    if outcomes["failed"]:
+        return f"FAILED: {outcomes['failed']} of {outcomes.total()}"
+    if outcomes["skipped"]:
+        return f"NOT RUN: {outcomes['skipped']} of {outcomes.total()} skipped"
+    return SEEN if outcomes["passed"] else "NOT PROVEN"
+
+
+def row(fault: Fault, names: list[str], seen: Mapping[str, Seen]) -> tuple[str, str]:
+    """Write a fault's row; gives it and the verdict."""
+    runs = [seen.get(name, Seen()) for name in names]
+    said = verdict(runs) if names else "on a real cluster"
+    cells = (
+        str(fault.number),
+        fault.what,
+        fault.expected,
+        said + (", the rest on a real cluster" if names and fault.cluster else ""),
+        str(sum(each.outcomes.total() for each in runs)),
+        f"{sum(each.seconds for each in runs):.1f}",
+        "<br>".join(name.removeprefix("tests/").replace("::", " ") for name in names),
+    )
+    return f"| {' | '.join(cells)} |", said
+
+
+def main(words: list[str]) -> int:
+    """Run, print the table without its last column, write it whole. `words`: more of pytest's, such as `-n 2`."""
+    proven, watcher, began = proofs(), Watcher(), time.monotonic()
+    code = pytest.main(["-p", "no:cacheprovider", *words, *proven], plugins=[watcher])
+    elsewhere = on_a_real_cluster()
+    rows, wrong = [], 0
+    for fault in FAULTS:
+        names = [name for name, found in proven.items() if fault.number in found]
+        line, said = row(fault, names, watcher.seen)
+        rows.append(line)
+        wrong += said != SEEN and not (not names and fault.number in elsewhere)
+        print(line.rpartition(" | ")[0] + " |")
+    tests = sum(each.outcomes.total() for each in watcher.seen.values())
+    text = (
+        "# Faults\n\n"
+        f"`make chaos` wrote this: {tests} tests in {time.monotonic() - began:.0f} s, {platform.machine()}, Python"
+        f" {platform.python_version()}. A test may prove several faults."
+        " Seconds are of all runs of a fault's tests.\n\n"
+        "| # | fault | expected | seen | runs | seconds | tests |\n|---|---|---|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+    RESULTS.write_text(text, "utf-8")
+    print(f"{len(FAULTS)} faults, {wrong} not proven; {RESULTS.relative_to(TESTS.parent)}")
+    return int(bool(wrong) or code != pytest.ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

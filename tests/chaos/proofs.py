@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests prove which fault: the docstring of a test is the one place where that is said ("Fault 24: ...")."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+NAMED = re.compile(r"\b[Ff]aults? (\d+(?:(?:, | and |, and )\d+)*)")
+SECTION = "## Faults to try on a real cluster"
+
+
+def numbers(docstring: str) -> frozenset[int]:
+    """Read the numbers of the faults that a docstring names."""
+    return frozenset(int(each) for found in NAMED.findall(docstring) for each in re.findall(r"\d+", found))
+
+
+def proofs() -> Mapping[str, frozenset[int]]:
+    """Map each test that proves faults, as pytest calls it, to their numbers."""
+    return {name: found for path in sorted(TESTS.rglob("test_*.py")) for name, found in _of(path)}
+
+
+def _of(path: Path) -> Iterator[tuple[str, frozenset[int]]]:
+    text = path.read_text("utf-8")
+    if NAMED.search(text) is None:  # parsing all would take seconds
+        return
+    for each in ast.parse(text).body:
+        if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
+            found = numbers(ast.get_docstring(each) or "")
+            if found:
+                yield f"{path.relative_to(TESTS.parent)}::{each.name}", found
+
+
+def on_a_real_cluster() -> Mapping[int, str]:
+    """Read the rows of deploy/README.md: by number, what else stands in the row."""
+    text = (TESTS.parent / "deploy" / "README.md").read_text("utf-8").partition(SECTION)[2].partition("\n## ")[0]
+    return {int(number): row for number, row in re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE)}

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas as processes of their own: one killed under load, answers compared, policies that differ or are too new."""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.cluster.files import shipped_policies
+from tests.authorities import make_authority, write_leaf
+from tests.builders import CONTRACT, pod, policy, review, usher
+from tests.controlplane.processes import wait_until
+from tests.haproxy import find_haproxy, haproxy
+from tests.load import Load, Tally, loading
+from tests.replicas import Replica
+from tests.running import running
+
+RATE = 100.0
+QUIET = 300
+"""Answers in a row without a failure, at the rate twice the proxy's lag, after which it is taken to have noticed."""
+RECORDED = sorted(CONTRACT.glob("*.request.json"))
+SOON_SECONDS = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    authority = make_authority("only")
+    write_leaf(authority, tmp_path)
+    (tmp_path / "ca.crt").write_text(authority.pem, "ascii")
+    return tmp_path
+
+
+@contextlib.contextmanager
+def two(folder: Path, *words: tuple[str, ...]) -> Iterator[list[Replica]]:
+    """Run two replicas; `words`: more flags for each."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for name, more in zip(("one", "two"), words or ((), ()), strict=True):
+            made.append(Replica(name, folder, folder, 0, words=more))
+            stack.callback(made[-1].stop)
+        yield made
+
+
+def quiet(tally: Tally) -> None:
+    """Wait for so many answers with no failure among them."""
+    since = [tally.answered, tally.failures.total()]
+
+    def long_enough() -> bool:
+        if tally.failures.total() != since[1]:
+            since[:] = [tally.answered, tally.failures.total()]
+        return tally.answered >= since[0] + QUIET
+
+    wait_until("no more failures", long_enough, SOON_SECONDS)
+
+
+@pytest.mark.long
+def test_killed_replica_costs_what_was_in_its_hands_and_no_more(folder: Path) -> None:
+    """Fault 38: the other answers on, without any failure once the proxy has seen it; it comes back unnoticed."""
+    program = find_haproxy()
+    if isinstance(program, str):
+        pytest.skip(program)
+    trusted = (folder / "ca.crt").read_text("ascii")
+    with (
+        two(folder) as replicas,
+        haproxy(program, folder, [(each.tls, each.ops) for each in replicas]) as port,
+        loading(Load(RATE, lambda: port, lambda: trusted)) as tally,
+    ):
+        quiet(tally)
+        before = tally.failures.total()
+        replicas[0].process.stop(signal.SIGKILL)
+        quiet(tally)
+        noticed = tally.failures.total()
+        replicas[0].revive()
+        quiet(tally)
+        after = tally.failures.total()
+
+    assert (before, after - noticed) == (0, 0)
+    assert noticed < tally.answered / 4
+    assert not [what for what in tally.failures if "answer" in what], tally.failures
+
+
+def asked(replica: Replica, folder: Path) -> dict[str, bytes]:
+    """Ask all that callers were recorded to ask."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    found = {}
+    with httpx.Client(base_url=f"https://127.0.0.1:{replica.tls}", verify=context, trust_env=False) as client:
+        for path in RECORDED:
+            verb = re.match(r"extender-(filter|prioritize|preempt)", path.name)
+            if path.name.startswith("extender-") and verb is None:
+                continue  # bind, which is none of ours
+            route = f"/scheduler/{verb[1]}" if verb else "/mutate"
+            answer = client.post(route, content=path.read_bytes())
+            assert answer.status_code == 200, path.name
+            found[path.name] = answer.content
+    return found
+
+
+def test_two_processes_give_the_same_bytes(folder: Path) -> None:
+    """Fault 56, EXT-12: their hashes are seeded differently, so that no order rests on those."""
+    with two(folder) as (one, other):
+        answers = [asked(each, folder) for each in (one, other)]
+
+    assert len(answers[0]) > 20
+    assert answers[0] == answers[1]
+
+
+def hashes(replica: Replica, folder: Path) -> tuple[str, set[str]]:
+    """Give the hash that an answer names for the audit log, and those of /metrics."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    url = f"https://127.0.0.1:{replica.tls}/mutate"
+    response = httpx.post(url, json=review(pod()), verify=context, trust_env=False).json()["response"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{replica.ops}/metrics", timeout=20) as read:
+        metrics = read.read().decode()
+    return response["auditAnnotations"]["policy-hash"], set(re.findall(r'policy_info\{hash="(\w+)"', metrics))
+
+
+def test_replicas_with_different_policies_can_be_told_apart(folder: Path) -> None:
+    """Fault 62: by every answer and every scrape; the log's line has the same hash."""
+    other = folder / "policies"
+    shutil.copytree(shipped_policies(), other)
+    (other / "one-more.yaml").write_text(policy("one-more", "priority: 5, admission: {maxGPUsPerPod: 4}"), "utf-8")
+    with two(folder, (), ("--policies", str(other))) as replicas:
+        (first, of_first), (second, of_second) = (hashes(each, folder) for each in replicas)
+        logged = [re.findall(r"policy_hash='(\w+)'", each.process.log.read_text("utf-8")) for each in replicas]
+
+    assert first != second
+    assert (of_first, of_second) == ({first}, {second})
+    assert logged == [[first], [second]]
+
+
+def test_policy_of_a_newer_version_is_no_start_and_named(tmp_path: Path) -> None:
+    """Fault 61, INTERFACES §11: so that a rollback halts at its first pod, and the old ones serve on."""
+    text = policy("of-tomorrow", "priority: 1").replace("v1alpha1", "v1beta1")
+    (tmp_path / "of-tomorrow.yaml").write_text(text, "utf-8")
+    command = [str(Path(sys.executable).with_name("gpu-usher")), "serve", "--demo", "--policies", str(tmp_path)]
+
+    done = subprocess.run(
+        [*command, "--certs", str(tmp_path / "certs"), "--port", "0", "--ops-port", "0", "--ui-address", "off"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert "of-tomorrow.yaml:1:" in done.stderr
+    assert "gpu-usher.io/v1alpha1" in done.stderr
+
+
+def test_all_files_gone_leaves_the_last_good_policies(tmp_path: Path) -> None:
+    """Fault 14: a mount that is empty for a moment must not loosen anything."""
+    mounted = tmp_path / "policies"
+    mounted.mkdir()
+    (mounted / "strict.yaml").write_text(policy("strict", "admission: {maxGPUsPerPod: 0}"), "utf-8")
+    with running(usher(tmp_path / "certs", policies=mounted)) as clients:
+
+        def state() -> tuple[bool, str, str | None]:
+            told = clients.ops.get("/readyz").json()["policies"]
+            allowed = clients.tls.post("/mutate", json=review(pod())).json()["response"]["allowed"]
+            return allowed, told["hash"], told["error"]
+
+        before = state()
+        (mounted / "strict.yaml").unlink()
+        wait_until("it is seen", lambda: state()[2] is not None, SOON_SECONDS)
+        without = state()
+        mounted.rmdir()
+        wait_until("the folder is missed", lambda: "No such file" in str(state()[2]), SOON_SECONDS)
+        nowhere = state()
+        ready = clients.ops.get("/readyz").status_code
+
+    assert before[0] is False
+    assert (without[:2], nowhere[:2], ready) == (before[:2], before[:2], 200)
+    assert "wants at least one policy" in json.dumps(without)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are odd though well formed, repeated, huge, full of what nobody knows; and a bug of ours."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from app.admission.patch import PatchError
+from app.admission.review import Setting
+from app.pods import MOST_CONTAINERS, Pod
+from app.policy.match import Ruling
+from app.service import Usher
+from tests.api.client import patch_of, post, reviewed
+from tests.api.sockets import answer, connect
+from tests.api.sockets import post as written
+from tests.bench.fleet import node_name, nodes
+from tests.builders import container, gpus, pod, review, usher
+from tests.running import Running, running
+
+GPU = "nvidia.com/gpu"
+NODES = 5_000
+REASONS = 12
+"""As many texts as a person reads in an event; nodes of one make share theirs."""
+Object = dict[str, Any]
+
+
+class Failing(Usher):
+    """The service with a bug: whatever reads policies for a decision meets it."""
+
+    bug: Exception
+
+    def setting(self) -> Setting:
+        """Fail."""
+        raise self.bug
+
+    def ruling(self, _pod: Pod) -> Ruling:
+        """Fail."""
+        raise self.bug
+
+
+def failing(folder: Path, bug: Exception) -> Failing:
+    base = usher(folder)
+    made = Failing(base.settings, base.certificates, base.state, base.book)
+    made.synced, made.bug = True, bug
+    return made
+
+
+@pytest.mark.parametrize("bug", [KeyError("x"), ZeroDivisionError(), RecursionError(), PatchError("no such path")])
+def test_bug_of_ours_is_a_500_status_counted_and_ends_nothing(tmp_path: Path, bug: Exception) -> None:
+    """Faults 15 and 18, INTERFACES §10: never an answer that lets in or keeps out by chance; /readyz stays."""
+    with running(failing(tmp_path, bug)) as clients:
+        answers = {
+            "mutate": clients.tls.post("/mutate", json=review(pod())),
+            "validate": clients.tls.post("/validate", json=review(pod())),
+            "filter": clients.tls.post("/scheduler/filter", json={"Pod": pod(), "NodeNames": ["h100-1"]}),
+        }
+        metrics = clients.ops.get("/metrics").text
+        ready = clients.ops.get("/readyz").status_code
+
+    said = {verb: (each.status_code, each.json()["kind"], each.json()["code"]) for verb, each in answers.items()}
+    assert said == dict.fromkeys(answers, (500, "Status", 500))
+    assert all(f'gpu_usher_internal_errors_total{{where="{verb}"}} 1.0' in metrics for verb in answers)
+    assert ready == 200
+
+
+def stripped(document: Object) -> Object:
+    """Take away what we add, as another webhook may: all but the amounts and our record."""
+    spec = {key: value for key, value in document["spec"].items() if key in ("containers", "initContainers")}
+    return {**document, "spec": spec}
+
+
+def test_what_another_webhook_takes_away_is_added_again_and_nothing_grows() -> None:
+    """Fault 20: as often as it likes."""
+    made = pod(container({GPU: "1"}, {GPU: "1"}), annotations={"products": "H100"})
+    final = []
+    for _ in range(5):
+        made = jsonpatch.apply_patch(made, patch_of(reviewed(review(made))))
+        final.append(made)
+        made = stripped(made)
+
+    assert final[0]["spec"].keys() > {"containers"}
+    assert final[1:] == final[:1] * 4
+
+
+def test_patch_of_a_huge_pod_is_that_of_a_small_one() -> None:
+    """Fault 21: an object as large as etcd takes."""
+    small = pod(container(None, {GPU: "1"}), annotations={"products": "H100"})
+    huge = deepcopy(small)
+    huge["spec"]["containers"][0]["env"] = [{"name": f"V{index}", "value": "x" * 1000} for index in range(1_400)]
+    huge["metadata"]["labels"] = {f"l{index}": "x" * 60 for index in range(1_000)}
+
+    answers = [patch_of(reviewed(review(each))) for each in (small, huge)]
+
+    assert len(json.dumps(huge)) > 1_400_000
+    assert answers[0]
+    assert answers[0] == answers[1]
+
+
+def cpu_seconds(body: bytes) -> float:
+    """Measure the least of three reviews."""
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        status = post("/mutate", body).status_code
+        took.append(time.process_time() - began)
+        assert status == 200
+    return min(took)
+
+
+def many_labels(keys: Object) -> Object:
+    return {**pod(), "metadata": {"name": "p", "labels": keys}}
+
+
+def many_annotations(keys: Object) -> Object:
+    return {**pod(), "metadata": {"name": "p", "annotations": keys}}
+
+
+def many_unknown(keys: Object) -> Object:
+    return {**pod(), "unknown": keys}
+
+
+@pytest.mark.parametrize("where", [many_labels, many_annotations, many_unknown])
+def test_time_for_many_keys_grows_with_their_number(where: Callable[[Object], Object]) -> None:
+    """Fault 29: hashes of strings are keyed anew in each process, so that nobody can make them collide."""
+    few, many = (json.dumps(review(where({f"k{i}": "x" for i in range(n)}))).encode() for n in (10_000, 100_000))
+
+    assert cpu_seconds(many) < 30 * cpu_seconds(few)
+
+
+def bombs() -> Iterator[Any]:
+    """Make pods far below the limit of a body, for which reviews took seconds and minutes."""
+    many = range(20_000)
+    slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in many}
+    yield pytest.param(pod(container(slices)), id="GPU resources")
+    yield pytest.param(pod(container({GPU: "1", **{f"k{index}": "1" for index in many}})), id="other resources")
+    yield pytest.param(pod(*[container(None, {name: "1"}) for name in list(slices)[:500]]), id="one each")
+    yield pytest.param(pod(*[container(None, {GPU: "1"}) for _ in many]), id="containers")
+    yield pytest.param(pod(gpus(1), initContainers=[container(None, {GPU: "1"}) for _ in many]), id="init containers")
+    yield pytest.param(pod(*[container(dict(list(slices.items())[:200])) for _ in range(30)]), id="amounts")
+
+
+@pytest.mark.parametrize("verb", ["mutate", "validate"])
+@pytest.mark.parametrize("bomb", list(bombs()))
+def test_pod_of_more_than_any_pod_has_is_a_400_that_says_the_limit(bomb: Object, verb: str) -> None:
+    """Fault 29: anybody may create a pod, and the API server counts only after us."""
+    found = post(f"/{verb}", json.dumps(review(bomb)).encode())
+
+    assert found.status_code == 400
+    assert "wants at most" in found.json()["message"]
+    assert reviewed(review(pod()))["allowed"]
+
+
+def test_pod_of_as_much_as_is_allowed_is_completed() -> None:
+    """Fault 29: what we add does not carry it over the limit."""
+    slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in range(1, 5)}
+    large = pod(*[container(None, slices) for _ in range(MOST_CONTAINERS)])
+
+    assert len(patch_of(reviewed(review(large)))) >= MOST_CONTAINERS * len(slices)
+
+
+def edit_seconds(containers: int) -> float:
+    """Measure a review of a Deployment whose amounts were all edited."""
+
+    def template(amount: str) -> Object:
+        asking = [container({GPU: "1"}, {GPU: amount}, name=f"c{index}") for index in range(containers)]
+        return {"metadata": {"name": "w"}, "spec": {"template": {"spec": {"containers": asking}}}}
+
+    resource = {"group": "apps", "version": "v1", "resource": "deployments"}
+    edit = review(template("2"), resource=resource, operation="UPDATE", oldObject=template("1"))
+    return cpu_seconds(json.dumps(edit).encode())
+
+
+def test_time_for_an_edit_grows_with_the_containers_and_not_with_their_square() -> None:
+    """Fault 29: eightfold may take sixteen times as long; it took thirty and more."""
+    assert edit_seconds(800) < 16 * edit_seconds(100)
+
+
+UNKNOWN = {"ofTomorrow": {"a": [1, None, {"b": "c"}]}, "null": None}
+
+
+def test_unknown_fields_change_no_answer_and_are_left_alone() -> None:
+    """Fault 32: in the envelope, the request, the pod, its spec and its containers."""
+    plain = pod(container(None, {GPU: "1"}), annotations={"products": "H100"})
+    odd = deepcopy(plain)
+    for place in (odd, odd["metadata"], odd["spec"], odd["spec"]["containers"][0]):
+        place |= UNKNOWN
+    asked = {**review(odd, **UNKNOWN), **UNKNOWN}
+
+    expected, found = reviewed(review(plain)), reviewed(asked)
+    after = jsonpatch.apply_patch(odd, patch_of(found))
+
+    assert found == expected
+    assert all(UNKNOWN.items() <= place.items() for place in (after, after["metadata"], after["spec"]))
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\u202eevil", "zero\u200bwidth", "\U0001f600" * 40, "\x1b[31m", "\x00"])
+def test_refusal_with_odd_characters_is_one_printable_line(text: str) -> None:
+    """Fault 33: whatever a tenant writes, a person's terminal shows one line."""
+    refused = pod(container({GPU: "500m"}, name=text), annotations={"products": f"A10*{text}", "cuda": text})
+
+    response = reviewed(review({**refused, "metadata": {**refused["metadata"], "name": text}}, namespace=text))
+
+    said = [response["status"]["message"], *response.get("warnings", ())]
+    assert [each for each in said if not each.isprintable()] == []
+    assert response["allowed"] is False
+
+
+def test_request_sent_twice_at_once_is_answered_alike_and_counted_twice(tmp_path: Path) -> None:
+    """Fault 34: the API server retries; the uid is the same."""
+    with running(usher(tmp_path)) as clients:
+        found: list[bytes] = []
+        threads = [threading.Thread(target=ask, args=(clients, tmp_path / "ca.crt", found)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        metrics = clients.ops.get("/metrics").text
+
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert 'gpu_usher_requests_total{outcome="patched",verb="mutate"} 8.0' in metrics, metrics
+
+
+def ask(clients: Running, ca: Path, found: list[bytes]) -> None:
+    with connect(clients.tls.base_url.port, ca) as sock:
+        sock.sendall(written())
+        found.append(answer(sock)[2])
+
+
+def test_five_thousand_refused_nodes_are_a_short_answer_of_few_reasons(tmp_path: Path) -> None:
+    """Fault 52, INTERFACES §3."""
+    service = usher(tmp_path, list(nodes(NODES)))
+    wanted = pod(annotations={"products": "GB300"})
+    names = [node_name(index) for index in range(NODES)]
+
+    found = post("/scheduler/filter", json.dumps({"Pod": wanted, "NodeNames": names}).encode(), service)
+
+    refused = {**found.json()["FailedNodes"], **found.json()["FailedAndUnresolvableNodes"]}
+    assert refused.keys() == set(names)
+    assert len(found.content) < 1 << 20
+    assert 1 <= len(Counter(refused.values())) <= REASONS
+    assert max(map(len, refused.values())) <= 100

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of faults does not rot: each is proven by a test, or is one to try on a real cluster."""
+
+import re
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.proofs import numbers, on_a_real_cluster, proofs
+
+CELLS = 3
+"""The fault, how to try it, what to expect."""
+
+
+def test_every_fault_of_the_catalogue_is_in_the_table_once() -> None:
+    """OPERATIONS §5."""
+    assert [each.number for each in FAULTS] == list(range(1, 65))
+
+
+def test_every_fault_is_proven_by_a_test_or_listed_for_a_real_cluster() -> None:
+    proven = frozenset[int]().union(*proofs().values())
+
+    assert {each.number for each in FAULTS} - proven - on_a_real_cluster().keys() == set()
+    assert proven <= {each.number for each in FAULTS}
+
+
+def test_faults_for_a_real_cluster_have_a_whole_row_and_no_others_have_one() -> None:
+    rows = on_a_real_cluster()
+
+    assert {each.number for each in FAULTS if each.cluster} == rows.keys()
+    assert {len(re.split(r" \| ", row)) for row in rows.values()} == {CELLS}
+
+
+def test_numbers_are_read_from_a_docstring() -> None:
+    assert numbers("TLS-02, faults 44, 46 and 47: all. Fault 4.") == {44, 46, 47, 4}
+    assert numbers("no fault of the GPU; 3 faults; default 5; §4.5") == frozenset()
