@@ -16,9 +16,11 @@ import yaml
 from app.cli.explain_text import print_explanation
 from app.cli.output import show
 from app.cluster.access import find_cluster
-from app.cluster.files import read_knowledge, read_policies, read_snapshot_file, shipped_policies
+from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.kinds import POLICY_LABEL, policy_of
 from app.cluster.lean import read_lean
 from app.cluster.once import read_objects
+from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
@@ -26,9 +28,15 @@ from app.demo.fleet import demo_fleet as demo_fleet_objects
 from app.errors import ApiError, BadInput
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
+from app.service import today
 
 Object = Mapping[str, Any]
-KINDS = ("Node", "Pod", "Namespace", "RuntimeClass", "PersistentVolume", "PersistentVolumeClaim")
+KINDS = ("Node", "Pod", "Namespace", "RuntimeClass")
+OPTIONAL = (
+    *("PersistentVolume", "PersistentVolumeClaim", "DeviceClass", "ResourceSlice", "ResourceClaim"),
+    *("ResourceClaimTemplate", "GPUPolicy", "ConfigMap"),
+)
+"""What a cluster may not have, or not show to whoever asks; policies among it."""
 PATIENCE_SECONDS = 60.0
 """For a running service's answer; eight others may be before us, a second each."""
 
@@ -137,14 +145,33 @@ def _objects(
             for path in snapshots
             for item in read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
         ]
-    return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS))
+    return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS, optional=OPTIONAL))
 
 
 def _world(objects: list[Any], policies: Path | None) -> World:
     knowledge = read_knowledge()
     state = State(knowledge)
     fill(state, objects)
-    return view(state, read_policies(policies or shipped_policies(), knowledge), bound_volumes(objects))
+    book = PolicyBook(policies or shipped_policies(), knowledge, today)
+    sources = [each for each in objects if each.get("kind") in ("GPUPolicy", "ConfigMap")]
+    for each in sources:
+        _take_policy(book, each)
+    if sources and (problem := book.load().error):
+        raise BadInput(f"policies of the cluster: {problem}")
+    return view(state, book.current, bound_volumes(objects))
+
+
+def _take_policy(book: PolicyBook, document: Object) -> None:
+    """Take in a policy of the cluster, as a service that follows it does."""
+    metadata = document.get("metadata") or {}
+    if document["kind"] == "GPUPolicy":
+        book.put_source(f"{GPUPOLICY} {metadata.get('name')}", policy_of(document))
+    elif (metadata.get("labels") or {}).get(POLICY_KEY) == POLICY_VALUE:
+        key = f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+        book.put_source(f"{CONFIGMAP} {key}", document.get("data") or {})
+
+
+POLICY_KEY, _, POLICY_VALUE = POLICY_LABEL.partition("=")
 
 
 def _pod(objects: list[Any], key: str) -> Object:

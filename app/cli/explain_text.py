@@ -7,7 +7,7 @@ from rich.table import Table
 
 from app.explain.pod import Explanation
 
-BAR = 24
+BAR = 20
 """Characters of a full bar."""
 MOST_ROWS = 40
 
@@ -66,7 +66,7 @@ def _funnel(console: Console, found: Explanation) -> None:
         ("cut", "right"),
         ("mostly because", "left"),
     ):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "mostly because")  # type: ignore[arg-type]
     for step in found.funnel:
         full = round(BAR * step.left / found.nodes) if found.nodes else 0
         bar = "█" * max(full, 1 if step.left else 0)

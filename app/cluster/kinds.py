@@ -80,7 +80,7 @@ def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
 def policy_kinds(book: PolicyBook) -> tuple[Kind[Any], ...]:
     """List the kinds of our own group: policies as objects (F131)."""
     return (
-        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, _policy,
+        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
@@ -147,7 +147,7 @@ def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
     return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
 
 
-def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Write the object as a file would have it: what the API server adds to its metadata changes no policy."""
     metadata = {"name": document["metadata"].get("name", "")}
     whole = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}

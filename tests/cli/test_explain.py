@@ -15,7 +15,7 @@ from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.errors import BadInput
-from tests.builders import gpus, knowledge, pod, usher
+from tests.builders import gpus, knowledge, pod, policy, usher
 from tests.running import running
 
 RUN = CliRunner()
@@ -138,3 +138,23 @@ def test_lean_reading_keeps_a_wanted_pod_whole_and_leaves_mistakes_to_the_plain_
     ]
     with pytest.raises(BadInput, match="not YAML"):
         read_lean("x", b"a: [")
+
+
+def test_policies_in_the_snapshot_rule_as_in_the_cluster(tmp_path: Path) -> None:
+    """F86, F131: GPUPolicy objects, and ConfigMaps with the label; others are not ours."""
+    allow = {"placement": {"products": {"allow": ["A10"]}}, "priority": 7}
+    text = policy("in-a-map", "priority: 5, placement: {gpuMemory: 8Gi}")
+    labels = {"gpu-usher.io/policy": "true"}
+    objects = [
+        *demo_fleet(),
+        {"kind": "GPUPolicy", "metadata": {"name": "only-a10", "uid": "u"}, "spec": allow},
+        {"kind": "ConfigMap", "metadata": {"name": "m", "labels": labels}, "data": {"a.yaml": text}},
+        {"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"a.yaml": "a: ["}},
+    ]
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
+
+    found = explained("-f", str(tmp_path / "pod.yaml"), "--snapshot", str(tmp_path / "fleet.json"), "-o", "json")
+
+    assert json.loads(found.output)["policies"][:2] == ["only-a10", "in-a-map"]
+    assert {each["node"] for each in json.loads(found.output)["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
