@@ -7,6 +7,7 @@ from typing import Any
 
 from app.errors import BadInput
 from app.knowledge.tables import Knowledge
+from app.ordinary import Booking, requests_of
 from app.pods import GPU_MEMORY, gpu_amounts, group_of, member, objects, read_pod, strings
 from app.quantity import parse_mib
 
@@ -20,7 +21,7 @@ class Holding:
 
     `bound`: False where preemption has nominated the node: the pod is to have the memory there, and the units
     kube-scheduler keeps for it. `memory_mib`: what it declares to use of each unit, 0 where it says nothing.
-    `group`: the pods that it works with.
+    `group`: the pods that it works with. `priority`: who goes first where somebody must.
     """
 
     uid: str
@@ -30,6 +31,7 @@ class Holding:
     memory_mib: int = 0
     group: str = ""
     bound: bool = True
+    priority: int = 0
 
 
 def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
@@ -53,7 +55,18 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
     namespace = namespace or "default"
     uid = member(metadata, "uid", str, "metadata.") or ""
     group = group_of(namespace, strings(metadata, "labels", "metadata."))
-    return Holding(uid, node, f"{namespace}/{name}", units, _declared(metadata), group, bool(bound))
+    priority = member(spec, "priority", int, "spec.") or 0
+    return Holding(uid, node, f"{namespace}/{name}", units, _declared(metadata), group, bool(bound), priority)
+
+
+def read_booking(document: Mapping[str, Any]) -> Booking | None:
+    """Read what a pod has booked of a node's resources of every kind; None if it is not bound, or is finished."""
+    spec = document.get("spec") or {}
+    node = spec.get("nodeName") if isinstance(spec, dict) else None
+    status = document.get("status") or {}
+    if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
+        return None
+    return Booking(node, requests_of(spec))
 
 
 def _declared(metadata: Mapping[str, Any]) -> int:

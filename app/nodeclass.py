@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from app.hashing import HashedOnce
 from app.knowledge.layout import Layout
@@ -138,13 +139,19 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `labels` and `taints` (key, value, effect) are what admission looks at."""
+    """One node. `labels` and `taints` (key, value, effect) are what admission looks at.
+
+    `allocatable`: of every resource, as the API server writes it; `unschedulable`: cordoned. Both are for explaining
+    alone, so that a change of them is no change of the node for anything that decides.
+    """
 
     name: str
     node_class: NodeClass
     free: Free
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     taints: tuple[tuple[str, str, str], ...] = ()
+    allocatable: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    unschedulable: bool = field(default=False, compare=False)
 
     @property
     def clique(self) -> str:

@@ -29,7 +29,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     if not name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
     labels = strings(metadata, "labels", "metadata.")
-    offered = _amounts(member(status, "allocatable", dict, "status.") or {}, knowledge)
+    allocatable = member(status, "allocatable", dict, "status.") or {}
+    offered = _amounts(allocatable, knowledge)
     capacity = member(status, "capacity", dict, "status.")
     node_class = read_class(labels, offered, knowledge, _amounts(capacity, knowledge) if capacity else None)
     held = used or {}
@@ -41,6 +42,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         ),
         labels=labels,
         taints=_taints(spec),
+        allocatable=allocatable,
+        unschedulable=spec.get("unschedulable") is True,
     )
 
 

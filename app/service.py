@@ -24,7 +24,10 @@ from app.cluster.rulings import Rulings
 from app.cluster.slipped import Judges, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
+from app.cluster.view import get_pod, view
 from app.demo.fleet import demo_fleet
+from app.errors import WireError
+from app.explain.survey import World
 from app.holdings import Holding
 from app.metrics import Metrics
 from app.nodeclass import Node
@@ -52,6 +55,7 @@ class Usher:
         self.draining = False
         self.synced = False
         self.cluster: LiveCluster | None = None
+        self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
         self.gpu_health: HealthPoller | None = None
         self.tracing: Tracing | None = None
@@ -146,6 +150,19 @@ class Usher:
         """Judge all nodes for a demand."""
         return self._appraisals.of(demand)
 
+    def world(self) -> World:
+        """Copy what is known now, for what takes longer than one turn of the event loop."""
+        return view(self.state, self.policies)
+
+    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """Get a pod from the API server.
+
+        Raises WireError.
+        """
+        if self.server is None:
+            raise WireError(404, "no live cluster is followed here: post the Pod itself")
+        return await get_pod(self.server, namespace, name)
+
     def unready(self) -> str | None:
         """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
         if self.cluster is not None:
@@ -233,7 +250,7 @@ def build(settings: Settings) -> Usher:
     if source is not None:
         usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)
     if settings.live:
-        server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
+        server = usher.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
         judges = Judges(usher.ruling, lambda: usher.policies, lambda: usher.unready() is None, settings.shadow)
         usher.slipped = SlippedPods(server, usher.state, judges, usher.metrics)
         usher.cluster = LiveCluster(server, usher.state, book, usher.metrics, settings.namespace, settle)

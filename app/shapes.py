@@ -64,6 +64,9 @@ class PodSpec(TypedDict, total=False):
     """The part of a Pod's spec that counts."""
 
     nodeName: str
+    priority: int | None
+    overhead: dict[str, Any] | None
+    resources: ResourcesShape | None
     containers: list[ContainerShape] | None
     initContainers: list[ContainerShape] | None
 
@@ -167,6 +170,7 @@ class NodeSpec(TypedDict, total=False):
     """The part of a Node's spec that is read."""
 
     taints: list[Taint] | None
+    unschedulable: bool | None
 
 
 class NodeStatus(TypedDict, total=False):

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from app.admission.review import Setting
+from app.explain.survey import World
 from app.nodeclass import Node
 from app.pods import Pod
 from app.policy.compiled import PolicySet
@@ -118,6 +119,14 @@ class Backend(Protocol):
 
     def appraise(self, demand: Demand) -> Appraised:
         """Judge all nodes for a demand."""
+        ...
+
+    def world(self) -> World:
+        """A copy of what is known now, for what takes longer than one turn of the event loop."""
+        ...
+
+    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """A pod as the API server has it; WireError where it cannot be had."""
         ...
 
     def unready(self) -> str | None:

@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The people listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
 from app import __version__
-from app.admission.patch import apply
 from app.admission.preview import preview
-from app.admission.review import denial, mutate
+from app.admission.review import denial
 from app.admission.subjects import Subject
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
+from app.api.explaining import RETRY_SECONDS, Explainer
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
-from app.explain.dra import equivalent
-from app.explain.pod import explain
-from app.pods import member, read_pod
+from app.pods import member
 
 JSON = "application/json"
 PAGE_HEADERS = {
@@ -33,58 +31,39 @@ def create_people_app(backend: Backend) -> FastAPI:
     app = bare_app()
     bodies = Bodies()
 
-    def posted(answer: Callable[[Mapping[str, Any], Backend], dict[str, Any]]) -> Callable[[Request], Any]:
+    explainer = Explainer(backend)
+
+    def posted(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             try:
                 async with bodies.read(request, ADMISSION_LIMIT) as body:
-                    return Response(encode(answer(_pod(body), backend)), media_type=JSON)
+                    return Response(encode(await answer(decode_json(body), request)), media_type=JSON)
             except WireError as error:
-                return Response(status_body(error.status, str(error)), error.status, media_type=JSON)
+                headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == 429 else None
+                return Response(status_body(error.status, str(error)), error.status, headers, JSON)
             except (MalformedPod, QuantityError) as error:
                 return Response(status_body(400, f"Pod: {error}"), 400, media_type=JSON)
 
         return handle
 
-    app.add_route("/explain", posted(explain_pod), methods=["POST"])
-    app.add_route("/dry-run", posted(dry_run), methods=["POST"])
+    async def explained(body: Any, request: Request) -> Any:
+        return await explainer.answer(body, request.query_params.get("nodes") == "true")
+
+    async def tried(body: Any, _request: Request) -> Any:
+        return dry_run(_pod(body), backend)
+
+    app.add_route("/explain", posted(explained), methods=["POST"])
+    app.add_route("/dry-run", posted(tried), methods=["POST"])
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
     app.add_route("/", on_loop(lambda _: Response(_page(backend), media_type="text/html", headers=PAGE_HEADERS)))
     answer_unknown_routes(app)
     return app
 
 
-def _pod(body: bytes) -> Mapping[str, Any]:
-    document = decode_json(body)
+def _pod(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
         raise WireError(400, "body: wants a Pod as JSON")
     return document
-
-
-def explain_pod(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
-    """Explain where a Pod fits, as it would be after admission.
-
-    Raises MalformedPod, QuantityError.
-    """
-    setting, labels = backend.setting(), _labels(document, backend)
-    verdict = mutate(document, _namespace(document), labels, setting)
-    admitted = apply(document, verdict.operations)
-    pod = read_pod(admitted)
-    claimed = setting.claimed(admitted.get("spec") or {}, pod.namespace)
-    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
-    return {
-        **explain(ruling, backend.nodes.values(), backend.recount),
-        "claims": {name: "all" if count is None else count for name, count in claimed.classes},
-        "dra": equivalent(ruling.demand, setting.knowledge) if ruling.demand.resources else None,
-        "unsourced": _unsourced(backend),
-        "admission": _said(verdict),
-    }
-
-
-def _unsourced(backend: Backend) -> list[str]:
-    """Name the fleet's products whose facts (memory, MIG, interconnect) no source confirms; GFD labels count first."""
-    products = backend.setting().knowledge.products.by_form
-    rows = {products.get(node.node_class.product or "") for node in backend.nodes.values()}
-    return sorted(row.label for row in rows if row is not None and row.unsourced)
 
 
 def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from app.cli.certs import certs
 from app.cli.demo import demo
 from app.cli.diff import diff
 from app.cli.doctor import doctor
+from app.cli.explain import explain_pod
 from app.cli.export import export
 from app.cli.inventory import inventory
 from app.cli.lint import lint
@@ -48,6 +49,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 VERBS = (
     ("serve", serve),
     ("demo", demo),
+    ("explain", explain_pod),
     ("doctor", doctor),
     ("inventory", inventory),
     ("mutate", mutate),

@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 from app.claims import read_claim, read_claim_template
 from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
-from app.holdings import FINISHED, Holding, read_holding
+from app.holdings import FINISHED, Holding, read_booking, read_holding
 from app.nodeclass import Node
 from app.nodes import read_node
+from app.ordinary import Booking
 from app.pods import member, strings
 from app.policy.crd import GROUP, PLURAL, VERSION
 from app.shapes import ClaimShape, ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
@@ -79,7 +80,7 @@ def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
 def policy_kinds(book: PolicyBook) -> tuple[Kind[Any], ...]:
     """List the kinds of our own group: policies as objects (F131)."""
     return (
-        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, _policy,
+        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
@@ -106,8 +107,11 @@ def _nodes(state: State) -> Kind[Node]:
     return Kind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-def _pods(state: State) -> Kind[Holding | None]:
-    def read(document: Mapping[str, Any]) -> Holding | None:
+def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None]]:
+    def read(document: Mapping[str, Any]) -> tuple[Holding | None, Booking | None]:
+        return holding(document), read_booking(document)
+
+    def holding(document: Mapping[str, Any]) -> Holding | None:
         """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
         known = state.holding(document["metadata"].get("uid", ""))
         running = (document.get("status") or {}).get("phase") not in FINISHED
@@ -115,8 +119,9 @@ def _pods(state: State) -> Kind[Holding | None]:
             return known
         return read_holding(document, state.knowledge)
 
-    def take(_key: str, uid: str, fact: Holding | None) -> None:
-        state.take_pod(uid, fact)
+    def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None]) -> None:
+        state.take_pod(uid, fact[0])
+        state.bookings.take(uid, fact[1])
 
     return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
 
@@ -142,7 +147,7 @@ def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
     return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
 
 
-def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Write the object as a file would have it: what the API server adds to its metadata changes no policy."""
     metadata = {"name": document["metadata"].get("name", "")}
     whole = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}

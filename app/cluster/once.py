@@ -1,35 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """A live cluster read once, for a command that answers and ends: whole objects, as a snapshot has them."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
+from app.cluster.kinds import POLICY_GROUP, POLICY_LABEL
 from app.cluster.listing import Page
 from app.errors import ApiError
+from app.policy.crd import PLURAL, VERSION
 
 PATHS = {
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/pods",
     "Namespace": "/api/v1/namespaces",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "PersistentVolumeClaim": "/api/v1/persistentvolumeclaims",
+    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
+    "ResourceClaim": "/apis/resource.k8s.io/v1/resourceclaims",
+    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/resourceclaimtemplates",
+    "GPUPolicy": f"{POLICY_GROUP}/{VERSION}/{PLURAL}",
+    "ConfigMap": "/api/v1/namespaces/gpu-usher/configmaps",
 }
 """By kind; more as commands need them."""
+SELECTORS = {"ConfigMap": POLICY_LABEL}
 PAGE_OBJECTS = 500
+NOT_FOR_US = (403, 404)
 
 
-async def read_objects(load: Load, *kinds: str) -> list[dict[str, Any]]:
-    """List all objects of these kinds.
+async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) -> list[dict[str, Any]]:
+    """List all objects of these kinds. `optional`: left out where they are not served, or not shown to us.
 
     Raises ApiError.
     """
     server = ApiServer(load)
+    found: list[dict[str, Any]] = []
     try:
-        return [each for kind in kinds for each in await _listed(server, kind)]
+        for kind in (*kinds, *optional):
+            try:
+                found.extend(await _listed(server, kind))
+            except ApiError as error:
+                if kind not in optional or error.status not in NOT_FOR_US:
+                    raise
     finally:
         await server.close()
+    return found
 
 
 async def _listed(server: ApiServer, kind: str) -> list[dict[str, Any]]:
@@ -37,6 +57,7 @@ async def _listed(server: ApiServer, kind: str) -> list[dict[str, Any]]:
     token = ""
     while True:
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
+        params |= {"labelSelector": SELECTORS[kind]} if kind in SELECTORS else {}
         body = await server.get(PATHS[kind], params)
         try:
             page = msgspec.json.decode(body, type=Page[dict[str, Any]])

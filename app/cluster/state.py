@@ -12,13 +12,14 @@ from typing import Any
 from app.admission.fleet import Fleet
 from app.carving import left
 from app.claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
+from app.cluster.bookings import Bookings
 from app.cluster.census import Census
 from app.cluster.changes import Changes
 from app.cluster.claimindex import ClaimIndex
 from app.cluster.deviceindex import DeviceIndex
 from app.cluster.occupancy import NOMINATED, NOTE_SECONDS, Occupancy
 from app.health import HEALTHY, Health
-from app.holdings import Holding, read_holding
+from app.holdings import Holding, read_booking, read_holding
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass
@@ -53,6 +54,7 @@ class State:
         self._occupancy = Occupancy()
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
+        self.bookings = Bookings()
         self._fleet: Fleet | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -91,6 +93,7 @@ class State:
         metadata = member(document, "metadata", dict, "") or {}
         uid = member(metadata, "uid", str, "metadata.") or ""
         self.take_pod(uid, read_holding(document, self.knowledge))
+        self.bookings.take(uid, read_booking(document))
 
     def take_pod(self, uid: str, holding: Holding | None) -> None:
         """Take in what a pod holds, or is to hold where it is nominated; None: it holds nothing."""
@@ -104,6 +107,7 @@ class State:
     def drop_pod(self, uid: str) -> None:
         """Forget a pod."""
         self._recount(self._occupancy.drop(uid))
+        self.bookings.take(uid, None)
 
     def promise(self, holding: Holding, now: float) -> None:
         """Note where a pod will be, and what it will hold there. `now`: of a monotonic clock."""
@@ -291,10 +295,6 @@ class State:
         self._census.replace(known, node)
         self.nodes[node.name] = node
         if node.free.memory or node.name in self.overrun:
-            self._watch_overrun(node)
+            over = any(left < 0 for left in node.free.memory.values())
+            (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor, and its gauge
         self.changes.note(node.name)
-
-    def _watch_overrun(self, node: Node) -> None:
-        """Keep the names of nodes on which pods declare more memory than there is (INTERFACES §8)."""
-        over = any(left < 0 for left in node.free.memory.values())
-        (self.overrun.add if over else self.overrun.discard)(node.name)

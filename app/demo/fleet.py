@@ -22,10 +22,11 @@ def demo_fleet(name: str = DEFAULT) -> list[Object]:
 
     Raises BadInput for a name there is no fleet of.
     """
-    return list(_objects(read_fleet(name)))
+    return list(objects_of(read_fleet(name)))
 
 
-def _objects(fleet: Fleet) -> Iterator[Object]:
+def objects_of(fleet: Fleet) -> Iterator[Object]:
+    """Make the objects of a fleet in the notation."""
     for pool in fleet.pools:
         for name in pool.node_names():
             yield _node(fleet, pool, name)
@@ -103,6 +104,10 @@ def _pod(pod: Pod) -> Object:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {"nodeName": pod.node, "containers": [container]},
+        "spec": {
+            "nodeName": pod.node,
+            "containers": [container],
+            **({"priority": pod.priority} if pod.priority else {}),
+        },
         "status": {"phase": "Running"},
     }

@@ -97,7 +97,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod bound to a node; `asks`: requests and limits of its one container."""
+    """A pod bound to a node; `asks`: requests and limits of its one container. `priority`: its class's."""
 
     name: str
     node: str
@@ -105,6 +105,7 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = "team-b"
     annotations: dict[str, str] = {}
     image: str = "train:1"
+    priority: int = 0
 
 
 class DeviceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

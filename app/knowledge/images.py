@@ -81,6 +81,21 @@ class Images:
                 return ImageCUDA(cuda, False, None, None, (), False, None, f"tag {tag} names CUDA {show_version(cuda)}")
         return None
 
+    def older(self, image: str, most: Version) -> str | None:
+        """Name the image of the same repository and make that was built for the newest CUDA up to this; None unknown.
+
+        `most` may leave out what does not matter: (12,) is all of CUDA 12. Of an image that carries CUDA in its tag,
+        other tags are not known.
+        """
+        name, tag = _split(image[:LONGEST_IMAGE])
+        for family in self.families:
+            match = family.tag.fullmatch(tag)
+            if family.kind == "month" and match and family.names.fullmatch(name):
+                fitting = [month for month, row in family.months.items() if row.cuda[: len(most)] <= most]
+                older = max((month for month in fitting if month < match["month"]), default=None)
+                return f"{name}:{tag.replace(match['month'], older)}" if older else None
+        return None
+
     def _of_family(self, family: _Family, match: re.Match[str], tag: str) -> ImageCUDA | None:
         doubt = ", unsourced" if family.unsourced else ""
         if family.kind == "month":

@@ -41,6 +41,14 @@ def _judge_make(demand: Demand, node_class: NodeClass) -> Reason | None:
     return None
 
 
+def refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
+    """Give every reason why no node of this class can serve the demand, where judge_class gives the first."""
+    if judge_class(demand, node_class) is None:
+        return ()
+    found = (accepts(demand, make) for make in node_class.by_make() for accepts in CLASS_FILTERS)
+    return tuple(dict.fromkeys(each for each in found if each is not None))
+
+
 def judge_free(demand: Demand, free: Free, recount: bool) -> Reason | None:
     """Give the first reason why the node cannot serve the demand now.
 

@@ -24,6 +24,7 @@ from app.cluster.files import shipped_policies
 from app.logs import LOGGER
 from app.metrics import Metrics
 from app.service import Usher, settle
+from tests.bench import explaining
 from tests.bench.fleet import node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import Figure, cpu, per_request, reference, served
@@ -67,6 +68,7 @@ def main() -> int:
             *_admission(service),
             *_end_to_end(service),
             *_growth(folder),
+            *_explain(),
         ]
     _print(rows)
     pace.append(reference())
@@ -177,6 +179,14 @@ def _end_to_end(service: Usher) -> Iterator[Row]:
                 for _ in range(ROUNDS)
             ]
             yield Row(f"filter end to end over TLS, 5,000 names, {what}", statistics.median(ratios), 1.8, "x echo")
+
+
+def _explain() -> Iterator[Row]:
+    found = explaining.bench(NODES, PODS)
+    yield Row(f"explain through a service, {NODES:,} nodes and {PODS:,} pods, worst", found.service_seconds, 1, "s")
+    yield Row("  wall time of that", found.wall_seconds, 1, "s")
+    yield Row("explain from a JSON snapshot of that size, whole command", found.file_seconds, 5, "s")
+    yield Row("filter p99 beside an endless explain, wall time", found.beside / found.alone, 2, "x alone")
 
 
 def _pair(what: str, figure: Figure, p50: float, p99: float) -> Iterator[Row]:

@@ -78,9 +78,10 @@ class Service:
         found: Object = httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=20).json()
         return found
 
-    def explain(self, pod: Object) -> Object:
-        """Ask /explain about a Pod."""
-        found: Object = httpx.post(f"{self._people}/explain", json=pod, trust_env=False, timeout=30).json()
+    def explain(self, pod: Object, **params: str) -> Object:
+        """Ask /explain about a Pod, or the pod of the cluster that a reference names."""
+        url = f"{self._people}/explain"
+        found: Object = httpx.post(url, json=pod, params=params, trust_env=False, timeout=30).json()
         return found
 
     def metric(self, name: str, **labels: str) -> float:

@@ -19,8 +19,9 @@ import jsonpatch
 from app.admission.fleet import Fleet
 from app.admission.review import Setting, mutate
 from app.api.admission import review
+from app.api.explaining import explain_pod
 from app.api.extender import filter_nodes, preempt, prioritize
-from app.api.people import dry_run, explain_pod
+from app.api.people import dry_run
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.claims import read_claim, read_claim_template
 from app.cluster.exporters import read_exposition
@@ -143,7 +144,7 @@ def _preempt(body: bytes, backend: Usher) -> str:
     return "200 kept some" if answer["NodeNameToMetaVictims"] else "200 kept none"
 
 
-def _people(route: Callable[[Mapping[str, Any], Usher], dict[str, Any]]) -> Callable[[bytes, int], str]:
+def _people(route: Callable[[Mapping[str, Any], Usher], Any]) -> Callable[[bytes, int], str]:
     def answer(body: bytes, backend: Usher) -> str:
         document = decode_json(body)
         if not isinstance(document, dict):

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher explain`: why a pod is Pending, and the smallest change that would help."""
+
+import asyncio
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import msgspec
+import typer
+import yaml
+
+from app.cli.explain_text import print_explanation
+from app.cli.output import show
+from app.cluster.access import find_cluster
+from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.kinds import POLICY_LABEL, policy_of
+from app.cluster.lean import read_lean
+from app.cluster.once import read_objects
+from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.cluster.view import bound_volumes, view
+from app.demo.fleet import demo_fleet as demo_fleet_objects
+from app.errors import ApiError, BadInput
+from app.explain.pod import Explanation, explain, finish
+from app.explain.survey import World
+from app.service import today
+
+Object = Mapping[str, Any]
+KINDS = ("Node", "Pod", "Namespace", "RuntimeClass")
+OPTIONAL = (
+    *("PersistentVolume", "PersistentVolumeClaim", "DeviceClass", "ResourceSlice", "ResourceClaim"),
+    *("ResourceClaimTemplate", "GPUPolicy", "ConfigMap"),
+)
+"""What a cluster may not have, or not show to whoever asks; policies among it."""
+PATIENCE_SECONDS = 60.0
+"""For a running service's answer; eight others may be before us, a second each."""
+
+
+def explain_pod(
+    kind: Annotated[str, typer.Argument(help="pod; it can be left out.")] = "",
+    name: Annotated[str, typer.Argument(help="NAMESPACE/NAME of a pod in the cluster or the snapshot.")] = "",
+    file: Annotated[
+        Path | None, typer.Option("--filename", "-f", help="A Pod to explain instead, YAML or JSON.")
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Against an embedded demo fleet.")] = False,
+    demo_fleet: Annotated[str, typer.Option(help="Which one, with --demo.")] = "mixed",
+    snapshot: Annotated[
+        list[Path] | None,
+        typer.Option(help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc -A -o json`."),
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Ask a running service: its people listener.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(envvar="KUBECONFIG", help="Against the cluster of this kubeconfig, read once.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Show what stands against every single node.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="text, wide, json or yaml.")] = "text",
+) -> None:
+    """Explain why a pod is Pending, or where it would run; exit code 1 if no node will do now.
+
+    Of a pod in the cluster: gpu-usher explain pod team-a/train-0. Of one that is not there yet: explain -f pod.yaml.
+    """
+    key = name or (kind if "/" in kind else "")
+    if bool(key) == bool(file):
+        raise BadInput("explain: wants NAMESPACE/NAME of a pod, or -f with a file; one of them")
+    document = read_document(file) if file else None
+    by_node = nodes or output == "wide"
+    if url:
+        found = ask(url, document or reference(key), by_node)
+    else:
+        with uncollected():
+            objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context, key)
+            world = _world(objects, policies)
+            found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
+    show(
+        found,
+        "text" if output == "wide" else output,
+        lambda console: print_explanation(console, found, by_node),
+    )
+    raise typer.Exit(0 if found.fits else 1)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: of a fleet that is read in nothing is dropped, and walking it takes seconds."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def read_document(file: Path) -> Object:
+    """Read a Pod from a file, or from stdin for `-`.
+
+    Raises BadInput.
+    """
+    try:
+        text = Path("/dev/stdin" if str(file) == "-" else file).read_text("utf-8")
+        found = yaml.load(text, yaml.CSafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"{file}: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(found, dict) or found.get("kind", "Pod") != "Pod":
+        raise BadInput(f"{file}: wants one Pod, as YAML or JSON")
+    return found
+
+
+def reference(key: str) -> Object:
+    """Write a pod's key as a service takes it."""
+    namespace, _, name = key.rpartition("/")
+    return {"namespace": namespace or "default", "name": name}
+
+
+def ask(url: str, body: Object, by_node: bool) -> Explanation:
+    """Ask a running service.
+
+    Raises ApiError.
+    """
+    try:
+        params = {"nodes": "true"} if by_node else {}
+        with httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+            answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
+        if answer.status_code != 200:
+            raise ApiError(answer.status_code, f"{url}: {answer.status_code}: {answer.text[:300]}")
+        return msgspec.json.decode(answer.content, type=Explanation)
+    except (httpx.HTTPError, msgspec.DecodeError) as error:
+        raise ApiError(None, f"{url}: {error or type(error).__name__}") from error
+
+
+def _objects(
+    fleet: str | None, snapshots: list[Path], kubeconfig: Path | None, context: str | None, key: str
+) -> list[Any]:
+    if fleet:
+        return demo_fleet_objects(fleet)
+    if snapshots:
+        wanted = reference(key)
+        return [
+            item
+            for path in snapshots
+            for item in read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
+        ]
+    return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS, optional=OPTIONAL))
+
+
+def _world(objects: list[Any], policies: Path | None) -> World:
+    knowledge = read_knowledge()
+    state = State(knowledge)
+    fill(state, objects)
+    book = PolicyBook(policies or shipped_policies(), knowledge, today)
+    sources = [each for each in objects if each.get("kind") in ("GPUPolicy", "ConfigMap")]
+    for each in sources:
+        _take_policy(book, each)
+    if sources and (problem := book.load().error):
+        raise BadInput(f"policies of the cluster: {problem}")
+    return view(state, book.current, bound_volumes(objects))
+
+
+def _take_policy(book: PolicyBook, document: Object) -> None:
+    """Take in a policy of the cluster, as a service that follows it does."""
+    metadata = document.get("metadata") or {}
+    if document["kind"] == "GPUPolicy":
+        book.put_source(f"{GPUPOLICY} {metadata.get('name')}", policy_of(document))
+    elif (metadata.get("labels") or {}).get(POLICY_KEY) == POLICY_VALUE:
+        key = f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+        book.put_source(f"{CONFIGMAP} {key}", document.get("data") or {})
+
+
+POLICY_KEY, _, POLICY_VALUE = POLICY_LABEL.partition("=")
+
+
+def _pod(objects: list[Any], key: str) -> Object:
+    wanted = reference(key)
+    for each in objects:
+        if each.get("kind") == "Pod" and _is(each, wanted):
+            found: Object = each
+            return found
+    raise BadInput(f"pod {wanted['namespace']}/{wanted['name']}: there is none; see kubectl get pods -A")
+
+
+def _is(pod: Object, wanted: Object) -> bool:
+    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
+    return {key: metadata.get(key) for key in wanted} == wanted

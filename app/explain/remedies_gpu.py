@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remedies for what the filters object to: another need, another resource, another image, GPUs freed."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from app.explain.edits import Document, Edit, Near, annotated, asked, containers_of, hungriest
+from app.holdings import Holding
+from app.nodeclass import Node
+from app.pods import PREFIX
+from app.reasons import Code
+from app.versions import show_version
+
+
+def ask_fewer(near: Near) -> Iterator[Edit]:
+    """Ask for as many GPUs as the node has free, or the policy allows."""
+    if near.code not in (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs):
+        return
+    most = near.posed.ruling.enforced.max_gpus_per_pod
+    for resource, amount in near.posed.demand.resources:
+        left = min(near.node.free.units.get(resource, 0), amount if most is None else most)
+        if 0 < left < amount:
+            text = f"ask for {left} {resource} instead of {amount}"
+            yield Edit("ask-fewer", text, 30 + amount - left, _lowered(resource, amount - left))
+
+
+def _lowered(resource: str, by: int) -> Callable[[Document], None]:
+    def lower(pod: Document) -> None:
+        most = hungriest(pod, resource)
+        left = str(max(0, asked(most, resource) - by))
+        for amounts in (most.get("resources") or {}).values():
+            if isinstance(amounts, dict) and resource in amounts:
+                amounts[resource] = left
+
+    return lower
+
+
+def ask_another(near: Near) -> Iterator[Edit]:
+    """Ask for another resource of the same make: the MIG profile, the share or the whole GPU that the node has."""
+    if near.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
+        return
+    for resource, amount in near.posed.demand.resources:
+        domain = resource.partition("/")[0]
+        for other, free in near.node.free.units.items():
+            if other != resource and other.partition("/")[0] == domain and free >= amount:
+                yield Edit("ask-another", f"ask for {other} instead of {resource}", 35, _renamed(resource, other))
+
+
+def _renamed(resource: str, other: str) -> Callable[[Document], None]:
+    def rename(pod: Document) -> None:
+        for container in containers_of(pod):
+            for amounts in (container.get("resources") or {}).values():
+                if isinstance(amounts, dict) and resource in amounts:
+                    amounts[other] = amounts.pop(resource)
+
+    return rename
+
+
+def free_gpus(near: Near) -> Iterator[Edit]:
+    """Free GPUs on the node: those of the least important pods, and of them the fewest."""
+    if near.code is not Code.InsufficientGPUs:
+        return
+    node = near.node
+    for resource, amount in near.posed.demand.resources:
+        short = amount - node.free.units.get(resource, 0)
+        holders = [(each, dict(each.units).get(resource, 0)) for each in near.world.holdings(node.name)]
+        gone: list[Holding] = []
+        freed = 0
+        for each, held in sorted(holders, key=lambda pair: (pair[0].priority, -pair[1], pair[0].name)):
+            if held and freed < short:
+                gone.append(each)
+                freed += held
+        if 0 < short <= freed:
+            names = ", ".join(f"{each.name} (priority {each.priority})" for each in gone[:3])
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
+                       node=_freed(resource, freed), on=node.name, evicts=tuple(gone))  # fmt: skip
+
+
+def _freed(resource: str, amount: int) -> Callable[[Node], Node]:
+    def free(node: Node) -> Node:
+        units = {**node.free.units, resource: node.free.units.get(resource, 0) + amount}
+        return replace(node, free=replace(node.free, units=units))
+
+    return free
+
+
+_ANNOTATED: Mapping[Code, tuple[str, Callable[[Node], str | None]]] = {
+    Code.GPUMemoryTooSmall: (
+        "gpu-memory", lambda node: f"{node.node_class.memory_mib}Mi" if node.node_class.memory_mib else None),
+    Code.SharingNotAllowed: ("sharing", lambda _: "Any"),
+    Code.InterconnectAbsent: ("interconnect", lambda _: None),
+    Code.ComputeCapabilityTooLow: (
+        "compute-capability",
+        lambda node: show_version(node.node_class.compute_capability) if node.node_class.compute_capability else None),
+    Code.MIGProfileAbsent: ("mig-profile", lambda _: None),
+    Code.DriverTooOld: ("cuda", lambda node: show_version(node.node_class.cuda) if node.node_class.cuda else None),
+    Code.GPUMemoryBudgetExceeded: ("gpu-memory", lambda _: None),
+}  # fmt: skip
+"""Which annotation states the need that a filter refuses for, and what it would have to say on the node."""
+
+
+def say_otherwise(near: Near) -> Iterator[Edit]:
+    """Lower a need that the pod's own annotation states, or drop it."""
+    found = _ANNOTATED.get(near.code) if isinstance(near.code, Code) else None
+    annotations = near.posed.pod.annotations
+    if found is None or PREFIX + found[0] not in annotations:
+        return
+    key, value = PREFIX + found[0], found[1](near.node)
+    if value is not None and value != annotations[key]:
+        yield Edit("lower-need", f"set {key}: {value} instead of {annotations[key]}", 24, annotated(key, value))
+    else:
+        yield Edit("drop-need", f"drop the annotation {key}: {annotations[key]}", 25, annotated(key, None))
+
+
+def allow_product(near: Near) -> Iterator[Edit]:
+    """Add the node's product to those that the pod's annotation allows."""
+    key, product = PREFIX + "products", near.node.node_class.product
+    said = near.posed.pod.annotations.get(key)
+    if near.code is not Code.ProductNotAllowed or not said or product is None:
+        return
+    row = near.world.setting.knowledge.products.by_form.get(product)
+    name = row.label if row else product
+    kept = [each for each in said.split(",") if not each.strip().startswith("!")]
+    denied = [each for each in said.split(",") if each.strip().startswith("!")]
+    if kept:
+        value = ",".join((*(each.strip() for each in said.split(",")), name))
+        yield Edit("allow-product", f"allow {name} too, in {key}", 23, annotated(key, value))
+    if denied:
+        text = ",".join(each.strip() for each in kept)
+        yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
+                   annotated(key, text or None))  # fmt: skip
+
+
+def older_image(near: Near) -> Iterator[Edit]:
+    """Use an image built for a CUDA that the node's driver runs: of its own major version, or none newer than its own.
+
+    The image is of the same repository where its tags are known; else one of NVIDIA's stands for any such.
+    """
+    cuda = near.node.node_class.cuda
+    if near.code not in IMAGE_CODES or cuda is None:
+        return
+    images = near.world.setting.knowledge.images
+    for place, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
+        changes: dict[str, str] = {}
+        for container in (*near.posed.pod.containers,):
+            found = images.infer(container.image)
+            if (found is not None and found.cuda[: len(most)] > most) or (found is not None and place):
+                changes[container.image] = images.older(container.image, most) or OLD_IMAGE.format(show_version(cuda))
+        if changes:
+            shown = show_version(most[:1]) + ".x" if not place else show_version(cuda)
+            text = f"use an image built for CUDA <= {shown}, such as {', '.join(changes.values())}"
+            yield Edit("older-image", text, 40 + place, _with_images(changes))
+
+
+def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
+    def change(pod: Document) -> None:
+        for container in containers_of(pod):
+            image = str(container.get("image") or "")
+            container["image"] = changes.get(image, image)
+
+    return change
+
+
+ANY_MINOR = 999
+"""Above any minor version that CUDA will have."""
+OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
+IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
+               Code.ComputeCapabilityTooLow)  # fmt: skip
+
+GPU = (
+    allow_product,
+    say_otherwise,
+    ask_fewer,
+    ask_another,
+    older_image,
+    free_gpus,
+)

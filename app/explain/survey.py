@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod posed to every node: what kube-scheduler and the filters, each asked for all they object to, say of each."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.admission.affinity import NODE_AFFINITY
+from app.admission.patch import apply
+from app.admission.review import Setting, Verdict, mutate
+from app.explain.funnel import Objection
+from app.explain.intree import REQUIRED, Seeker, Term, gated, read_seeker, refusals
+from app.holdings import Holding
+from app.nodeclass import Node
+from app.placement import engine
+from app.placement.filters import FREE_FILTERS
+from app.pods import Pod, member, read_pod
+from app.policy.demand import Demand
+from app.policy.match import Ruling
+from app.reasons import Code, Reason
+
+NOTHING: Mapping[str, int] = {}
+LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
+IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
+"""What goes without saying where a resource is lacking, or too few of it are there in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The cluster at one moment. `used`: what pods have booked of each node; `holdings`: who holds GPUs on a node.
+
+    `volumes`: the node affinity of the PersistentVolume behind each PersistentVolumeClaim, by "namespace/name".
+    """
+
+    nodes: Mapping[str, Node]
+    used: Mapping[str, Mapping[str, int]]
+    setting: Setting
+    namespace_labels: Callable[[str], Mapping[str, str]]
+    holdings: Callable[[str], tuple[Holding, ...]] = lambda _name: ()
+    volumes: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
+
+
+Groups = Mapping[tuple[Objection, ...], list[str]]
+"""Nodes by what stands against them, all of it; a fleet has dozens of groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """A pod as kube-scheduler sees it. `seeker`: what that looks at; `own`: the same, but for the affinity that
+    admission wrote into it, since the filters say better why a node is left out by that.
+    """
+
+    document: Mapping[str, Any]
+    pod: Pod
+    verdict: Verdict
+    ruling: Ruling
+    seeker: Seeker
+    own: Seeker
+    classes: tuple[tuple[str, int | None], ...]
+
+    @property
+    def demand(self) -> Demand:
+        """What it asks of a node."""
+        return self.ruling.demand
+
+    def against(self) -> tuple[Objection, ...]:
+        """List what stands against the pod itself, whatever the node: admission's reasons, gates."""
+        gate = gated(self.seeker)
+        return (*self.verdict.reasons, *((gate,) if gate else ()))
+
+
+def pose(document: Mapping[str, Any], world: World, admit: bool) -> Posed:
+    """Take a pod through admission, or as it is in the cluster, and read what is asked. `document`: the user's part.
+
+    Raises MalformedPod, QuantityError.
+    """
+    setting, namespace = world.setting, namespace_of(document)
+    labels = world.namespace_labels(namespace)
+    verdict = mutate(document, namespace, labels, setting)
+    admitted = apply(document, verdict.operations) if admit else document
+    pod = read_pod(admitted)
+    claimed = setting.claimed(admitted.get("spec") or {}, pod.namespace)
+    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
+    seeker = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
+    own = read_seeker(plain(document, world), setting.knowledge.families.of)
+    return Posed(admitted, pod, verdict, ruling, seeker, replace(seeker, terms=own.terms), claimed.classes)
+
+
+def plain(document: Mapping[str, Any], world: World) -> Mapping[str, Any]:
+    """Take out of a pod the node affinity that admission has written, or would write, into it."""
+    terms = _required(document).get("nodeSelectorTerms")
+    if not terms or not isinstance(terms, list):
+        return document
+    bare = _with_required(document, None)
+    namespace = namespace_of(document)
+    verdict = mutate(bare, namespace, world.namespace_labels(namespace), world.setting)
+    ours = [each.get("matchExpressions") or [] for each in _required(apply(bare, verdict.operations)).get(
+        "nodeSelectorTerms", ())]  # fmt: skip
+    left: list[Mapping[str, Any]] = []
+    for term in terms:
+        rest = _without(term, ours)
+        if not (rest.get("matchExpressions") or rest.get("matchFields")):
+            return bare
+        if rest not in left:
+            left.append(rest)
+    return _with_required(document, {"nodeSelectorTerms": left})
+
+
+def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any]:
+    present = term.get("matchExpressions") or []
+    held = [wanted for wanted in ours if wanted and all(each in present for each in wanted)]
+    most = max(held, key=len, default=[])
+    return {**term, "matchExpressions": [each for each in present if each not in most]} if most else term
+
+
+def _required(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Any = document
+    for key in (*NODE_AFFINITY, REQUIRED):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _with_required(document: Mapping[str, Any], required: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    changed: Any = copy.deepcopy(document)
+    affinity = changed["spec"]["affinity"]["nodeAffinity"]
+    if required is None:
+        del affinity[REQUIRED]
+    else:
+        affinity[REQUIRED] = required
+    return changed  # type: ignore[no-any-return]
+
+
+def namespace_of(document: Mapping[str, Any]) -> str:
+    """Read a pod's namespace."""
+    metadata = member(document, "metadata", dict, "") or {}
+    return member(metadata, "namespace", str, "metadata.") or "default"
+
+
+class Judge:
+    """Judges nodes for one pod; what is the same for all nodes of a class is asked once."""
+
+    def __init__(self, posed: Posed, used: Mapping[str, Mapping[str, int]]) -> None:
+        self.posed = posed
+        self._demand = posed.demand
+        self._used = used
+        self._classes: dict[int, tuple[Reason, ...]] = {}
+
+    def objections(self, node: Node) -> tuple[Objection, ...]:
+        """List all that stands against a node, the filters' reasons last; none where the pod fits."""
+        posed, used = self.posed, self._used.get(node.name, NOTHING)
+        found: list[Objection] = [*posed.against(), *refusals(posed.own, node, used), *self._filters(node)]
+        return tuple(found) or refusals(posed.seeker, node, used)
+
+    def fits(self, node: Node) -> bool:
+        """Tell whether the pod can be bound to the node now."""
+        posed = self.posed
+        return not (
+            posed.against() or self._filters(node) or refusals(posed.seeker, node, self._used.get(node.name, NOTHING))
+        )
+
+    def _filters(self, node: Node) -> tuple[Reason, ...]:
+        if not self._demand.judged:
+            return ()
+        found = (*self._of_class(node), *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)))
+        if len(found) > 1 and (lacking := {each.code for each in found} & LACKING):
+            implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
+            return tuple(each for each in found if each.code not in implied)
+        return found
+
+    def _of_class(self, node: Node) -> tuple[Reason, ...]:
+        if self._demand.node_selector:
+            return engine.refusals(self._demand, engine.facts(self._demand, node))
+        known = self._classes.get(id(node.node_class))
+        if known is None:
+            known = self._classes[id(node.node_class)] = engine.refusals(self._demand, node.node_class)
+        return known

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /explain: a Pod or a reference, node by node on demand, one at a time, in slices (F83, F84; INTERFACES §10)."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.explaining import MOST_WAITING, Explainer
+from app.api.people import create_people_app
+from app.service import Usher
+from tests.api.conftest import Ask
+from tests.builders import gpus, pod
+
+NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "gold"})
+
+
+class Live:
+    """A service that has a live cluster with one pod in it."""
+
+    def __init__(self, service: Usher, found: Mapping[str, Any]) -> None:
+        self._service = service
+        self._found = found
+        self.asked: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        self.asked.append((namespace, name))
+        return self._found
+
+
+def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Usher, ask: Ask) -> None:
+    """F83, F84."""
+    found = ask(create_people_app(service), "POST", "/explain", json=NOWHERE).json()
+
+    assert {"policies", "asks", "needs", "origins", "conflicts", "nodes", "fits", "refused", "best", "claims", "dra",
+            "unsourced", "admission", "funnel", "fixes", "in_tree"} <= found.keys()  # fmt: skip
+    assert found["fits"] == 0
+    assert found["primary"]["reason"] == "NodeAffinityMismatch"
+    assert found["fixes"][0]["edits"][0]["kind"] == "drop-selector"
+    assert found["verdicts"] is None
+
+
+def test_verdict_of_every_node_is_given_on_demand(service: Usher, ask: Ask) -> None:
+    """F83."""
+    found = ask(create_people_app(service), "POST", "/explain?nodes=true", json=NOWHERE).json()
+
+    assert {each["node"] for each in found["verdicts"]} == set(service.nodes)
+    assert all(each["reasons"] and not each["fits"] for each in found["verdicts"])
+
+
+def test_pod_of_the_cluster_is_explained_as_it_is(service: Usher, ask: Ask) -> None:
+    """F83: admission has not seen it, so that its missing toleration is the cause, and a new pod the remedy."""
+    live = Live(service, pod(gpus(1)))
+
+    found = ask(create_people_app(live), "POST", "/explain", json={"name": "p"}).json()
+
+    assert live.asked == [("default", "p")]
+    assert found["primary"]["reason"] == "UntoleratedTaint"
+    assert [each["kind"] for each in found["fixes"][0]["edits"]] == ["recreate"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"namespace": "team-a", "name": "p"}, 404),
+        ({"name": ""}, 400),
+        ({"name": 7}, 400),
+        ({"kind": "Node"}, 400),
+        ([], 400),
+        ({"spec": {"nodeSelector": {"a": 1}}}, 400),
+    ],
+    ids=["no live cluster", "no name", "name of another type", "no pod", "no object", "malformed"],
+)
+def test_what_cannot_be_explained_is_refused_with_the_reason(service: Usher, ask: Ask, body: Any, status: int) -> None:
+    """F83."""
+    answer = ask(create_people_app(service), "POST", "/explain", json=body)
+
+    assert answer.status_code == status
+    assert answer.json()["message"]
+
+
+def test_more_than_eight_waiting_are_told_when_to_come_again(service: Usher) -> None:
+    """INTERFACES §10, State: one such job at a time, 429 beyond eight waiting; RFC 9110 §10.2.3."""
+
+    async def crowd() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=create_people_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            many = (client.post("/explain", json=NOWHERE) for _ in range(MOST_WAITING + 3))
+            return await asyncio.gather(*many)
+
+    found = asyncio.run(crowd())
+
+    assert sorted(each.status_code for each in found) == [200] * (MOST_WAITING + 1) + [429] * 2
+    assert {each.headers.get("retry-after") for each in found if each.status_code == 429} == {"2"}
+
+
+def test_others_have_their_turn_while_one_is_explained(service: Usher) -> None:
+    """INTERFACES §10, State: slices, with rests between."""
+
+    async def beside() -> int:
+        turns = 0
+        task = asyncio.create_task(Explainer(service).answer(NOWHERE, by_node=False))
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert asyncio.run(beside()) > 5

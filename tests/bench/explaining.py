@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of explain: through a running service, from a snapshot file, and what filter feels of it.
+
+The service and the command are processes of their own, on a snapshot of nodes of 20 kB and pods of 4 kB.
+"""
+
+import json
+import os
+import resource
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.bench.fleet import node_name
+from tests.bench.following import full_nodes, full_pods
+from tests.builders import CONTRACT, gpus, pod
+from tests.controlplane.processes import free_port
+
+READY_SECONDS = 120
+PENDING: tuple[dict[str, Any], ...] = (
+    pod(gpus(8), annotations={"products": "H100", "gpu-memory": "100Gi"}, nodeSelector={"pool": "gold"}),
+    pod(gpus(16)),
+    pod(gpus(1, image="nvcr.io/nvidia/pytorch:25.05-py3"), nodeSelector={"pool": "gold"}),
+    pod(gpus(1)),
+)
+"""Three that fit nowhere, of which the first needs three edits, and one that fits everywhere."""
+ALLOCATABLE = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "900Gi"}
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Seconds of an explanation at worst: of CPU in the service, of wall time to the client, of CPU from a file.
+
+    `alone`, `beside`: p99 of filter in ms of wall time, without and with an endless explain.
+    """
+
+    service_seconds: float
+    wall_seconds: float
+    file_seconds: float
+    alone: float
+    beside: float
+
+
+def bench(node_count: int, pod_count: int) -> Explained:
+    """Write the snapshot, then measure on it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        snapshot = folder / "snapshot.json"
+        write_snapshot(snapshot, node_count, pod_count)
+        from_file = _from_file(folder, snapshot)
+        with _served(folder, snapshot) as (people, tls, process):
+            used, wall = _through(people, process)
+            names = [node_name(index) for index in range(node_count)]
+            recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
+            body = json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
+            alone = _p99(tls, body)
+            with _endless(people):
+                beside = _p99(tls, body)
+    return Explained(used, wall, from_file, alone, beside)
+
+
+def write_snapshot(path: Path, node_count: int, pod_count: int) -> None:
+    """Write what `kubectl get nodes,pods -A -o json` would, an object a line."""
+    with path.open("w", encoding="utf-8") as out:
+        out.write('{"kind":"List","apiVersion":"v1","items":[')
+        for index, each in enumerate(_objects(node_count, pod_count)):
+            out.write(("," if index else "") + json.dumps(each, separators=(",", ":")))
+        out.write("]}")
+
+
+def _objects(node_count: int, pod_count: int) -> Iterator[dict[str, Any]]:
+    for each in full_nodes(node_count):
+        each["status"]["allocatable"] |= ALLOCATABLE
+        yield each
+    for each in full_pods(pod_count, node_count):
+        each["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "500m", "memory": "1Gi"}
+        yield each
+
+
+def _from_file(folder: Path, snapshot: Path) -> float:
+    """Give the CPU seconds of the whole command."""
+    file = folder / "pod.json"
+    file.write_text(json.dumps(PENDING[0]), "utf-8")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = ["explain", "-f", str(file), "--snapshot", str(snapshot), "-o", "json"]
+    subprocess.run([sys.executable, "-m", "app.cli.main", *words], check=False, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@contextmanager
+def _served(folder: Path, snapshot: Path) -> Iterator[tuple[str, httpx.Client, int]]:
+    port, ops, people = free_port(), free_port(), free_port()
+    words = [f"--snapshot={snapshot}", f"--certs={folder}", f"--port={port}", f"--ops-port={ops}", "--recount=false"]
+    command = [sys.executable, "-m", "app.cli.main", "serve", *words, f"--ui-address=127.0.0.1:{people}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait(lambda: httpx.get(f"http://127.0.0.1:{ops}/readyz", trust_env=False, timeout=5).status_code == 200)
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, trust_env=False) as tls:
+            yield f"http://127.0.0.1:{people}/explain", tls, process.pid
+    finally:
+        process.terminate()
+        process.wait(READY_SECONDS)
+
+
+def _wait(ready: Callable[[], bool]) -> None:
+    for _ in range(READY_SECONDS * 10):
+        try:
+            if ready():
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError("the service did not become ready")
+
+
+def _through(people: str, process: int) -> tuple[float, float]:
+    """Give the worst explanation's CPU seconds in the service, and wall seconds here."""
+    used, wall = [], []
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        for document in PENDING:
+            before, started = _cpu_seconds(process), time.perf_counter()
+            assert client.post(people, json=document).status_code == 200
+            wall.append(time.perf_counter() - started)
+            used.append(_cpu_seconds(process) - before)
+    return max(used), max(wall)
+
+
+def _cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _endless(people: str) -> Iterator[None]:
+    ended = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(trust_env=False, timeout=60) as client:
+            while not ended.is_set():
+                client.post(people, json=PENDING[0])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _p99(client: httpx.Client, body: bytes, requests: int = 600) -> float:
+    """Give the 99th percentile of filter, in ms of wall time."""
+    taken = []
+    for _ in range(requests):
+        started = time.perf_counter()
+        assert client.post("/scheduler/filter", content=body).status_code == 200
+        taken.append((time.perf_counter() - started) * 1000)
+    return statistics.quantiles(taken, n=100)[98]
+
+
+if __name__ == "__main__":
+    print(bench(*map(int, sys.argv[1:3])))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher explain`: from a file, a snapshot, the demo and a running service; text, wide, JSON, YAML (F83)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.cluster.lean import read_lean
+from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.state import State
+from app.demo.fleet import demo_fleet
+from app.errors import BadInput
+from tests.builders import gpus, knowledge, pod, policy, usher
+from tests.running import running
+
+RUN = CliRunner()
+NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "gold"})
+
+
+def explained(*words: str) -> Any:
+    return RUN.invoke(app, ["explain", *words], env={"COLUMNS": "160"})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(NOWHERE), "utf-8")
+    return str(tmp_path / "pod.yaml")
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> str:
+    waiting = pod(gpus(1), nodeSelector={"pool": "gold"})
+    listed = {"kind": "List", "items": [*demo_fleet(), waiting]}
+    (tmp_path / "fleet.json").write_text(json.dumps(listed), "utf-8")
+    return str(tmp_path / "fleet.json")
+
+
+def test_text_says_the_cause_the_funnel_and_the_smallest_change(file: str) -> None:
+    """F83, F84."""
+    found = explained("-f", file, "--demo")
+
+    assert found.exit_code == 1
+    for words in (
+        "team-a/p fits on none of 23 nodes",
+        "node(s) didn't match Pod's node affinity/selector: pool=gold",
+        "products H100",
+        "taints and selectors",
+        "drop pool: gold from nodeSelector",
+    ):
+        assert words in found.output
+
+
+def test_pod_that_fits_shows_the_best_nodes_and_exits_with_0(tmp_path: Path) -> None:
+    """F83."""
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
+
+    found = explained("-f", str(tmp_path / "pod.yaml"), "--demo")
+
+    assert found.exit_code == 0
+    assert "best nodes" in found.output
+
+
+@pytest.mark.parametrize("words", [["--nodes"], ["-o", "wide"]])
+def test_nodes_shows_what_stands_against_each(file: str, words: list[str]) -> None:
+    """F83."""
+    assert "node by node" in explained("-f", file, "--demo", *words).output
+
+
+def test_json_and_yaml_say_the_same(file: str) -> None:
+    """F83."""
+    texts = [explained("-f", file, "--demo", "--nodes", "-o", output).output for output in ("json", "yaml")]
+
+    assert json.loads(texts[0]) == yaml.safe_load(texts[1])
+    assert len(json.loads(texts[0])["verdicts"]) == 23
+
+
+def test_pending_pod_of_a_snapshot_is_explained_by_name(snapshot: str) -> None:
+    """F83, F86: as it is, without what admission would add."""
+    found = json.loads(explained("pod", "team-a/p", "--snapshot", snapshot, "-o", "json").output)
+
+    assert found["fits"] == 0
+    assert {each["reason"] for each in found["in_tree"]} == {"NodeAffinityMismatch", "UntoleratedTaint"}
+
+
+def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:
+    """F83."""
+    with running(usher(tmp_path)) as service:
+        found = explained("-f", file, "--url", str(service.people.base_url), "-o", "json")
+        missing = explained("pod", "team-a/p", "--url", str(service.people.base_url))
+
+    assert json.loads(found.output) == json.loads(explained("-f", file, "--demo", "-o", "json").output)
+    assert "post the Pod itself" in str(missing.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ([], "one of them"),
+        (["pod", "a/b", "-f", "x"], "one of them"),
+        (["-f", "/none/such.yaml", "--demo"], "No such file"),
+        (["pod", "team-a/none", "--demo"], "kubectl get pods -A"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_remedy(words: list[str], remedy: str) -> None:
+    """F79."""
+    found = explained(*words)
+
+    assert isinstance(found.exception, BadInput)
+    assert remedy in str(found.exception)
+
+
+def test_lean_snapshot_fills_the_same_state(snapshot: str) -> None:
+    """F86: what is left out of nodes and pods decides nothing."""
+    data = Path(snapshot).read_bytes()
+    lean, whole = State(knowledge()), State(knowledge())
+
+    fill(lean, read_lean("x", data))
+    fill(whole, read_snapshot("x", data))
+
+    assert lean.nodes == whole.nodes
+    assert lean.bookings.used == whole.bookings.used
+    assert [each.unschedulable for each in lean.nodes.values()] == [each.unschedulable for each in whole.nodes.values()]
+
+
+def test_lean_reading_keeps_a_wanted_pod_whole_and_leaves_mistakes_to_the_plain_one(snapshot: str) -> None:
+    """F86."""
+    data = Path(snapshot).read_bytes()
+
+    found = read_lean("x", data, lambda each: each["metadata"]["name"] == "p")
+
+    assert next(each for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "p")["spec"][
+        "nodeSelector"
+    ]
+    with pytest.raises(BadInput, match="not YAML"):
+        read_lean("x", b"a: [")
+
+
+def test_policies_in_the_snapshot_rule_as_in_the_cluster(tmp_path: Path) -> None:
+    """F86, F131: GPUPolicy objects, and ConfigMaps with the label; others are not ours."""
+    allow = {"placement": {"products": {"allow": ["A10"]}}, "priority": 7}
+    text = policy("in-a-map", "priority: 5, placement: {gpuMemory: 8Gi}")
+    labels = {"gpu-usher.io/policy": "true"}
+    objects = [
+        *demo_fleet(),
+        {"kind": "GPUPolicy", "metadata": {"name": "only-a10", "uid": "u"}, "spec": allow},
+        {"kind": "ConfigMap", "metadata": {"name": "m", "labels": labels}, "data": {"a.yaml": text}},
+        {"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"a.yaml": "a: ["}},
+    ]
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
+
+    found = explained("-f", str(tmp_path / "pod.yaml"), "--snapshot", str(tmp_path / "fleet.json"), "-o", "json")
+
+    assert json.loads(found.output)["policies"][:2] == ["only-a10", "in-a-map"]
+    assert {each["node"] for each in json.loads(found.output)["best"]} == {"a10-0", "a10-1", "a10-shared-0"}

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`explain` beside the real scheduler: the same verdict on the same nodes for the same reasons, and fixes that work."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from random import Random
+
+import pytest
+
+from app.explain.intree import Cause
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.stage import (
+    Service,
+    create_pod,
+    eventually,
+    gpu_pod,
+    install_webhooks,
+    namespace,
+    node_of,
+    refused,
+    serving,
+    start_scheduler,
+)
+
+BARE, ADMITTED = "bare", "admitted"
+PODS = 60
+GPU = "nvidia.com/gpu"
+LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
+"""What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
+PLUGINS = (
+    {Cause.NodeUnschedulable.name},
+    {Cause.NodeNameMismatch.name},
+    {Cause.UntoleratedTaint.name},
+    {Cause.NodeAffinityMismatch.name},
+    {Cause.InsufficientResource.name, Cause.TooManyPods.name, *LACKING},
+    {Cause.VolumeNodeAffinityConflict.name},
+)
+"""Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that objects."""
+
+
+@pytest.fixture(scope="module")
+def service(plane: ControlPlane) -> Iterator[Service]:
+    """Twelve nodes of four makes, two zones; one is cordoned, two are tainted, one has little CPU."""
+    add_nodes(plane.api, fleet())
+    with serving(plane) as running, kubelets(plane.api):
+        install_webhooks(plane, running)
+        start_scheduler(plane, running)
+        namespace(plane, ADMITTED)
+        namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
+        yield running
+
+
+def fleet() -> Iterator[Object]:
+    makes: tuple[tuple[str | None, dict[str, int]], ...] = (
+        ("NVIDIA-A10", {GPU: 4}),
+        ("NVIDIA-H100-80GB-HBM3", {GPU: 8}),
+        ("Tesla-T4", {GPU: 2}),
+        (None, {}),
+    )
+    for index in range(12):
+        product, offers = makes[index % 4]
+        labels = {"zone": "ab"[index % 2], "cores": str(32 * (1 + index % 3))}
+        made = node_object(f"n-{index}", product, "570.124.06" if product else None, offers, labels=labels)
+        if index == 4:
+            made["spec"] |= {"unschedulable": True}
+        if index in (5, 6):
+            made["spec"] |= {"taints": [{"key": "team", "value": "b", "effect": "NoSchedule"}]}
+        if index == 8:
+            made["status"]["allocatable"] = {**made["status"]["allocatable"], "cpu": "2"}
+        yield made
+
+
+def drawn(random: Random, index: int) -> Object:
+    """Draw a pod that asks this and that of the scheduler, and of us."""
+    annotations = random.choice([{}, {}, {"products": "H100"}, {"products": "A10"}, {"gpu-memory": "40Gi"}])
+    limits = {GPU: random.choice([1, 1, 2, 4, 9]), "cpu": random.choice([1, 1, 3, 50, 70])}
+    pod = gpu_pod(f"drawn-{index}", BARE, limits, annotations=annotations)
+    spec = pod["spec"]
+    if random.random() < 0.3:
+        spec["nodeSelector"] = random.choice([{"zone": "a"}, {"zone": "b"}, {"zone": "c"}])
+    if random.random() < 0.4:
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [random.choice(EXPRESSIONS)]} for _ in range(2)]}}}  # fmt: skip
+    if random.random() < 0.5:
+        spec["tolerations"] = [{"key": "team", "operator": "Exists"}]
+    return pod
+
+
+EXPRESSIONS = (
+    {"key": "zone", "operator": "In", "values": ["a", "c"]},
+    {"key": "zone", "operator": "NotIn", "values": ["a"]},
+    {"key": "cores", "operator": "Gt", "values": ["32"]},
+    {"key": "cores", "operator": "Lt", "values": ["64"]},
+    {"key": "nvidia.com/gpu.product", "operator": "Exists"},
+    {"key": "nvidia.com/gpu.product", "operator": "DoesNotExist"},
+)
+
+
+def predicted(verdicts: list[Object]) -> Counter[str]:
+    """Say what the scheduler will say: of each node the texts of the first plugin that objects, or ours."""
+    texts: Counter[str] = Counter()
+    for each in verdicts:
+        said = list(zip(each["reasons"], each["messages"], strict=True))
+        plugin = next((names for names in PLUGINS if names & set(each["reasons"])), None)
+        if plugin is None:
+            texts.update([said[0][1]])
+            continue
+        ours = {f"Insufficient {GPU}" if code in LACKING else text.partition(": ")[0]
+                for code, text in said if code in plugin}  # fmt: skip
+        texts.update(ours)
+    return texts
+
+
+def counted(text: str) -> Counter[str]:
+    """Read the scheduler's words: how many nodes for which reason."""
+    told = text.partition(" available: ")[2].partition(". ")[0]
+    found = re.findall(r"(\d+) ((?:(?!, \d+ ).)+)", told)
+    return Counter({words.rstrip(","): int(count) for count, words in found})
+
+
+def test_explain_agrees_with_the_real_scheduler_on_every_pod(plane: ControlPlane, service: Service) -> None:
+    """F83: where it is bound we said it fits; where it is refused we count the same nodes for the same reasons."""
+    random, refusals = Random(83), 0
+    left = {each["metadata"]["name"]: int(each["status"]["allocatable"]["cpu"]) for each in fleet()}
+    for index in range(PODS):
+        pod = drawn(random, index)
+        found = service.explain(pod, nodes="true")
+        create_pod(plane, pod)
+        if found["fits"]:
+            node = node_of(plane, pod)
+            assert node in {each["node"] for each in found["verdicts"] if each["fits"]}
+            left[node] -= int(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+            wait_for_booking(service, node, left[node])
+        else:
+            assert predicted(found["verdicts"]) == counted(refused(plane, pod)), (pod["spec"], refused(plane, pod))
+            refusals += 1
+            plane.api.delete(pod_path(pod))
+
+    assert 10 < refusals < PODS - 10
+
+
+def wait_for_booking(service: Service, node: str, left: int) -> None:
+    """Wait until the service knows that no more CPU than this is left on a node."""
+    probe = gpu_pod("probe", BARE, {"cpu": f"{left * 1000 + 1}m"}, nodeSelector={"kubernetes.io/hostname": node})
+    probe["spec"]["tolerations"] = [{"operator": "Exists"}]
+    eventually("the booking is known", lambda: not service.explain(probe)["fits"])
+
+
+def waiting(plane: ControlPlane, service: Service, name: str, **more: object) -> tuple[Object, Object]:
+    """Make a pod that waits; gives it, and why, by its name."""
+    pod = gpu_pod(name, ADMITTED, **more)  # type: ignore[arg-type]
+    create_pod(plane, pod)
+    refused(plane, pod)
+    return pod, service.explain({"namespace": ADMITTED, "name": name})
+
+
+def fixed(found: Object, kind: str) -> Mapping[str, object]:
+    """Find the fix of one edit of a kind."""
+    return next(each for each in found["fixes"] if [edit["kind"] for edit in each["edits"]] == [kind])
+
+
+def test_pod_without_the_selector_that_the_fix_names_is_bound(plane: ControlPlane, service: Service) -> None:
+    """F84."""
+    pod, found = waiting(plane, service, "gold", nodeSelector={"pool": "gold"})
+
+    assert fixed(found, "drop-selector")
+    plane.api.delete(pod_path(pod))
+    again = gpu_pod("gold-again", ADMITTED)
+    create_pod(plane, again)
+    assert node_of(plane, again)
+
+
+def test_uncordoned_node_takes_the_pod(plane: ControlPlane, service: Service) -> None:
+    """F84."""
+    add_nodes(plane.api, [cordoned("only-b200", "NVIDIA-B200")])
+    eventually("we know it", lambda: "only-b200" in str(service.explain(gpu_pod("x", ADMITTED), nodes="true")))
+    pod, found = waiting(plane, service, "wants-b200", annotations={"products": "B200"})
+
+    assert "kubectl uncordon only-b200" in str(fixed(found, "uncordon"))
+    assert plane.kubectl("uncordon", "only-b200").code == 0
+    assert node_of(plane, pod) == "only-b200"
+
+
+def cordoned(name: str, product: str) -> Object:
+    made = node_object(name, product, "580.95.05")
+    made["spec"] |= {"unschedulable": True}
+    return made
+
+
+def test_pod_named_as_holding_the_gpus_gone_the_other_is_bound(plane: ControlPlane, service: Service) -> None:
+    """F84."""
+    add_nodes(plane.api, [node_object("only-l40s", "NVIDIA-L40S", "580.95.05", {GPU: 1})])
+    holder = gpu_pod("holder", ADMITTED, annotations={"products": "L40S"})
+    create_pod(plane, holder)
+    assert node_of(plane, holder) == "only-l40s"
+    pod, found = waiting(plane, service, "waits", annotations={"products": "L40S"})
+
+    freed = fixed(found, "free-gpus")
+    assert [each["pod"] for each in freed["edits"][0]["evicts"]] == [f"{ADMITTED}/holder"]  # type: ignore[index]
+    plane.api.delete(pod_path(holder))
+    assert node_of(plane, pod) == "only-l40s"
+
+
+@pytest.mark.usefixtures("service")
+def test_command_reads_the_cluster_once_and_says_the_same(plane: ControlPlane) -> None:
+    """F83: and names the volume's node affinity, which the service does not follow."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["nowhere"]}]}]
+    volume = {
+        "metadata": {"name": "far"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/far"},
+                 "storageClassName": "none", "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}},
+    }  # fmt: skip
+    claim = {
+        "metadata": {"name": "far", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"storageClassName": "none", "volumeName": "far", "accessModes": ["ReadWriteOnce"],
+                 "resources": {"requests": {"storage": "1Gi"}}},
+    }  # fmt: skip
+    plane.api.create("/api/v1/persistentvolumes", volume)
+    plane.api.create(f"/api/v1/namespaces/{ADMITTED}/persistentvolumeclaims", claim)
+    mount = [{"name": "v", "persistentVolumeClaim": {"claimName": "far"}}]
+    pod = gpu_pod("mounts", ADMITTED, volumes=mount)
+    create_pod(plane, pod)
+    text = refused(plane, pod)
+
+    words = ["explain", "pod", f"{ADMITTED}/mounts", "-o", "json", "--kubeconfig", str(plane.kubeconfig("admin"))]
+    done = subprocess.run([sys.executable, "-m", "app.cli.main", *words], capture_output=True, text=True, timeout=60)
+    found = json.loads(done.stdout or "{}")
+
+    assert done.returncode == 1, done.stderr
+    assert "node(s) didn't match PersistentVolume's node affinity" in text
+    assert "VolumeNodeAffinityConflict" in {each["reason"] for each in found["in_tree"]}

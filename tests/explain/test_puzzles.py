@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F83, F84: a pod, a fleet and policies, and what must come out: the primary cause, and the smallest fix, proven.
+
+The file's name is the sentence. `says`: words of the smallest fix; `also`: kinds of edits that are among the others;
+`live`: the pod is in the cluster as it is, and admission never saw it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.cluster.view import bound_volumes, view
+from app.demo.fleet import objects_of
+from app.demo.notation import Fleet
+from app.explain.pod import Explanation, explain, finish
+from app.explain.survey import World
+from tests.builders import knowledge, policies
+
+PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
+
+
+def world_of(puzzle: dict[str, Any]) -> World:
+    """Make the cluster of a puzzle, under the shipped fallback and its own policies."""
+    objects = [*objects_of(msgspec.convert(puzzle["fleet"], Fleet)), *puzzle.get("objects", ())]
+    state = State(knowledge())
+    fill(state, objects)
+    header = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
+    texts = (
+        yaml.safe_dump({**header, "metadata": {"name": each["name"]}, "spec": each["spec"]})
+        for each in puzzle.get("policies", ())
+    )
+    return view(state, policies(*texts), bound_volumes(objects))
+
+
+def played(path: Path) -> tuple[dict[str, Any], Explanation]:
+    """Play a puzzle."""
+    puzzle = yaml.safe_load(path.read_text("utf-8"))
+    return puzzle, finish(explain(puzzle["pod"], world_of(puzzle), live=puzzle.get("live", False), by_node=True))
+
+
+@pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
+def test_puzzle_has_its_primary_cause_and_its_smallest_fix(path: Path) -> None:
+    """F83, F84."""
+    puzzle, found = played(path)
+    expect = puzzle["expect"]
+    smallest = found.fixes[0] if found.fixes else None
+    edits = smallest.edits if smallest else ()
+
+    assert (found.primary.reason if found.primary else None) == expect["primary"], found
+    assert [each.kind for each in edits] == expect["fix"], found.fixes
+    assert expect.get("says", "") in " ".join(each.text for each in edits)
+    assert [each.pod for edit in edits for each in edit.evicts] == expect.get("evicts", [])
+    assert set(expect.get("also", ())) <= {edit.kind for fix in found.fixes for edit in fix.edits}
+    assert smallest is None or smallest.opens >= expect.get("opens", 1)
+
+
+@pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
+def test_funnel_loses_no_node(path: Path) -> None:
+    """F83: what is left after the last stage is what fits, and every stage's count follows from the one before."""
+    _, found = played(path)
+
+    for before, after in zip(found.funnel, found.funnel[1:], strict=False):
+        assert after.left == before.left - after.cut
+    assert found.funnel[0].left == found.nodes
+    assert found.funnel[-1].left == found.fits
+    assert len(found.verdicts or ()) == found.nodes
+
+
+def test_there_are_more_than_thirty_puzzles() -> None:
+    """F84."""
+    assert len(PUZZLES) > 30
