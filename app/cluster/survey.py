@@ -74,7 +74,10 @@ async def look_over(
     try:
         await _greet(server, found, now)
         if found.reached:
+            served = await _groups(server, found)
             for kind, path in (EVERYWHERE | {kind: path.format(namespace) for kind, path in OURS.items()}).items():
+                if served is not None and path.startswith("/apis/") and path.split("/")[2] not in served:
+                    continue
                 await _list(server, found, kind, path, concerns if kind == "Pod" else None)
             await _ask_rights(server, found, namespace)
             await _read_certificate(server, found, namespace)
@@ -103,6 +106,15 @@ async def _greet(server: ApiServer, found: Survey, now: Callable[[], dt.datetime
         found.ahead_seconds = (said - asked - (answered - asked) / 2).total_seconds()
     except (ValueError, TypeError):
         found.refused["clock of the API server"] = "its answer has no Date header"
+
+
+async def _groups(server: ApiServer, found: Survey) -> set[str] | None:
+    """List the API groups that are served: what is not there may be refused with 403 as well. None if not known."""
+    try:
+        return {each["name"] for each in msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()}
+    except (ApiError, msgspec.DecodeError, KeyError) as error:
+        found.refused["API groups"] = str(error)
+        return None
 
 
 async def _list(server: ApiServer, found: Survey, kind: str, path: str, keep: Callable[[Object], bool] | None) -> None:

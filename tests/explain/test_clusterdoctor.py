@@ -134,7 +134,7 @@ NAMED = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values
 FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}
 NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
 IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
-EVERYWHERE = {"namespaceSelector": {}}
+EVERYWHERE: Object = {"namespaceSelector": {}}
 P, A = Level.Problem, Level.Advice
 
 
