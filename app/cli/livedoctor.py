@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from app.authority import read_certificate
 from app.certs.show import Found, problems
 from app.cluster.files import policy_texts, shipped_default, shipped_policies
+from app.cluster.rulings import Rulings
 from app.cluster.slipped import Judges, slip_of
 from app.cluster.state import State
 from app.cluster.survey import SECRET, Survey
@@ -24,7 +25,6 @@ from app.explain.webhooks import Webhook, webhooks
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
-from app.policy.match import rule_on
 from app.schedulerconfig.verify import verify
 
 ADDRESS_SECONDS = 10.0
@@ -127,8 +127,9 @@ def _as_in_a_file(item: dict[str, Any]) -> dict[str, Any]:
 
 def _slipped(survey: Survey, state: State, policies: PolicySet) -> Iterator[Slipped]:
     """Judge running pods that hold GPUs, as the service does."""
+    rulings = Rulings()
     judges = Judges(
-        lambda pod: rule_on(pod, state.namespace_labels(pod.namespace), policies, state.knowledge),
+        lambda pod: rulings.of(pod, state.namespace_labels(pod.namespace), policies, state.knowledge),
         lambda: policies,
         lambda: True,
     )
