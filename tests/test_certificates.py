@@ -24,6 +24,7 @@ def contents(folder: Path) -> list[bytes]:
 
 
 def test_first_start_makes_a_ca_and_a_leaf_with_private_keys(tmp_path: Path) -> None:
+    """P50."""
     issue_if_needed(tmp_path, NOW)
 
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ca.key", "tls.key")]

@@ -97,7 +97,7 @@ def test_mismatched_pair_is_tried_every_turn_said_every_minute_and_mended(
 def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fault 42, TLS-09: an old one is served on; a caller may be more patient than we."""
+    """P44, fault 42, TLS-09: an old one is served on; a caller may be more patient than we."""
     service, _ = served(tmp_path)
     upkeep, good = Upkeep(service), service.certificates.serving
     ended = NOW + dt.timedelta(days=7)

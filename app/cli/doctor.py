@@ -2,6 +2,7 @@
 """`gpu-usher doctor`: what is wrong with the fleet, and what to do about it."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.fleet import read_fleet
+from app.cli.livedoctor import examine_live
 from app.cli.output import Output, show
+from app.cluster.access import find_cluster
 from app.cluster.health import ask_once, find_source
+from app.cluster.snapshot import KINDS, fill
+from app.cluster.state import State
+from app.cluster.survey import Survey, look_over
 from app.errors import BadInput
+from app.explain.cluster import asks_for_gpus
 from app.explain.doctor import Finding, Fleet, Level, examine
+from app.service import now
 from app.settings import Settings
 
 NAMES_SHOWN = 4
@@ -22,32 +30,54 @@ COLOUR = {Level.Problem: "red", Level.Advice: "yellow"}
 
 def doctor(
     snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
-    kubeconfig: Annotated[Path | None, typer.Option(help="A live cluster.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="A live cluster: its webhooks, certificates and rights are examined too.")
+    ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
     demo_fleet: Annotated[str | None, typer.Option(help="A sample fleet by name, as sick.")] = None,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
     dcgm_exporters: Annotated[list[str] | None, typer.Option(help="Or the exporters themselves.")] = None,
+    scheduler_config: Annotated[
+        Path | None, typer.Option(help="The scheduler's configuration; else ConfigMap gpu-usher-scheduler.")
+    ] = None,
+    namespace: Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")] = "gpu-usher",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for advice too.")] = False,
     output: Output = "text",
 ) -> None:
-    """Examine every node; exit 1 if something hurts pods now."""
+    """Examine every node, and of a live cluster what GPU pods lean on; exit 1 if something hurts pods now.
+
+    Reads only. What the kubeconfig's user may not read is named as advice (NotLookedAt).
+    """
     sample = demo_fleet or ("mixed" if demo else None)
     if not (sample or snapshot or kubeconfig):
         raise BadInput("doctor: got no fleet, wants --snapshot, --kubeconfig or --demo")
-    state = read_fleet(sample, snapshot or [], kubeconfig, "Node", "Pod")
+    if scheduler_config and not kubeconfig:
+        raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
+    state = read_fleet(sample, snapshot or [], None)
+    survey = _look_over(kubeconfig, namespace, state) if kubeconfig else None
     nodes = tuple(state.nodes.values())
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
     health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
     findings = examine(Fleet(nodes, health, frozenset(state.overrun)))
+    if survey is not None:
+        findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
-    raise typer.Exit(1 if any(each.level is Level.Problem for each in findings) else 0)
+    raise typer.Exit(1 if any(strict or each.level is Level.Problem for each in findings) else 0)
+
+
+def _look_over(kubeconfig: Path, namespace: str, state: State) -> Survey:
+    concerns = partial(asks_for_gpus, families=state.knowledge.families)
+    survey = asyncio.run(look_over(find_cluster(kubeconfig, None), namespace, now, concerns))
+    fill(state, [each for kind in KINDS for each in survey.objects.get(kind, ())])
+    return survey
 
 
 def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes: int) -> None:
     for each in findings:
         console.print(f"[bold {COLOUR[each.level]}]{each.level.value:8}[/] [bold]{each.check}[/]: {escape(each.what)}")
-        console.print(f"         on {_names(each.nodes)}", markup=False)
+        console.print(f"         on {_names(each.nodes + each.objects)}", markup=False)
         console.print(f"         [green]→[/] {escape(each.remedy)}")
     problems = sum(each.level is Level.Problem for each in findings)
     console.print(

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server over HTTP: a body at a time, or a stream of lines. Reads only; nothing here can write.
+"""The API server over HTTP: a body at a time, or a stream of lines. Reads, and reviews, which nothing keeps.
 
 aiohttp, which the `kubernetes` package brings along, costs 5.5 µs a watch event where httpx costs 14 (DECISIONS).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -20,6 +21,8 @@ LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
 BUFFER_BYTES = 1 << 18
 """Fewer wake-ups in a burst of events; a line may be longer."""
+WHOLE = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
+REVIEWS = "authorization.k8s.io/v1"
 LONGEST_LINE_BYTES = 1 << 24
 """An object in etcd is at most 1.5 MiB; a line past this is no watch event."""
 
@@ -39,8 +42,26 @@ class ApiServer:
 
         Raises ApiError.
         """
-        limits = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
-        async with self._asked(path, params, accept, limits) as answer:
+        async with self._asked(path, params, accept, WHOLE) as answer:
+            return await answer.read()
+
+    async def version(self) -> tuple[bytes, str]:
+        """Read which version it is, and the Date header of its answer; empty where a proxy took that away.
+
+        Raises ApiError.
+        """
+        async with self._asked("/version", {}, "application/json", WHOLE) as answer:
+            return await answer.read(), answer.headers.get("Date", "")
+
+    async def rules(self, user: str, groups: tuple[str, ...], namespace: str) -> bytes:
+        """Ask what an account may do in a namespace, as that account (SelfSubjectRulesReview): wants `impersonate`.
+
+        Raises ApiError.
+        """
+        headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+        review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+        path = f"/apis/{REVIEWS}/selfsubjectrulesreviews"
+        async with self._asked(path, {}, "application/json", WHOLE, headers, review) as answer:
             return await answer.read()
 
     @asynccontextmanager
@@ -57,15 +78,23 @@ class ApiServer:
 
     @asynccontextmanager
     async def _asked(
-        self, path: str, params: Mapping[str, str], accept: str, limits: aiohttp.ClientTimeout
+        self,
+        path: str,
+        params: Mapping[str, str],
+        accept: str,
+        limits: aiohttp.ClientTimeout,
+        more: Sequence[tuple[str, str]] = (),
+        review: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             session, reached, headers = await self._ready()
             headers |= {"Accept": accept, "Accept-Encoding": "identity"}
-            async with session.get(
+            async with session.request(
+                "GET" if review is None else "POST",
                 reached.url + path,
                 params=params,
-                headers=headers,
+                headers=[*headers.items(), *more],
+                json=review,
                 timeout=limits,
                 proxy=reached.proxy,
                 server_hostname=reached.server_name,
@@ -73,7 +102,7 @@ class ApiServer:
             ) as answer:
                 if answer.status == 401:
                     await self._forget(session)
-                if answer.status != 200:
+                if answer.status != (200 if review is None else 201):
                     raise ApiError(answer.status, _words(answer.status, await answer.read()))
                 yield answer
         except BadInput as error:  # a kubeconfig or a token file that is no longer what it was

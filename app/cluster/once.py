@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A live cluster read once, for a command that answers and ends: whole objects, as a snapshot has them."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -43,7 +43,7 @@ async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) 
     try:
         for kind in (*kinds, *optional):
             try:
-                found.extend(await _listed(server, kind))
+                found.extend(await list_objects(server, kind, PATHS[kind]))
             except ApiError as error:
                 if kind not in optional or error.status not in NOT_FOR_US:
                     raise
@@ -52,18 +52,24 @@ async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) 
     return found
 
 
-async def _listed(server: ApiServer, kind: str) -> list[dict[str, Any]]:
+async def list_objects(
+    server: ApiServer, kind: str, path: str, keep: Callable[[dict[str, Any]], bool] | None = None
+) -> list[dict[str, Any]]:
+    """List the objects at a path, page by page; all of them, or those to keep.
+
+    Raises ApiError.
+    """
     found: list[dict[str, Any]] = []
     token = ""
     while True:
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
         params |= {"labelSelector": SELECTORS[kind]} if kind in SELECTORS else {}
-        body = await server.get(PATHS[kind], params)
+        body = await server.get(path, params)
         try:
             page = msgspec.json.decode(body, type=Page[dict[str, Any]])
         except msgspec.DecodeError as error:
-            raise ApiError(200, f"{PATHS[kind]}: no list: {error}") from error
-        found.extend({**item, "kind": kind} for item in page.items or ())
+            raise ApiError(200, f"{path}: no list: {error}") from error
+        found.extend({**item, "kind": kind} for item in page.items or () if keep is None or keep(item))
         token = page.metadata.more
         if not token:
             return found

@@ -19,13 +19,17 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found: the check that found it (a reason code where pods are refused for it), on which nodes."""
+    """One thing found: the check that found it (a reason code where pods are refused for it), on which nodes.
+
+    `objects`: what else of the cluster it is about, as "Kind name" or "Kind namespace/name".
+    """
 
     check: str
     level: Level
     what: str
     remedy: str
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

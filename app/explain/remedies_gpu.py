@@ -148,7 +148,7 @@ def older_image(near: Near) -> Iterator[Edit]:
             if (found is not None and found.cuda[: len(most)] > most) or (found is not None and place):
                 changes[container.image] = images.older(container.image, most) or OLD_IMAGE.format(show_version(cuda))
         if changes:
-            shown = show_version(most[:1]) + ".x" if not place else show_version(cuda)
+            shown = show_version(cuda) if place else f"{cuda[0]}.x"
             text = f"use an image built for CUDA <= {shown}, such as {', '.join(changes.values())}"
             yield Edit("older-image", text, 40 + place, _with_images(changes))
 

@@ -102,7 +102,7 @@ def test_branch_that_an_image_refuses_whatever_its_minor_number_is_left_out() ->
 
 
 def test_provisioners_dialect_comes_first_and_no_term_mixes_two() -> None:
-    """Karpenter refuses terms with keys that it does not know, and tries the first one first."""
+    """P16: Karpenter refuses terms with keys that it does not know, and tries the first one first."""
     first, second = terms(wishing(products="L4", cuda="12.4"), H100, L4_BY_KARPENTER)
 
     assert first == ["karpenter.k8s.aws/instance-gpu-name In l4"]
@@ -121,7 +121,7 @@ def test_every_dialect_of_the_fleet_has_its_term() -> None:
 
 
 def test_provisioner_without_gpu_nodes_is_known_by_its_cpu_nodes() -> None:
-    """Scale from zero: the first GPU node is still to be made."""
+    """P16: scale from zero: the first GPU node is still to be made."""
     cpu = node(product=None, driver=None, offers={}, labels={"karpenter.k8s.aws/instance-family": "m7i"})
 
     found = terms(wishing(products="L4"), cpu)
@@ -147,7 +147,7 @@ def test_policy_chooses_the_dialects() -> None:
 
 
 def test_nodes_with_deprecated_driver_labels_only_have_a_term_of_their_own() -> None:
-    """S3: GFD before the rename."""
+    """P37, S3: GFD before the rename."""
     old = node(
         driver=None,
         labels={

@@ -49,6 +49,7 @@ def node_affinity(kind: str, value: Any) -> dict[str, Any]:
 
 
 def test_required_guard_excludes_nodes_with_gpus_and_no_others() -> None:
+    """P39."""
     admitted = after(cpu())
 
     assert not eligible(admitted, PRESENT, "n")

@@ -132,6 +132,7 @@ def test_strip_takes_away_what_would_take_and_nothing_else(taker: dict[str, Any]
     ],
 )
 def test_void_hides_gpus_from_containers_that_ask_for_none(given: dict[str, Any], expected: Any) -> None:
+    """P40."""
     found = after(pod(given, gpus(1) | {"name": "gpu"}), guard("Void"))
 
     assert expected == found[0].get("env")

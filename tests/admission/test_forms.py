@@ -225,7 +225,7 @@ def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "user-scheduler"])
 def test_pods_of_other_schedulers_are_repaired_and_guarded_only(scheduler: str) -> None:
-    """S14."""
+    """P19, S14."""
     document = pod(REQUESTS_ONLY, schedulerName=scheduler)
 
     spec = apply(document, admit(document, EVERYTHING).operations)["spec"]

@@ -178,6 +178,7 @@ H100 = pod(annotations={"products": "H100"})
 def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
     document: dict[str, Any], nodes: list[dict[str, Any]], expected: list[dict[str, str]]
 ) -> None:
+    """P35."""
     found = tolerations(document, fleet(*nodes), policies(policy("p", TOLERATE)))
 
     assert sorted(expected, key=str) == sorted(found, key=str)

@@ -202,7 +202,7 @@ def test_victims_come_back_in_the_given_order_with_their_violations(service: Ush
 
 
 def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask) -> None:
-    """EXT-12, fault 34: retried requests are answered alike, by any replica."""
+    """P49, EXT-12, fault 34: retried requests are answered alike, by any replica."""
     names = [name for name in NAMES if name != BIND]
     first = [replay(service, ask, name).content for name in names]
 
@@ -212,7 +212,7 @@ def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask)
 def test_another_replica_gives_the_same_bytes(
     service: Usher, ask: Ask, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Fault 56."""
+    """P18, fault 56."""
     other = usher(tmp_path_factory.mktemp("other"))
     names = [name for name in NAMES if name != BIND]
 

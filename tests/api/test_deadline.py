@@ -111,6 +111,7 @@ def late_answers(metrics: Metrics) -> float | None:
 
 @pytest.mark.parametrize("verb", ["mutate", "validate"])
 def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Usher, verb: str) -> None:
+    """P27."""
     answer, _, metrics = ask(service, ticking(1.81), f"/{verb}?timeout=2s")
 
     assert answer.status_code == 503

@@ -91,7 +91,7 @@ def test_role_serves_its_own_verbs_alone(service: Usher, ask: Ask, role: str, se
 def test_readiness_is_what_the_interface_says(
     ask: Ask, tmp_path: Path, change: dict[str, Any], role: str, status: int
 ) -> None:
-    """INTERFACES §2: the body is always JSON and says why."""
+    """P18, INTERFACES §2: the body is always JSON and says why."""
     service = usher(tmp_path, role=role)
     for name, value in change.items():
         setattr(service, name, value)

@@ -87,6 +87,7 @@ def test_refusals_are_counted_by_reason(demo: Running) -> None:
 
 
 def test_explain_says_what_is_needed_and_where_it_is_not(demo: Running) -> None:
+    """P45."""
     wanted = pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"), annotations={"products": "A10"})
 
     found = demo.people.post("/explain", json=wanted).json()

@@ -61,6 +61,7 @@ def ask(service: Usher, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
 def test_deletion_that_comes_while_the_answer_waits_is_in_it(
     service: Usher, during: Callable[[Callable[[], object]], None]
 ) -> None:
+    """P4."""
     during(lambda: service.state.drop_pod(HOLDER))
 
     assert ask(service)["NodeNames"] == [NODE]

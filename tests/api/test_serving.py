@@ -82,7 +82,7 @@ def test_plain_http_on_the_tls_port_is_no_answer_and_no_end(served: tuple[Usher,
 
 
 def test_renewed_certificate_is_shown_to_new_connections_and_old_ones_live_on(tmp_path: Path) -> None:
-    """F101, TLS-05: no restart, no broken connection, with and without SNI."""
+    """P44, F101, TLS-05: no restart, no broken connection, with and without SNI."""
     service = usher(tmp_path / "certs")
     folder = service.settings.certs
     with running(service) as clients:

@@ -106,7 +106,7 @@ def asked(replica: Replica, folder: Path) -> dict[str, bytes]:
 
 
 def test_two_processes_give_the_same_bytes(folder: Path) -> None:
-    """Fault 56, EXT-12: their hashes are seeded differently, so that no order rests on those."""
+    """P18, fault 56, EXT-12: their hashes are seeded differently, so that no order rests on those."""
     with two(folder) as (one, other):
         answers = [asked(each, folder) for each in (one, other)]
 

@@ -93,7 +93,7 @@ def plainly(asked: Demand, state: State, recount: bool) -> tuple[Any, ...]:
 def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
     recount: bool, steps: list[tuple[tuple[str, Any], str]]
 ) -> None:
-    """P20: demands asked in turn, each renewed only over what changed since it was asked last."""
+    """P24, P48, P20: demands asked in turn, each renewed only over what changed since it was asked last."""
     state = State(knowledge())
     appraisals = Appraisals(state, recount)
     for event, name in steps:
@@ -160,7 +160,7 @@ def test_node_that_is_gone_is_in_no_map() -> None:
 
 
 def test_equal_demands_share_one_appraisal() -> None:
-    """DESIGN §2: a Demand is hashable; pods of one Job are asked for once."""
+    """P24, P48, DESIGN §2: a Demand is hashable; pods of one Job are asked for once."""
     appraisals = Appraisals(State(knowledge()), True)
 
     assert appraisals.of(demand(pod(gpus(2)))) is appraisals.of(demand(pod(gpus(2))))

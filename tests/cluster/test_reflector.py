@@ -278,7 +278,7 @@ def test_unknown_fields_and_null_maps_are_no_trouble() -> None:
 
 
 def test_late_word_of_a_deletion_does_not_touch_what_was_made_since_under_the_name() -> None:
-    """CACHE-07: deleted by UID."""
+    """P25, CACHE-07: deleted by UID."""
 
     async def test(scene: Scene) -> None:
         await scene.following()

@@ -154,6 +154,7 @@ def test_other_vendors_resource_that_dra_serves_is_none_of_this_nodes() -> None:
 
 
 def test_devices_of_two_makes_tell_only_what_they_share() -> None:
+    """P26."""
     found = state(slice_of(*MIXED)).nodes["n"].node_class
 
     assert (found.product, found.driver) == (None, (535, 104, 5))

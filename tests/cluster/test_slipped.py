@@ -61,7 +61,7 @@ def test_pod_that_we_admitted_and_that_is_where_it_may_be_has_not_slipped() -> N
 
 
 def test_pod_without_our_decision_was_not_admitted_by_us() -> None:
-    """F98: made while the webhook was down, or before it was there."""
+    """P11, F98: made while the webhook was down, or before it was there."""
     assert found(running("p", "h100", admitted=False), "h100") == Slip("unadmitted")
 
 

@@ -46,7 +46,7 @@ OLD = {"cuda.driver.major": "470", "cuda.driver.minor": "57", "cuda.driver.rev":
     ],
 )
 def test_driver_is_read_from_new_and_deprecated_labels(labels: dict[str, str], expected: Version | None) -> None:
-    """Facts: gfd_labels.yaml; GFD v0.20.0 still writes the deprecated trio."""
+    """P37; facts: gfd_labels.yaml; GFD v0.20.0 still writes the deprecated trio."""
     found = made(driver=None, labels=labels).driver
 
     assert expected == found
@@ -121,7 +121,7 @@ def test_what_one_gpu_of_a_node_means(
     ],
 )
 def test_profile_of_strategy_single_stands_in_the_product(product: str, profile: str | None, invalid: bool) -> None:
-    """Facts: gfd_labels.yaml product_suffixes."""
+    """P15; facts: gfd_labels.yaml product_suffixes."""
     found = made(product=product)
 
     assert (profile, invalid) == (found.mig_profile, found.mig_invalid)

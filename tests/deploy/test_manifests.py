@@ -69,7 +69,7 @@ def test_rules_name_the_workloads_and_operations_that_are_reviewed(name: str) ->
 
 @pytest.mark.parametrize("name", REVIEWING)
 def test_exempt_namespaces_are_those_of_the_families(name: str) -> None:
-    """F21, F107: a selector knows no prefix, so every named namespace must be one that the service exempts too."""
+    """P43, F21, F107: a selector knows no prefix, so every named namespace must be one that the service exempts too."""
     named = webhooks()[name]["namespaceSelector"]["matchExpressions"][0]
     exact = {each for each in knowledge().families.infrastructure_namespaces if not each.endswith("*")}
 
@@ -79,7 +79,7 @@ def test_exempt_namespaces_are_those_of_the_families(name: str) -> None:
 
 
 def test_only_the_validation_of_pods_fails_closed() -> None:
-    """F106, ADM-01, ADM-02, ADM-09: a policy must be mendable while we are down."""
+    """P43, F106, ADM-01, ADM-02, ADM-09: a policy must be mendable while we are down."""
     found = webhooks()
 
     assert [name for name, each in found.items() if each["failurePolicy"] == "Fail"] == ["validate.gpu-usher.io"]
@@ -96,7 +96,7 @@ def test_only_the_validation_of_pods_fails_closed() -> None:
     ids=["base", "dra", "crd"],
 )
 def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) -> None:
-    """F104: no write, no secrets."""
+    """P9, P10, F104: no write, no secrets."""
     rules = [rule for document in documents(*parts) for rule in document.get("rules", [])]
 
     assert rules
@@ -115,7 +115,7 @@ def test_no_role_of_ours_may_write_events() -> None:
 
 
 def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothing_else() -> None:
-    """F104, INTERFACES §10: verbs in deploy/ are verbs that the client uses."""
+    """P50, F104, INTERFACES §10: verbs in deploy/ are verbs that the client uses."""
     names = Names()
     rules = [rule for each in documents("components", "self-signed", "rbac.yaml") for rule in each.get("rules", [])]
     allowed = {

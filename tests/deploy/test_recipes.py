@@ -42,7 +42,7 @@ def parameters(verb: str) -> list[Any]:
 
 
 def test_every_named_cluster_has_a_recipe() -> None:
-    """F118."""
+    """P28, F118."""
     assert tuple(rows()) == CLUSTERS
 
 

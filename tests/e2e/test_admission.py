@@ -94,7 +94,7 @@ LIMITS = "limits set to 2 as in requests: the API server refuses requests withou
 def test_amounts_the_api_server_would_refuse_are_repaired_and_the_pod_created(
     plane: ControlPlane, where: str, resource: str, amounts: dict[str, Any], said: str
 ) -> None:
-    """F7: kubernetes#54917, k8s-device-plugin#154; the Warning says what was done."""
+    """P36, F7: kubernetes#54917, k8s-device-plugin#154; the Warning says what was done."""
     pod = plain_pod(where, **amounts)
 
     answer = plane.kubectl.create(pod)
@@ -151,7 +151,7 @@ def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
 def test_gpu_taint_of_the_nodes_is_tolerated_and_no_teams_taint(
     plane: ControlPlane, where: str, resource: str, given: list[Object], expected: list[Object]
 ) -> None:
-    """F2, F3, F4: copied from the node as it is; `dedicated=team` on that very node stays the team's."""
+    """P35, F2, F3, F4: copied from the node as it is; `dedicated=team` on that very node stays the team's."""
     admitted = create_pod(plane, plain_pod(where, {resource: 1}, tolerations=given))
 
     assert expected == tolerated(admitted)
@@ -164,14 +164,14 @@ INIT_ONLY = {"initContainers": [container({GPU: 1}, name="warm-up")], "container
     "more", [{"limits": {GPU: 1}}, {"limits": {SLICE: 1}}, INIT_ONLY], ids=["GPU", "slice", "init container only"]
 )
 def test_runtime_class_that_exists_is_set(plane: ControlPlane, where: str, more: dict[str, Any]) -> None:
-    """F5: for slices and for pods of which an init container alone asks, too."""
+    """P34, F5: for slices and for pods of which an init container alone asks, too."""
     admitted = create_pod(plane, plain_pod(where, **more))
 
     assert admitted["spec"]["runtimeClassName"] == "nvidia"
 
 
 def test_runtime_class_that_does_not_exist_is_a_warning_and_no_refusal(plane: ControlPlane, where: str) -> None:
-    """F6: named in the pod, it would have the API server reject it."""
+    """P34, F6: named in the pod, it would have the API server reject it."""
     pod = plain_pod(where, labels={"test": "absent"})
 
     answer = plane.kubectl.create(pod)
@@ -231,7 +231,7 @@ FORGED = '{"v":1,"actions":["approved"],"hash":"HASH","of":"0"}'
 
 @pytest.mark.parametrize("forged", [FORGED, "{", ""], ids=["whole", "torn", "empty"])
 def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPlane, where: str, forged: str) -> None:
-    """F15: whoever reads the record reads what really happened; the hash in force stands on every pod to copy."""
+    """P19, F15: whoever reads the record reads what really happened; the hash in force stands on every pod to copy."""
     honest = create_pod(plane, plain_pod(where, name="honest", **READY))
     pod = plain_pod(where, annotations={"decision": forged.replace("HASH", decision(honest)["hash"])}, **READY)
 

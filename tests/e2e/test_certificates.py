@@ -125,7 +125,7 @@ def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> 
 
 
 def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Stage) -> None:
-    """TLS-06, fault 44: asked for with the CLI, while pods are created without a pause."""
+    """P44, TLS-06, fault 44: asked for with the CLI, while pods are created without a pause."""
     plane = prepared
     stage.keep()
     before = data(plane, "ca", "ca.crt")

@@ -273,7 +273,7 @@ def test_gpu_pod_and_daemon_sets_pod_do_not_keep_off_gpu_nodes(plane: ControlPla
 
 @pytest.mark.usefixtures("scheduler")
 def test_cpu_pods_are_bound_off_the_gpu_nodes(plane: ControlPlane, where: str) -> None:
-    """F47: by kube-scheduler itself."""
+    """P39, F47: by kube-scheduler itself."""
     labelled = namespace(plane, f"{where}-labelled", **{CPU_GUARD: "required"})
 
     pods = [create_pod(plane, plain_pod(labelled, {"cpu": 1}, f"p{number}")) for number in range(6)]
@@ -289,7 +289,7 @@ NEEDS |= {"sharing: Exclusive": ("t4", "l4"), "sharing: Shared": ("l4", "h100"),
 @pytest.mark.usefixtures("scheduler")
 @pytest.mark.parametrize("need", NEEDS)
 def test_need_is_honoured_by_a_scheduler_that_asks_nobody(plane: ControlPlane, where: str, need: str) -> None:
-    """F10, F136: as affinity that the API server takes."""
+    """P16, P28, F10, F136: as affinity that the API server takes."""
     key, _, value = need.partition(": ")
     asked: list[Object] = [{"name": each, "nodeSelector": {"kubernetes.io/hostname": each}} for each in NEEDS[need]]
 

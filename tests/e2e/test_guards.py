@@ -170,7 +170,7 @@ def test_variable_beside_a_gpu_that_was_asked_for_is_denied(plane: ControlPlane,
 
 @pytest.mark.parametrize("where", ["void"], indirect=True)
 def test_container_beside_a_gpu_pods_is_shown_that_it_has_none(plane: ControlPlane, where: str) -> None:
-    """F12: its image may say `all`; the container that asks for the GPU is left to the device plugin."""
+    """P40, F12: its image may say `all`; the container that asks for the GPU is left to the device plugin."""
     pod = create_pod(plane, plain_pod(where, containers=[container({GPU: 1}), container(name="other")]))
 
     assert [each.get("env") for each in pod["spec"]["containers"]] == [None, VOID]
@@ -291,7 +291,7 @@ def test_operand_of_the_gpu_operator_passes(plane: ControlPlane, service: Servic
 
 
 def test_forged_decision_is_taken_off_a_pod_without_gpus(plane: ControlPlane, where: str) -> None:
-    """F15."""
+    """P19, F15."""
     pod = plain_pod(where, {"cpu": 1}, annotations={"decision": '{"v":1,"actions":["approved"]}', "cuda": "12.4"})
 
     answer = plane.kubectl.create(pod)

@@ -181,7 +181,7 @@ def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: Contr
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
 def test_each_identity_may_do_what_is_listed_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
-    """F104: the serving replicas read; the certificates' controller writes its own objects, each by its name."""
+    """P9, P10, F104: the serving replicas read; the certificates' controller writes its own objects, by name."""
     assert overlay
 
     eventually("the rights are in force", lambda: rights(cluster, "gpu-usher") == SERVING)

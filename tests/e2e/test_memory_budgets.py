@@ -80,7 +80,7 @@ def drawn(where: str) -> list[Drawn]:
 
 
 def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """F65, INTERFACES §5, §8: while the last binding is not yet seen, its memory is promised; no false refusal."""
+    """P21, P46, F65, INTERFACES §5, §8: until the last binding is seen, its memory is promised; no false refusal."""
     service, scheduler, where = stage
     burst = drawn(where)
     run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})

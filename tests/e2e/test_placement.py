@@ -97,7 +97,7 @@ def summary(run: Run, calls: dict[str, float]) -> str:
 
 
 def test_every_binding_is_one_that_the_twin_allows(run: Run) -> None:
-    """F27 to F46, F54, F57, F62, F63, F65, F67 to F70: the nodes serve, and hold no more than they have."""
+    """P22, F27 to F46, F54, F57, F62, F63, F65, F67 to F70: the nodes serve, and hold no more than they have."""
     assert wrong_bindings(run.cluster) == []
     assert over_committed(run.cluster) == []
     assert len(run.cluster.bound) > NODES

@@ -82,7 +82,7 @@ def alive(plane: ControlPlane, where: str) -> set[str]:
 def test_pod_that_fits_nowhere_by_policy_evicts_nobody(
     plane: ControlPlane, service: Service, full: str, scheduler: str
 ) -> None:
-    """F43: seen without the verb: ten pods evicted on five nodes for nothing."""
+    """P7, P49, F43: seen without the verb: ten pods evicted on five nodes for nothing."""
     before, prevented = alive(plane, full), service.metric("gpu_usher_evictions_prevented_total")
     pod = urgent(full, scheduler, products="H100")
     create_pod(plane, pod)

@@ -50,7 +50,7 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 def test_pod_finds_its_place_outside_the_sample_at_the_first_try(
     plane: ControlPlane, service: Service, need: str
 ) -> None:
-    """F10: hard needs are looked at before the sample is taken, so that we are shown the right nodes only."""
+    """P4, P5, F10: hard needs are looked at before the sample is taken, so that we are shown the right nodes only."""
     install_webhooks(plane, service)
     before = service.metric("gpu_usher_refusals_total", verb="filter")
     pods = [gpu_pod(f"{need}-{index}", WHERE, annotations=WISHES[need]) for index in range(len(RARE))]
@@ -64,7 +64,7 @@ def test_pod_finds_its_place_outside_the_sample_at_the_first_try(
 
 
 def test_without_the_affinity_we_are_shown_hundreds_of_wrong_nodes(plane: ControlPlane, service: Service) -> None:
-    """Why F10: of 1,000 nodes 420 are shown, none of which need fit (CONTROL_PLANE §5, the first trap)."""
+    """P5: why F10: of 1,000 nodes 420 are shown, none of which need fit (CONTROL_PLANE §5, the first trap)."""
     remove_webhooks(plane)
     create_pod(plane, gpu_pod("unseen", WHERE, annotations=WISHES["product"]))
 

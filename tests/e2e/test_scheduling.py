@@ -112,7 +112,7 @@ def test_single_node_answers_need_no_prioritize(plane: ControlPlane, service: Se
 def test_extender_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(
     plane: ControlPlane, asked: Ask, scheduler: str
 ) -> None:
-    """F27, F31, F34, F37, F41, F42, F45, F57, F69."""
+    """P31, F27, F31, F34, F37, F41, F42, F45, F57, F69."""
     pod = tolerating(asked.pod(f"{scheduler}-{ASKS.index(asked)}", BARE))
     pod["spec"]["schedulerName"] = scheduler
 
@@ -123,7 +123,7 @@ def test_extender_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(
 
 @pytest.mark.parametrize("asked", ASKS, ids=lambda each: each.name)
 def test_webhook_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(plane: ControlPlane, asked: Ask) -> None:
-    """F10, F116: a scheduler without any extender reads the affinity that admission wrote."""
+    """P11, P28, P31, F10, F116: a scheduler without any extender reads the affinity that admission wrote."""
     pod = asked.pod(f"webhook-only-{ASKS.index(asked)}", ADMITTED)
     pod["spec"]["schedulerName"] = "default-scheduler"
 

@@ -95,7 +95,7 @@ def _template() -> Object:
 def test_second_scheduler_takes_its_own_lease_and_places_a_pod(
     plane: ControlPlane, pod: tuple[Process, Process]
 ) -> None:
-    """F117: with the rights of the manifests, its configuration, and the CA that the sidecar made."""
+    """P28, F117: with the rights of the manifests, its configuration, and the CA that the sidecar made."""
     add_nodes(plane.api, [node_object("gpu-1")])
     where = namespace(plane, "research")
 

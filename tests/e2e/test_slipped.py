@@ -40,7 +40,7 @@ def slipped(service: Service) -> tuple[float, float]:
 
 
 def test_pods_that_run_past_us_are_counted_until_they_go(plane: ControlPlane, service: Service) -> None:
-    """F98: one made while no webhook was there, one put by its own word on a node that its need refuses."""
+    """P11, F98: one made while no webhook was there, one put by its own word on a node that its need refuses."""
     where = namespace(plane, "slipping")
     create_pod(plane, gpu_pod("before", where, nodeName="h100-0"))
     install_webhooks(plane, service)

@@ -120,7 +120,7 @@ pytestmark = pytest.mark.usefixtures("service")
 def test_pod_finds_its_node_by_labels_and_taints_alone(
     plane: ControlPlane, name: str, limits: Object, annotations: dict[str, str], node: set[str]
 ) -> None:
-    """S1, S2, S3, S4, S8, S9, F10: the dialects of every provenance, in one fleet."""
+    """P28, S1, S2, S3, S4, S8, S9, F10: the dialects of every provenance, in one fleet."""
     pod = plain_pod(WHERE, limits, name=name, annotations=annotations)
 
     create_pod(plane, pod)

@@ -131,7 +131,7 @@ def apply(plane: ControlPlane, document: Object, *words: str) -> Said:
 def test_requests_only_template_is_given_limits_and_nothing_else(
     plane: ControlPlane, where: str, exempt: str, kind: str
 ) -> None:
-    """F18: the twin where nobody asks us has limits by its author's hand; our record is for pods, not for templates."""
+    """P36, F18: the twin where nobody asks us has limits by its author's hand; our record is for pods only."""
     twin = plane.kubectl.create(workload(kind, exempt, requests={GPU: 2}, limits={GPU: 2}))
 
     answer = plane.kubectl.create(workload(kind, where, requests={GPU: 2}))

@@ -104,7 +104,7 @@ def test_started_before_the_api_server_we_serve_admission_and_wait_for_the_rest(
 
 @pytest.mark.long
 def test_extender_that_does_not_answer_holds_its_pod_and_nobody_elses(plane: ControlPlane) -> None:
-    """Fault 53: the process stands still with its ports open; the scheduler's own time-out is the reason it gives."""
+    """P49, fault 53: the process stands still, its ports open; the scheduler's own time-out is the reason it gives."""
     where = namespace(plane, "slow", **{"gpu_usher.io__ignore": "true"})
     add_nodes(plane.api, [node_object("slow-0")])
     with serving(plane, "slow") as service:
@@ -146,7 +146,7 @@ def operand() -> Object:
 
 @pytest.mark.long
 def test_cluster_that_starts_without_us_gets_its_nodes_and_system_pods(plane: ControlPlane) -> None:
-    """Fault 58, ADM-11: nothing that we need ourselves waits for us; GPU pods of tenants do."""
+    """P43, fault 58, ADM-11: nothing that we need ourselves waits for us; GPU pods of tenants do."""
     where = namespace(plane, "cold")
     namespace(plane, OPERAND)
     with serving(plane, "cold") as service, webhooks(plane, service):

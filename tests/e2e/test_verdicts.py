@@ -119,7 +119,7 @@ def test_wrong_node_is_refused_where_it_is_the_only_one(plane: ControlPlane, wro
 
 
 def test_equal_reasons_are_counted_together_in_condition_and_event(plane: ControlPlane, service: Service) -> None:
-    """F39: as many nodes as the oracle of one call counts, in the condition and in what kubectl shows."""
+    """P23, F39: as many nodes as the oracle of one call counts, in the condition and in what kubectl shows."""
     pod = tolerating(gpu_pod("nowhere", BARE, {"nvidia.com/gpu": 1}, annotations={"products": "B200"}))
     offering = [each["metadata"]["name"] for each in plane.api.items("/api/v1/nodes") if offers(each)]
     answer = asked_of(service, "filter", pod, offering)

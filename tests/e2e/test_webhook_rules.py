@@ -254,7 +254,7 @@ VALIDATE = f'{DOWN} "validate.gpu-usher.io": failed to call webhook: Post "{{}}/
 
 @pytest.mark.usefixtures("mended")
 def test_while_we_are_away_gpu_pods_wait_and_cpu_pods_pass(plane: ControlPlane, service: Service, where: str) -> None:
-    """F106, F22: mutate fails open, validate closed; once we are back, pods are repaired again."""
+    """P43, F106, F22: mutate fails open, validate closed; once we are back, pods are repaired again."""
     service.process.stop()
 
     asking, other = plane.kubectl.create(plain_pod(where)), plane.kubectl.create(plain_pod(where, {"cpu": 1}, "cpu"))

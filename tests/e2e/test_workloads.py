@@ -244,7 +244,7 @@ def exempt_twin(plane: ControlPlane, pod: Object) -> Object:
 
 
 def test_pod_that_asks_for_zero_gpus_is_left_as_it_is(plane: ControlPlane, where: str) -> None:
-    """F9: kubernetes#125426."""
+    """P33, F9: kubernetes#125426."""
     pod = plain_pod(where, {GPU: 0, "cpu": 1})
 
     answer = plane.kubectl.create(pod)

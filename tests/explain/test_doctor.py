@@ -2,15 +2,17 @@
 """The doctor: each check finds what it is for, says it once for many nodes, and finds nothing on a healthy fleet."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.errors import BadInput
 from app.explain.doctor import CHECKS, Fleet, Level, examine
 from app.health import Health
-from tests.builders import node
+from tests.builders import node, node_document
 from tests.cluster.fake_exporter import fake_exporter
 
 GPU = "nvidia.com/gpu"
@@ -104,3 +106,35 @@ def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
 
     told = [each for each in json.loads(done.output) if each["nodes"] == ["h100-0"]]
     assert [each["what"] for each in told] == ["1 GPUs ill: XID 79: GPU has fallen off the bus"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        pytest.param(["--snapshot"], 0, id="advice alone"),
+        pytest.param(["--strict", "--snapshot"], 1, id="advice, strictly"),
+    ],
+)
+def test_advice_fails_only_when_asked_to(tmp_path: Path, words: list[str], code: int) -> None:
+    """F87: exit codes for CI."""
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps(node_document("n", capacity={GPU: 8})), "utf-8")
+
+    done = CliRunner().invoke(app, ["doctor", *words, str(file)])
+
+    assert done.exit_code == code
+    assert "UntaintedGPUNodes" in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="no fleet"),
+        pytest.param(["--demo", "--scheduler-config", "x"], id="a scheduler without its cluster"),
+        pytest.param(["--demo", "-o", "xml"], id="unknown output"),
+        pytest.param(["--kubeconfig", "/no/such"], id="no such kubeconfig"),
+    ],
+)
+def test_bad_input_is_an_error_of_its_own(words: list[str]) -> None:
+    """F87: exit 2, by app/cli/main.py."""
+    assert isinstance(CliRunner().invoke(app, ["doctor", *words]).exception, BadInput)

@@ -292,7 +292,7 @@ TRIPLES = [
     [pytest.param(*row, id=f"{row[0].rpartition('/')[2]} on {row[1]} {row[2]}") for row in TRIPLES],
 )
 def test_image_on_driver_and_gpu_under_the_shipped_policies(image: str, driver: str, gpu: str, verdict: str) -> None:
-    """F11, F34, F35, F36, P30, P32, S10."""
+    """P31, F11, F34, F35, F36, P30, P32, S10."""
     refusal = judge_class(demand(pod(gpus(1, image=image))), node(product=gpu, driver=driver).node_class)
 
     assert verdict == (refusal.code.name if refusal else "fits")

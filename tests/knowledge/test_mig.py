@@ -74,7 +74,7 @@ NAMES = sorted(MIG.sizes)
 
 @pytest.mark.parametrize(("product", "profile"), NAMES, ids=[" ".join(each) for each in NAMES])
 def test_every_profile_of_the_table_can_be_asked_and_sized(product: str, profile: str) -> None:
-    """F57, P13: no row has a name that annotations or resources could not carry."""
+    """P12, F57, P13: no row has a name that annotations or resources could not carry."""
     found = parse_profile(profile), profile_of(f"nvidia.com/mig-{profile}"), nominal_size(profile)
 
     assert ((profile, False), profile, MIG.size(product, profile)) == found

@@ -62,7 +62,7 @@ def test_names_have_our_prefix() -> None:
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_each_verb_has_a_latency_histogram(verb: str) -> None:
-    """F91, MET-03: from half a millisecond on."""
+    """P17, F91, MET-03: from half a millisecond on."""
     name = "gpu_usher_request_duration_seconds_bucket"
     buckets = {each.labels["le"]: each.value for each in samples() if each.name == name and each.labels["verb"] == verb}
 

@@ -45,6 +45,7 @@ def test_alert(alert: str, fires: bool, tmp_path: Path) -> None:
 
 
 def test_every_alert_has_a_case() -> None:
+    """P17."""
     assert CASES.keys() == alerts().keys()
 
 

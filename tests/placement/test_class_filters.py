@@ -103,6 +103,7 @@ TABLE = [
 def test_node_is_refused_for_the_right_reason_or_not_at_all(
     asked: Demand, made: dict[str, Any], expected: str | None
 ) -> None:
+    """P15, P38, P42."""
     refusal = judge_class(asked, node(**made).node_class)
 
     assert expected == (refusal.code.name if refusal else None)

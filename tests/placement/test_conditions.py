@@ -96,7 +96,7 @@ def test_unknown_form_factor_is_refused_where_the_policy_refuses_unknown_facts()
 def test_devices_that_the_plugin_withdrew_are_said_to_be_unhealthy(
     offers: dict[str, int], capacity: dict[str, int], asked: int, refused: str | None
 ) -> None:
-    """F70: capacity counts sick devices, allocatable does not."""
+    """P41, F70: capacity counts sick devices, allocatable does not."""
     assert why(node(offers=offers, capacity=capacity), document=pod(gpus(asked))) == refused
 
 
@@ -128,7 +128,7 @@ ONE_WITHDRAWN: dict[str, Any] = {"offers": {GPU: 7}, "capacity": {GPU: 8}}
     ],
 )
 def test_sick_gpus_are_refused_as_the_policy_says(health: str, made: Node, refused: str | None) -> None:
-    """F72, F70."""
+    """P41, F72, F70."""
     assert why(made, policies(policy("p", f"placement: {{health: {health}}}"))) == refused
 
 
@@ -203,5 +203,5 @@ def test_labels_that_contradict_the_capacity_are_stale(made: dict[str, Any], sta
     ],
 )
 def test_paused_device_plugin_tells_of_the_change_before_its_own_label_does(value: str, refused: str | None) -> None:
-    """F44, F45: what MIG Manager and the driver manager write first (facts: gfd_labels, deploy labels)."""
+    """P15, F44, F45: what MIG Manager and the driver manager write first (facts: gfd_labels, deploy labels)."""
     assert why(node(labels={"nvidia.com/gpu.deploy.device-plugin": value})) == refused

@@ -127,7 +127,7 @@ def test_pod_without_gpus_fits_anywhere() -> None:
 
 
 def test_counts_are_left_to_the_scheduler_unless_recounted() -> None:
-    """INTERFACES §10, Counts."""
+    """P21, INTERFACES §10, Counts."""
     full = node(used={"nvidia.com/gpu": 8})
 
     refusal = judge(demand(pod()), full, recount=True)

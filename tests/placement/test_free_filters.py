@@ -52,7 +52,7 @@ def test_message_names_what_is_wanted_and_not_what_is_left() -> None:
 
 
 def test_refusal_of_what_is_free_is_one_that_eviction_can_change() -> None:
-    """EXT-05: FailedNodes, not FailedAndUnresolvableNodes."""
+    """P4, P49, EXT-05: FailedNodes, not FailedAndUnresolvableNodes."""
     refusal = judge_free(demand(pod()), Free({GPU: 0}), recount=True)
 
     assert refusal is not None

@@ -116,7 +116,7 @@ def test_need_of_a_policy_is_no_declaration() -> None:
 
 
 def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Usher) -> None:
-    """F65: the scheduler asks for the next pod first (seen 59 of 59 times, CONTROL_PLANE)."""
+    """P21, P46, F65: the scheduler asks for the next pod first (seen 59 of 59 times, CONTROL_PLANE)."""
     named = [fits(service, share(f"p{index}")) for index in range(5)]
 
     assert named == [True, True, True, False, False]

@@ -76,7 +76,7 @@ def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
     ],
 )
 def test_nobody_is_evicted_on_a_node_whose_driver_is_being_replaced(state: str, helps: bool) -> None:
-    """F44, INTERFACES §10: from cordon-required on refused, unknown states accepted."""
+    """P42, F44, INTERFACES §10: from cordon-required on refused, unknown states accepted."""
     assert helps is eviction_helps(demand(wants()), node(labels={UPGRADE: state}))
 
 

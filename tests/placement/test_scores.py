@@ -161,7 +161,7 @@ def test_native_driver_is_preferred_to_minor_version_to_too_old() -> None:
 
 @pytest.mark.parametrize("state", ["upgrade-required", "a-state-of-tomorrow"])
 def test_node_that_waits_for_a_driver_upgrade_is_accepted_and_scores_lower(state: str) -> None:
-    """INTERFACES §10, settled readings; F44."""
+    """P42, INTERFACES §10, settled readings; F44."""
     waiting = node(labels={"nvidia.com/gpu-driver-upgrade-state": state})
 
     assert judge(demand(pod()), waiting, recount=True) is None

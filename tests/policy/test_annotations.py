@@ -90,6 +90,7 @@ A100 = {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"}
     ],
 )
 def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> None:
+    """P1, P2."""
     found = allowed(text)
 
     assert expected == found
@@ -175,6 +176,7 @@ def test_bad_syntax_is_an_invalid_annotation_that_names_its_key(key: str, value:
     ],
 )
 def test_misspelt_product_is_kept_and_warned_of_with_the_name_meant(text: str, meant: str) -> None:
+    """P3."""
     expected = (f"unknown GPU product {text.removeprefix('!')}, did you mean {meant}?",)
 
     annotated = read("products", text)

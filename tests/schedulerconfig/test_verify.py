@@ -62,7 +62,7 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 @pytest.mark.parametrize(("fields", "words"), [each[1:] for each in MISTAKES], ids=[each[0] for each in MISTAKES])
 def test_mistake_is_found_with_its_place_and_a_remedy(fields: dict[str, Any], words: str) -> None:
-    """F88."""
+    """P6, P8, P27, P29, F88."""
     [finding] = found(changed(**fields))
 
     assert words in finding.message
@@ -157,7 +157,7 @@ def test_extenders_that_the_scheduler_would_not_start_with_are_found(others: lis
 def test_share_below_the_schedulers_own_sample_is_found(
     share: Any, nodes: int, severity: str | None, place: str
 ) -> None:
-    """F88, CONTROL_PLANE §5, first trap."""
+    """P5, F88, CONTROL_PLANE §5, first trap."""
     field = {"percentageOfNodesToScore": share}
     profile = {"schedulerName": "gpu-usher-scheduler"}
     text = changed_file(**field) if place == "file" else changed_file(profiles=[{**profile, **field}])

@@ -33,7 +33,7 @@ def test_every_form_passes_our_own_check(target: Target, best: bool) -> None:
 
 
 def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting() -> None:
-    """F88, EXT-08, INTERFACES §5."""
+    """P6, P8, P27, F88, EXT-08, INTERFACES §5."""
     [extender] = written(plan())["extenders"]
     resources = extender.pop("managedResources")
 
@@ -60,7 +60,7 @@ def test_best_answers_need_no_prioritize() -> None:
 
 
 def test_every_mig_profile_and_whatever_the_fleet_offers_is_managed() -> None:
-    """F88: kube-scheduler compares whole names, and nodes are cut anew."""
+    """P12, F88: kube-scheduler compares whole names, and nodes are cut anew."""
     offered = node(offers={"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb.shared": 4})
 
     found = managed_resources([offered], knowledge())
@@ -92,6 +92,7 @@ def test_second_scheduler_has_a_lease_and_a_name_of_its_own(target: Target, leas
     ids=["small", "large", "unknown", "shared with all pods"],
 )
 def test_all_nodes_are_scored_where_that_is_cheap(target: Target, nodes: int, expected: int) -> None:
+    """P5."""
     assert expected == written(plan(target, nodes=nodes))["profiles"][0]["percentageOfNodesToScore"]
 
 

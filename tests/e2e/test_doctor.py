@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor on a real API server: silent on what deploy/ installs, and one word for each thing that is broken."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.authority import make_authority
+from app.cli.main import app
+from app.service import now
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.kubectl import Object
+from tests.e2e.keeping import MUTATING, VALIDATING, bundles, published, start_keeper
+from tests.e2e.stage import eventually, namespace, plain_pod
+from tests.e2e.test_install import OTHERS, apply
+
+OVERLAY = "webhook-only"
+GPU = "nvidia.com/gpu"
+TAINTS = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+DAEMONS = "/apis/apps/v1/namespaces/gpu-operator/daemonsets"
+READY_SINCE = "2020-01-01T00:00:00Z"
+"""Long before now: Deployments count a pod as available some seconds after it became ready."""
+TOLERATE = [{"operator": "Exists"}]
+
+
+def daemon(name: str) -> Object:
+    labels = {"app": name}
+    spec = {"containers": [{"name": "main", "image": f"{name}:1"}], "tolerations": TOLERATE}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+
+
+def make_ready(plane: ControlPlane, where: str, ready: bool = True) -> None:
+    """Say of a namespace's pods what a kubelet would."""
+    said = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": READY_SINCE}
+    for pod in plane.api.items(f"/api/v1/namespaces/{where}/pods"):
+        path = f"/api/v1/namespaces/{where}/pods/{pod['metadata']['name']}/status"
+        plane.api.patch(path, {"status": {"phase": "Running", "conditions": [said]}})
+
+
+@pytest.fixture(scope="module")
+def cluster(plane: ControlPlane) -> ControlPlane:
+    """A cluster with one GPU node and NVIDIA's operands, and gpu-usher installed as deploy/README says."""
+    add_nodes(plane.api, [node_object("h100-0", taints=TAINTS), node_object("cpu-0", None, None, {})])
+    namespace(plane, "gpu-operator")
+    for name in ("nvidia-device-plugin", "gpu-feature-discovery"):
+        plane.api.create(DAEMONS, daemon(name))
+    make_runtime_class(plane)
+    assert apply(plane, OVERLAY, "-l", OTHERS).code == 0
+    keeper = start_keeper(plane, "keeper")
+    try:
+        assert apply(plane, OVERLAY).code == 0
+        eventually("every webhook has its CA", lambda: published(plane))
+    finally:
+        keeper.stop()
+
+    def mended() -> bool:
+        for where in ("gpu-operator", "gpu-usher"):
+            make_ready(plane, where)
+        return said(plane) == set()
+
+    eventually("the doctor finds nothing", mended)
+    return plane
+
+
+def make_runtime_class(plane: ControlPlane) -> None:
+    plane.api.create(RUNTIME_CLASSES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+
+
+def doctor(plane: ControlPlane, *words: str, user: str = "admin") -> Result:
+    return CliRunner().invoke(app, ["doctor", "--kubeconfig", str(plane.kubeconfig(user)), "-o", "json", *words])
+
+
+def said(plane: ControlPlane) -> set[str]:
+    """Ask the doctor: which checks found something."""
+    done = doctor(plane)
+    assert done.exit_code in (0, 1), done.exception
+    assert done.output, done.exception
+    return {each["check"] for each in json.loads(done.output)}
+
+
+@contextmanager
+def changed(plane: ControlPlane, path: str, *operations: Object) -> Iterator[None]:
+    """Change an object by JSON patch while the block lasts."""
+    before = plane.api.get(path)
+    plane.api.client.patch(
+        path, content=json.dumps(operations), headers={"Content-Type": "application/json-patch+json"}
+    ).raise_for_status()
+    yield
+    before["metadata"]["resourceVersion"] = plane.api.get(path)["metadata"]["resourceVersion"]
+    plane.api.client.put(path, json=before).raise_for_status()
+
+
+def replaced(path: str, value: Any) -> Object:
+    return {"op": "add", "path": path, "value": value}
+
+
+NODE = "/api/v1/nodes/h100-0"
+BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/gpu-usher"
+FIRST = "/webhooks/0"
+BREAKS = [
+    pytest.param(MUTATING, {"op": "remove", "path": f"{FIRST}/clientConfig/caBundle"}, "CABundleAbsent", id="caBundle"),
+    pytest.param(MUTATING, replaced(f"{FIRST}/timeoutSeconds", 30), "WebhookTimeout", id="timeout"),
+    pytest.param(VALIDATING, replaced(f"{FIRST}/namespaceSelector", {}), "ExemptsTooLittle", id="selector"),
+    pytest.param(
+        VALIDATING, replaced(f"{FIRST}/objectSelector", {"matchLabels": {"a": "b"}}), "ExemptsTooMuch", id="object"
+    ),
+    pytest.param(VALIDATING, replaced(f"{FIRST}/failurePolicy", "Ignore"), "FailurePolicy", id="fails open"),
+    pytest.param(MUTATING, replaced(f"{FIRST}/reinvocationPolicy", "Never"), "NotCalledAgain", id="never again"),
+    pytest.param(MUTATING, replaced(f"{FIRST}/matchConditions", []), "NoMatchConditions", id="every pod"),
+    pytest.param(NODE, {"op": "remove", "path": "/spec/taints"}, "UntaintedGPUNodes", id="taint"),
+    pytest.param(BINDING, {"op": "remove", "path": "/subjects/0"}, "RightsMissing", id="rights"),
+    pytest.param(
+        "/api/v1/namespaces/gpu-usher/secrets/gpu-usher-tls",
+        {"op": "remove", "path": "/data"},
+        "Certificate",
+        id="Secret",
+    ),
+    pytest.param(
+        "/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-policies",
+        replaced("/data/own.yaml", "kind: GPUPolicy"),
+        "PolicyUnreadable",
+        id="policy",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "operation", "check"), BREAKS)
+def test_broken_object_is_named_until_it_is_mended(
+    cluster: ControlPlane, path: str, operation: Object, check: str
+) -> None:
+    """F87, P11, P43, P44, fault 45."""
+    with changed(cluster, path, operation):
+        eventually(f"{check} is said", lambda: said(cluster) == {check})
+
+    eventually("nothing is said", lambda: said(cluster) == set())
+
+
+def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:
+    """P44: two CAs after a rotation that went half way."""
+    other = make_authority(now()).certificate
+    [real] = bundles(cluster)
+    assert real
+    with changed(cluster, MUTATING, replaced(f"{FIRST}/clientConfig/caBundle", base64.b64encode(other).decode())):
+        done = doctor(cluster)
+
+    [finding] = json.loads(done.output)
+    assert done.exit_code == 1
+    assert "none of the 1 CAs" in finding["what"]
+
+
+def test_missing_runtime_class_is_advice_and_fails_only_when_strict(cluster: ControlPlane) -> None:
+    """P34."""
+    cluster.api.delete(f"{RUNTIME_CLASSES}/nvidia")
+
+    codes = (doctor(cluster).exit_code, doctor(cluster, "--strict").exit_code)
+
+    assert said(cluster) == {"RuntimeClassAbsent"}
+    assert codes == (0, 1)
+    make_runtime_class(cluster)
+    assert said(cluster) == set()
+
+
+@pytest.mark.parametrize(
+    ("where", "check"),
+    [("gpu-operator", {"DevicePlugin", "GPUFeatureDiscovery"}), ("gpu-usher", {"ReplicasUnavailable"})],
+)
+def test_pods_that_are_not_ready_are_named(cluster: ControlPlane, where: str, check: set[str]) -> None:
+    """F87."""
+    make_ready(cluster, where, ready=False)
+    eventually("they are missed", lambda: said(cluster) == check)
+
+    make_ready(cluster, where)
+
+    eventually("nothing is said", lambda: said(cluster) == set())
+
+
+def test_pod_made_while_webhooks_were_away_has_slipped(cluster: ControlPlane) -> None:
+    """F98, P11."""
+    where = namespace(cluster, "slipping")
+    for path in (MUTATING, VALIDATING):
+        cluster.api.delete(path)
+    pods = f"/api/v1/namespaces/{where}/pods"
+    cluster.api.create(pods, plain_pod(where, name="early", nodeName="h100-0"))
+    gone = said(cluster)
+    keeper = start_keeper(cluster, "keeper-again")
+    try:
+        assert apply(cluster, OVERLAY).code == 0
+        eventually("every webhook has its CA", lambda: published(cluster))
+    finally:
+        keeper.stop()
+
+    left = json.loads(doctor(cluster).output)
+
+    assert gone == {"WebhookAbsent", "Unadmitted"}
+    assert [(each["check"], each["objects"]) for each in left] == [("Unadmitted", [f"Pod {where}/early"])]
+    cluster.api.delete(f"{pods}/early")
+    eventually("nothing is said", lambda: said(cluster) == set())
+
+
+def test_dangerous_configuration_of_the_second_scheduler_is_named(cluster: ControlPlane) -> None:
+    """P5, P6: the ConfigMap of the second scheduler is verified as scheduler-config --verify does."""
+    bad = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    config = {"metadata": {"name": "gpu-usher-scheduler"}, "data": {"config.yaml": json.dumps(bad)}}
+    cluster.api.create("/api/v1/namespaces/gpu-usher/configmaps", config)
+
+    assert said(cluster) == {"SchedulerConfiguration"}
+    cluster.api.delete("/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-scheduler")
+    assert said(cluster) == set()
+
+
+def test_node_pool_that_makes_bare_gpu_nodes_is_named(cluster: ControlPlane) -> None:
+    """P16, P39: where Karpenter's kind is served."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    names = {"plural": "nodepools", "singular": "nodepool", "kind": "NodePool", "listKind": "NodePoolList"}
+    spec = {"group": "karpenter.sh", "scope": "Cluster", "names": names, "versions": [version]}
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    cluster.api.create(definitions, {"metadata": {"name": "nodepools.karpenter.sh"}, "spec": spec})
+    needs = [{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}]
+    pool = {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": "h100"},
+        "spec": {"template": {"spec": {"requirements": needs}}},
+    }
+    pools = "/apis/karpenter.sh/v1/nodepools"
+    eventually("the kind is served", lambda: cluster.api.try_create(pools, pool).is_success)
+
+    assert said(cluster) == {"NodePoolUntainted", "NodePoolUnlabelled"}
+    cluster.api.delete(f"{definitions}/nodepools.karpenter.sh")
+    eventually("nothing is said", lambda: said(cluster) == set())
+
+
+def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: ControlPlane) -> None:
+    """F104: with the eyes of the serving replicas' own account."""
+    with changed(cluster, NODE, {"op": "remove", "path": "/spec/taints"}):
+        done = doctor(cluster, user="gpu-usher")
+
+    found = json.loads(done.output)
+    blind = {name for each in found if each["check"] == "NotLookedAt" for name in each["objects"]}
+    assert done.exit_code == 0
+    assert {each["check"] for each in found} == {"NotLookedAt", "UntaintedGPUNodes"}
+    assert blind == {
+        "DaemonSet",
+        "Deployment",
+        "MutatingWebhookConfiguration",
+        "Secret gpu-usher/gpu-usher-tls",
+        "ValidatingWebhookConfiguration",
+        "rights of ServiceAccount gpu-usher/gpu-usher",
+    }
+
+
+def test_api_server_that_is_not_there_is_a_finding(tmp_path: Any) -> None:
+    """Exit 1: that is what hurts."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config), "utf-8")
+
+    done = CliRunner().invoke(app, ["doctor", "--kubeconfig", str(path), "-o", "json"])
+
+    assert done.exit_code == 1
+    assert [each["check"] for each in json.loads(done.output)] == ["APIServerUnreachable"]

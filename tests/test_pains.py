@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of complaints does not rot: each is proven by a test or says what is missing, and the file is the table."""
+
+from tests.pains import PAINS, RESULTS, numbers, proofs, table
+
+
+def test_every_complaint_is_proven_by_a_test_or_says_what_is_missing() -> None:
+    proven = frozenset[int]().union(*proofs().values())
+
+    assert [each.number for each in PAINS if each.number not in proven and not each.open] == []
+    assert proven <= {each.number for each in PAINS}
+
+
+def test_complaints_are_numbered_without_a_gap_and_answered() -> None:
+    assert [each.number for each in PAINS] == list(range(1, 51))
+    assert all(each.what and each.seen and (each.answer or each.open) for each in PAINS)
+
+
+def test_published_table_is_the_one_in_force() -> None:
+    """`python -m tests.pains` writes it."""
+    assert table() == RESULTS.read_text("utf-8")
+
+
+def test_numbers_of_complaints_are_read_from_a_docstring() -> None:
+    assert numbers("P1, F31, PAINS P2: the P50") == {1, 2, 50}
+    assert numbers("p99, PP3, P100, P0, XP4, P5a") == frozenset()
