@@ -21,7 +21,8 @@ from app.reasons import Code
 class Decision:
     """What was decided. `reasons`: how many objects (nodes, or the one pod) were refused, by code.
 
-    `level`: how loud the line is; DEBUG where nothing was changed or refused (LOG-02).
+    `level`: how loud the line is; DEBUG where nothing was changed or refused (LOG-02). `nominated`: preemption has made
+    room for the pod on some node.
     """
 
     outcome: str
@@ -35,6 +36,7 @@ class Decision:
     actions: tuple[str, ...] = ()
     asked: int = 0
     kept: int = 0
+    nominated: bool = False
     error: str | None = None
     dry_run: bool = False
     warned: bool = False
@@ -87,6 +89,7 @@ def of_answer(answered: Answer, backend: Backend) -> Decision:
         backend.policies.hash,
         asked=answered.asked,
         kept=answered.kept,
+        nominated=bool(pod and pod.nominated_node_name),
         error=answered.error,
     )
 

@@ -17,7 +17,8 @@ from app.reasons import Code
 WAIT_SECONDS = 0.5
 """A quarter of the scheduler's httpTimeout; that a deletion reaches us by then is a guess."""
 APART_SECONDS = 10.0
-"""Between two waits, of whatever pods: a twentieth of the scheduler's time at most."""
+"""Between two waits, of whatever pods: a twentieth of the scheduler's time at most. A pod for which others were evicted
+always waits: we are asked about its node only once the scheduler has seen a share go there, so it is seldom in vain."""
 LOOK_SECONDS = 0.01
 
 
@@ -37,9 +38,12 @@ class SecondLooks:
     async def news(self, decision: Decision) -> AsyncIterator[None]:
         """Come back at each change of the view while waiting may help."""
         begun = self._clock()
-        if not lacks_memory(decision) or self._backend.shadow or begun < self._not_before:
+        if not lacks_memory(decision) or self._backend.shadow:
             return
-        self._not_before = begun + APART_SECONDS
+        if not decision.nominated:
+            if begun < self._not_before:
+                return
+            self._not_before = begun + APART_SECONDS
         seen = self._backend.generation
         while self._clock() - begun < WAIT_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)

@@ -135,7 +135,6 @@ def test_no_request_fails_while_a_replica_restarts_and_the_leaf_changes(world: W
 
     assert dict(tally.failures) == {}
     assert tally.answered > 500
-    assert tally.last_answers > 0
     assert len(tally.serials) == 2
 
 

@@ -4,6 +4,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,22 @@ def test_waits_are_far_apart(service: Usher, during: Callable[[Callable[[], obje
     now[0] += APART_SECONDS
 
     assert (first, second, looks(seconds, LACKING)) == (4, 0, 4)
+
+
+def test_pod_for_which_others_were_evicted_always_waits(
+    service: Usher, during: Callable[[Callable[[], object]], None]
+) -> None:
+    """F43: its victims are gone for the scheduler, or it would not ask about that node."""
+    now = [0.0]
+
+    def passes() -> None:
+        now[0] += WAIT_SECONDS / 4
+        service.state.changes.note(NODE)
+
+    during(passes)
+    seconds, nominated = SecondLooks(service, lambda: now[0]), replace(LACKING, nominated=True)
+
+    assert (looks(seconds, LACKING), looks(seconds, nominated), looks(seconds, nominated)) == (4, 4, 4)
 
 
 def looks(seconds: SecondLooks, decision: Decision) -> int:

@@ -5,8 +5,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,19 +145,31 @@ def test_service_names_itself_unless_the_environment_does(
     assert [each["service.name"] for each in collector.resources] == ["gpu-usher", "edge"]
 
 
+@contextmanager
+def process(folder: Path) -> Iterator[tuple[Process, int]]:
+    """Run a service of its own, traced; gives the port of the verbs. It is asked to stop at the end."""
+    tls, ops = free_port(), free_port()
+    ports = ["--port", str(tls), "--ops-port", str(ops), "--ui-address", "off", "--certs", str(folder / "certs")]
+    words = [sys.executable, "-m", "app.cli.main", "serve", "--demo", "--tracing", *ports]
+    usher = Process("usher", words, folder / "log", {**os.environ})
+    try:
+        wait_until("ready", lambda: _get(f"http://127.0.0.1:{ops}/readyz"), BOUND_SECONDS, usher)
+        yield usher, tls
+    finally:
+        usher.stop()
+
+
+def mutate(port: int) -> int:
+    url = f"https://127.0.0.1:{port}/mutate"
+    return httpx.post(url, json=review(pod()), verify=False, trust_env=False).status_code
+
+
 def test_process_sends_its_last_spans_when_it_is_asked_to_stop(collector: Collector, tmp_path: Path) -> None:
     """F97: by the flag and the standard variable, in the real process."""
-    tls, ops = free_port(), free_port()
-    ports = ["--port", str(tls), "--ops-port", str(ops), "--ui-address", "off", "--certs", str(tmp_path / "certs")]
-    words = [sys.executable, "-m", "app.cli.main", "serve", "--demo", "--tracing", *ports]
-    process = Process("usher", words, tmp_path / "log", {**os.environ})
-    try:
-        wait_until("ready", lambda: _get(f"http://127.0.0.1:{ops}/readyz"), BOUND_SECONDS, process)
-        httpx.post(f"https://127.0.0.1:{tls}/mutate", json=review(pod()), verify=False, trust_env=False)
-    finally:
-        code = process.stop()
+    with process(tmp_path) as (usher, port):
+        mutate(port)
 
-    assert code == 0
+        assert usher.stop() == 0
     assert [span.name for span in collector.spans] == ["POST /mutate"]
 
 
@@ -179,15 +191,10 @@ def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
     with collecting(deaf=True) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url if deaf else f"http://127.0.0.1:{free_port()}")
-        service, tracing = traced(tmp_path)
+        with process(tmp_path) as (usher, port):
+            answers = [mutate(port) for _ in range(12)]
 
-        with running(service) as clients:
-            answers = [clients.tls.post("/mutate", json=review(pod())).status_code for _ in range(12)]
-        ending = threading.Thread(target=tracing.stop)
-        ending.start()
-        ending.join(BOUND_SECONDS)
-
-        assert not ending.is_alive()
+            assert usher.stop() == 0
         assert answers == [200] * 12
         assert collector.asked.is_set() is deaf
 
