@@ -126,9 +126,8 @@ PAINS = (
     Pain(
         42,
         "a driver upgrade hangs, or takes pods down",
-        "nodes under upgrade are refused, those that wait score lower",
+        "nodes under upgrade are refused, those that wait score lower; whatif driver says whom it would cost what",
         "gpu-operator#416",
-        "what an upgrade would cost the pods that run is not computed yet: whatif driver is later work",
     ),
     Pain(
         43,
@@ -145,9 +144,8 @@ PAINS = (
     Pain(
         45,
         "nobody says why a pod is Pending",
-        "explain gives each node's reason",
+        "explain gives each node's reason and the smallest changes that help, each proven",
         "kubernetes#4583, KAI#2058",
-        "the smallest change that would help is not said yet: later work",
     ),
     Pain(
         46,

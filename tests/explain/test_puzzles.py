@@ -45,7 +45,7 @@ def played(path: Path) -> tuple[dict[str, Any], Explanation]:
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
 def test_puzzle_has_its_primary_cause_and_its_smallest_fix(path: Path) -> None:
-    """F83, F84."""
+    """F83, F84, P45."""
     puzzle, found = played(path)
     expect = puzzle["expect"]
     smallest = found.fixes[0] if found.fixes else None

@@ -95,7 +95,7 @@ def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
 
 
 def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_named(tmp_path: Path) -> None:
-    """F122: b goes first; its pod finds room on the node that is not concerned, the large ones of a do not."""
+    """F122, P42: b goes first; its pod finds room on the node that is not concerned, the large ones of a do not."""
     nodes = [
         node_document("a", driver="550.54.15", offers={"nvidia.com/gpu": 8}, labels={"pool": "old"}),
         node_document("b", driver="550.54.15", offers={"nvidia.com/gpu": 8}, labels={"pool": "old"}),
