@@ -43,7 +43,7 @@ async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) 
     try:
         for kind in (*kinds, *optional):
             try:
-                found.extend(await list_objects(server, kind, PATHS[kind]))
+                found.extend(await list_objects(server, kind, PATHS[kind], selector=SELECTORS.get(kind, "")))
             except ApiError as error:
                 if kind not in optional or error.status not in NOT_FOR_US:
                     raise
@@ -53,9 +53,13 @@ async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) 
 
 
 async def list_objects(
-    server: ApiServer, kind: str, path: str, keep: Callable[[dict[str, Any]], bool] | None = None
+    server: ApiServer,
+    kind: str,
+    path: str,
+    keep: Callable[[dict[str, Any]], bool] | None = None,
+    selector: str = "",
 ) -> list[dict[str, Any]]:
-    """List the objects at a path, page by page; all of them, or those to keep.
+    """List the objects at a path, page by page; all of them, or those of a label selector, and to keep.
 
     Raises ApiError.
     """
@@ -63,7 +67,7 @@ async def list_objects(
     token = ""
     while True:
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
-        params |= {"labelSelector": SELECTORS[kind]} if kind in SELECTORS else {}
+        params |= {"labelSelector": selector} if selector else {}
         body = await server.get(path, params)
         try:
             page = msgspec.json.decode(body, type=Page[dict[str, Any]])
