@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Two processes: tests/conftest.py says who gets what.
-SHARED := -n 2 --dist loadscope --no-loadscope-reorder
+# Two processes, file by file; tests/conftest.py says which come first.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 

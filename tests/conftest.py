@@ -3,11 +3,9 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from app.logs import LOGGER
 
@@ -17,23 +15,8 @@ settings.load_profile("house")
 SCENARIOS = "tests/e2e/"
 
 
-class Shared(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Shares the tests out between processes, file by file, but all scenarios into one.
-
-    One control plane at a time is what two cores carry.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return SCENARIOS if nodeid.startswith(SCENARIOS) else nodeid.partition("::")[0]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shared:
-    return Shared(config, log)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the scenarios: they take longest."""
+    """Begin with the scenarios, which take longest: two processes then end at about the same time."""
     items.sort(key=lambda item: not item.nodeid.startswith(SCENARIOS))
 
 
