@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.fleet import read_fleet
 from app.cli.livedoctor import examine_live
 from app.cli.output import Output, show
+from app.cli.source import read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.health import ask_once, find_source
 from app.cluster.snapshot import KINDS, fill
@@ -53,7 +53,8 @@ def doctor(
         raise BadInput("doctor: got no fleet, wants --snapshot, --kubeconfig or --demo")
     if scheduler_config and not kubeconfig:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
-    state = read_fleet(sample, snapshot or [], None)
+    # A live cluster's objects come with the survey, which goes on where one kind may not be read.
+    state = state_of(read_objects_of(snapshot, None, sample) if snapshot or sample else [])
     survey = _look_over(kubeconfig, namespace, state) if kubeconfig else None
     nodes = tuple(state.nodes.values())
     source = find_source(

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.cli.fleet import read_fleet
+from app.cli.source import read_objects_of, state_of
 from app.cluster.state import State
 from app.errors import BadInput
 from app.schedulerconfig.verify import Finding, verify
@@ -45,7 +45,9 @@ def scheduler_config(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer} -o {output}, "
             "wants second or default, all or best, text or json"
         )
-    state = read_fleet("mixed" if demo else None, snapshot or [], kubeconfig, "Node")
+    sample = "mixed" if demo else None
+    asked = demo or snapshot or kubeconfig  # without a fleet the configuration is for every family that we know
+    state = state_of(read_objects_of(snapshot, kubeconfig, sample, ("Node",)) if asked else [])
     if check is not None:
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"
