@@ -74,7 +74,9 @@ def driver(
 
 @whatif.command()
 def mig(
-    layout: Annotated[str, typer.Option("--layout", help="all-1g.10gb, all-disabled, or 1g.10gb:2,3g.40gb:1.")],
+    layout: Annotated[
+        str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
+    ],
     nodes: Nodes = "",
     snapshot: Snapshots = None,
     kubeconfig: Kubeconfig = None,

@@ -4,7 +4,7 @@
 The default one, `mixed`, has the node names of the recorded payloads (a100-0, h100-1, t4-0 …) among its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.demo.devices import device_class, resource_slice
@@ -13,6 +13,7 @@ from app.demo.notation import Fleet, Pod, Pool, read_fleet
 
 DEFAULT = "mixed"
 WHOLE = "nvidia.com/gpu"
+POD = {"apiVersion": "v1", "kind": "Pod"}
 
 Object = dict[str, Any]
 
@@ -75,7 +76,7 @@ def _capacity(pool: Pool) -> dict[str, int]:
     return {WHOLE + (".shared" if pool.sharing.renamed else ""): units * pool.sharing.replicas}
 
 
-def _texts(amounts: dict[str, int]) -> dict[str, str]:
+def _texts(amounts: Mapping[str, int | str]) -> dict[str, str]:
     return {key: str(amount) for key, amount in amounts.items()}
 
 
@@ -100,14 +101,14 @@ def _pod(pod: Pod) -> Object:
     metadata: Object = {"name": pod.name, "namespace": pod.namespace, "uid": pod.name}
     if pod.annotations:
         metadata["annotations"] = dict(pod.annotations)
+    spec: Object = {"containers": [container], **({"priority": pod.priority} if pod.priority else {})}
+    if pod.node:
+        return {**POD, "metadata": metadata, "spec": {"nodeName": pod.node, **spec}, "status": {"phase": "Running"}}
+    admitted = {"runtimeClassName": "nvidia", "tolerations": [{"key": WHOLE, "operator": "Exists"}]}
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
+        **POD,
         "metadata": metadata,
-        "spec": {
-            "nodeName": pod.node,
-            "containers": [container],
-            **({"priority": pod.priority} if pod.priority else {}),
-        },
-        "status": {"phase": "Running"},
+        "spec": {**spec, **admitted},
+        "status": {"phase": "Pending", "conditions": [unscheduled]},
     }

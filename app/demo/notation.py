@@ -97,11 +97,13 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod bound to a node; `asks`: requests and limits of its one container. `priority`: its class's."""
+    """A pod bound to a node, or waiting without one; `asks`: requests and limits of its one container. `priority`: its
+    class's.
+    """
 
     name: str
-    node: str
-    asks: dict[str, int]
+    asks: dict[str, int | str]
+    node: str = ""
     namespace: str = "team-b"
     annotations: dict[str, str] = {}
     image: str = "train:1"

@@ -15,6 +15,7 @@ from app.explain.funnel import Objection
 from app.explain.remedies import REMEDIES
 from app.explain.survey import Groups, Judge, Posed, World, pose
 from app.holdings import Holding
+from app.knowledge.mig import profile_of
 from app.nodeclass import Node
 from app.ordinary import CPU
 
@@ -82,14 +83,16 @@ class Search:
         return (yield from self._counted(sorted(self._found, key=_size)))
 
     def _freest(self, names: Sequence[str]) -> Generator[None, None, list[str]]:
-        """Choose the nodes of a group that have the most free of what is asked."""
+        """Choose the nodes of a group that have the most free of what is asked, or else of its kind: slices, or not."""
         resources = [resource for resource, _ in self._posed.demand.resources]
+        sliced = any(map(profile_of, resources))
 
-        def free(name: str) -> tuple[int, int, str]:
+        def free(name: str) -> tuple[int, int, int, str]:
             units, used = self._world.nodes[name].free.units, self._world.used.get(name, {})
-            return -sum(units.get(each, 0) for each in resources), used.get(CPU, 0), name
+            alike = sum(amount for each, amount in units.items() if (profile_of(each) is not None) is sliced)
+            return -sum(units.get(each, 0) for each in resources), -alike, used.get(CPU, 0), name
 
-        best: list[tuple[int, int, str]] = []
+        best: list[tuple[int, int, int, str]] = []
         for start in range(0, len(names), NAMES_AT_ONCE):
             best = nsmallest(NODES_TRIED, [*best, *map(free, names[start : start + NAMES_AT_ONCE])])
             yield

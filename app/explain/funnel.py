@@ -72,6 +72,25 @@ def stage_of(objection: Objection) -> Stage:
     return STAGES[objection.cause if isinstance(objection, InTree) else objection.code]
 
 
+PASSING: frozenset[Cause | Code] = frozenset(
+    {
+        Cause.NodeUnschedulable,
+        Cause.InsufficientResource,
+        Cause.TooManyPods,
+        Code.MIGReconfiguring,
+        Code.DriverUpgrading,
+        Code.GPUUnhealthy,
+        *(code for code in Code if code.kind is Kind.FREE),
+    }
+)
+"""What speaks against a node today and not for good: it is taken, or somebody is at work on it."""
+
+
+def passing(objection: Objection) -> bool:
+    """Tell whether an objection may be gone tomorrow, with the pod and the node as they are."""
+    return (objection.cause if isinstance(objection, InTree) else objection.code) in PASSING
+
+
 _ORDER = {stage: place for place, stage in enumerate(Stage)}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from app.admission.review import Verdict
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, Search
 from app.explain.dra import equivalent
-from app.explain.funnel import Objection, Step, code_of, first_of, funnel, words_of
+from app.explain.funnel import Objection, Step, code_of, first_of, funnel, passing, words_of
 from app.explain.intree import InTree, unjudged
 from app.explain.survey import Groups, Judge, Posed, World, plain, pose
 from app.nodeclass import Node
@@ -157,12 +157,18 @@ def finish(steps: Generator[None, None, Explanation]) -> Explanation:
 
 
 def primary(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
-    """Say what to look at first: what the node of the smallest fix falls out by; without a fix, what the nearest do.
+    """Say what to look at first: what nodes fall out by that would do another time; where there are none, what the
+    node of the smallest fix falls out by; without a fix, what the nearest do.
 
     A node without GPUs is never the nearest where there are others.
     """
-    known = [against for against, names in groups.items() if fixes and fixes[0].node in names]
-    nearest = known or sorted(groups, key=lambda against: (NO_GPU in map(code_of, against), len(against)))
+    another_time = [against for against in groups if against and all(map(passing, against))]
+    mended = [against for against, names in groups.items() if fixes and fixes[0].node in names]
+    nearest = (
+        sorted(another_time, key=lambda against: (len(against), -len(groups[against])))
+        or mended
+        or sorted(groups, key=lambda against: (NO_GPU in map(code_of, against), len(against)))
+    )
     if not nearest:
         return None
     found = first_of(nearest[0])

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from app.explain.edits import Document, Edit, Near, annotated, asked, containers_of, hungriest
 from app.holdings import Holding
-from app.nodeclass import Node
+from app.knowledge.mig import profile_of
+from app.nodeclass import Node, Sharing
 from app.pods import PREFIX
 from app.reasons import Code
 from app.versions import show_version
@@ -43,7 +44,9 @@ def ask_another(near: Near) -> Iterator[Edit]:
         domain = resource.partition("/")[0]
         for other, free in near.node.free.units.items():
             if other != resource and other.partition("/")[0] == domain and free >= amount:
-                yield Edit("ask-another", f"ask for {other} instead of {resource}", 35, _renamed(resource, other))
+                unlike = (profile_of(other) is None) is not (profile_of(resource) is None)
+                text = f"ask for {other} instead of {resource}"
+                yield Edit("ask-another", text, 35 + unlike, _renamed(resource, other))
 
 
 def _renamed(resource: str, other: str) -> Callable[[Document], None]:
@@ -125,11 +128,30 @@ def allow_product(near: Near) -> Iterator[Edit]:
     denied = [each for each in said.split(",") if each.strip().startswith("!")]
     if kept:
         value = ",".join((*(each.strip() for each in said.split(",")), name))
-        yield Edit("allow-product", f"allow {name} too, in {key}", 23, annotated(key, value))
+        lesser = _lesser(near)
+        text = f"allow {name} too, in {key}{f': {lesser}' if lesser else ''}"
+        yield Edit("allow-product", text, 45 if lesser else 23, annotated(key, value))
     if denied:
         text = ",".join(each.strip() for each in kept)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
                    annotated(key, text or None))  # fmt: skip
+
+
+def _lesser(near: Near) -> str:
+    """Say in which way the node's GPUs are less than those of any product asked; empty where they are not."""
+    demand, found = near.posed.demand, near.node.node_class
+    rows = near.world.setting.knowledge.products.by_form.items()
+    wanted = [row.memory_mib for form, row in rows if row.memory_mib and demand.allows(form)]
+    parts = [unit for resource, _ in demand.resources if (unit := found.unit(resource)) is not Sharing.Exclusive]
+    if parts:
+        return f"one unit is {parts[0].value} there"
+    if wanted and found.memory_mib and found.memory_mib < SAME_MEMORY * min(wanted):
+        return f"{found.memory_mib} MiB of memory each"
+    return ""
+
+
+SAME_MEMORY = 0.93
+"""INTERFACES §10, Memory: what a label says of a GPU may be so much less than its table."""
 
 
 def older_image(near: Near) -> Iterator[Edit]:

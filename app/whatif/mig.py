@@ -15,8 +15,8 @@ from app.whatif.seating import Wanting, seat, units_of
 WHOLE = "nvidia.com/gpu"
 SINGLE, MIXED = "single", "mixed"
 """Strategies of the device plugin: slices are nvidia.com/gpu, or have names of their own."""
-OFF = "all-disabled"
-"""mig-parted's name for the layout without slices (deployments/systemd/config-default.yaml)."""
+BALANCED, OFF = "all-balanced", "all-disabled"
+"""mig-parted's names for a mixed layout, and for none (deployments/systemd/config-default.yaml)."""
 
 GPULayout = Callable[[Geometry], tuple[str, ...]]
 """From a product's geometry to the profiles on each of its GPUs. Raises BadInput where they do not fit."""
@@ -45,12 +45,14 @@ class Reshaping:
 
 
 def parse_layout(text: str) -> GPULayout:
-    """Read `all-1g.10gb` (as many as fit), `all-disabled`, or `1g.10gb:2,3g.40gb:1`.
+    """Read `all-1g.10gb` (as many as fit), `all-balanced`, `all-disabled`, or `1g.10gb:2,3g.40gb:1`.
 
     Raises BadInput.
     """
     if text == OFF:
         return lambda _geometry: ()
+    if text == BALANCED:
+        return balanced
     if text.startswith("all-"):
         profile = _profile(text.removeprefix("all-"))
         return lambda geometry: (profile,) * most_of(geometry, profile)
@@ -58,7 +60,9 @@ def parse_layout(text: str) -> GPULayout:
     for part in text.split(","):
         name, _, count = part.strip().partition(":")
         if not count.isdecimal() or not 0 < int(count) < 100:
-            raise BadInput(f"--layout: got {text[:60]!r}, wants all-1g.10gb, all-disabled or 1g.10gb:2,3g.40gb:1")
+            raise BadInput(
+                f"--layout: got {text[:60]!r}, wants all-1g.10gb, all-balanced, all-disabled or 1g.10gb:2,3g.40gb:1"
+            )
         profiles += [_profile(name)] * int(count)
     return lambda geometry: _checked(geometry, tuple(profiles))
 
@@ -68,6 +72,27 @@ def _profile(text: str) -> str:
     if at_least:
         raise BadInput(f"--layout: got {text[:40]!r}, wants a profile such as 1g.10gb")
     return profile
+
+
+def balanced(geometry: Geometry) -> tuple[str, ...]:
+    """Give mig-parted's `all-balanced`: two slices of one compute slice, one of two, and one of three where seven are.
+
+    Of the profiles of so many compute slices it takes the one with the least memory, without media engines.
+
+    Raises BadInput for a product that cannot be sliced so.
+    """
+    plain = {
+        slot.compute: slot
+        for slot in sorted(geometry.slots.values(), key=lambda slot: (-slot.length, -len(slot.profile)))
+    }
+    parts = (1, 1, 2, 3) if geometry.compute_total == SEVEN else (1, 1, 2)
+    if not plain.keys() >= set(parts):
+        raise BadInput(f"{BALANCED}: the product has no slices of {', '.join(map(str, sorted(set(parts))))}")
+    return _checked(geometry, tuple(plain[part].profile for part in parts))
+
+
+SEVEN = 7
+"""Compute slices of A100, H100 and their like; A30 and RTX PRO 6000 have four."""
 
 
 def most_of(geometry: Geometry, profile: str) -> int:

@@ -6,17 +6,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.cluster.view import view
 from app.demo.fleet import demo_fleet
 from app.demo.gfd import product_label
 from app.demo.notation import Fleet, Pool, fleet_names, read_fleet
 from app.errors import BadInput
+from app.explain.pod import explain, finish
 from app.knowledge.products import normal_form
 from app.nodeclass import Node, Sharing
 from app.placement.engine import judge
 from app.service import build
 from app.settings import Settings
 from app.versions import parse_version
-from tests.builders import demand, gpus, knowledge, pod
+from tests.builders import demand, gpus, knowledge, pod, shipped
 from tests.demo.fleets import nodes, state
 
 UNITS = {
@@ -158,6 +160,14 @@ MEANT: dict[str, dict[str, str]] = {
         "shared-silent-0": "a10 4 time-sliced by 4, 12788 MiB left",
         "shared-mps-0": "t4 4 MPS by 2, 23552 MiB left",
     },
+    "weekday": {
+        "h100-2": "h100-80gb-hbm3 8 whole",
+        "a100-mig-1": "a100-sxm4-80gb 0 whole 8 mig-3g.40gb",
+        "a10-shared-0": "a10 8 time-sliced by 4, 7144 MiB left",
+        "l40s-upgrading-0": "l40s 4 whole drain-required",
+        "t4-sick-0": "t4 3 whole, 1 withdrawn",
+        "cpu-0": "unknown",
+    },
 }  # fmt: skip
 
 
@@ -245,11 +255,42 @@ def test_pods_are_on_nodes_of_the_fleet_in_namespaces_of_the_fleet(name: str) ->
     known = {
         kind: {each["metadata"]["name"] for each in objects if each["kind"] == kind} for kind in ("Node", "Namespace")
     }
-    bound = [each for each in objects if each["kind"] == "Pod"]
+    pods = [each for each in objects if each["kind"] == "Pod"]
+    bound = [each for each in pods if each["status"]["phase"] == "Running"]
 
     assert {each["spec"]["nodeName"] for each in bound} <= known["Node"]
-    assert {each["metadata"]["namespace"] for each in bound} <= known["Namespace"]
-    assert len({each["metadata"]["uid"] for each in bound}) == len(bound)
+    assert {each["metadata"]["namespace"] for each in pods} <= known["Namespace"]
+    assert len({each["metadata"]["uid"] for each in pods}) == len(pods)
+
+
+def test_pods_of_the_weekday_are_bound_as_a_scheduler_could_have() -> None:
+    """F89: no node of it holds more than it has, of GPUs or of their memory."""
+    free = [node.free for node in state("weekday").nodes.values()]
+    assert all(amount >= 0 for each in free for amount in (*each.units.values(), *each.memory.values()))
+
+
+WAITING = {
+    "vision/train-vlm": "DriverTooOld",
+    "language/distill": "InsufficientGPUs",
+    "search/embed-small-0": "MIGProfileAbsent",
+    "vision/notebook-eve": "GPUMemoryBudgetExceeded",
+    "vision/thumbnails": "InsufficientResource",
+}
+
+
+@pytest.mark.parametrize(("name", "cause"), WAITING.items())
+def test_pods_of_the_weekday_wait_each_for_a_reason_of_its_own(name: str, cause: str) -> None:
+    """F83, F84: and there is a change that helps."""
+    pods = {
+        f"{each['metadata']['namespace']}/{each['metadata']['name']}": each
+        for each in demo_fleet("weekday")
+        if each["kind"] == "Pod"
+    }
+    explained = finish(explain(pods[name], view(state("weekday"), shipped()), live=True))
+
+    assert explained.primary is not None
+    assert explained.primary.reason == cause
+    assert explained.fixes
 
 
 def test_nvl72_rack_is_one_clique_of_eighteen_nodes() -> None:

@@ -178,6 +178,21 @@ def test_all_of_a_profile_is_as_many_as_fit(profile: str, most: int) -> None:
     assert most_of(knowledge().geometry["a100-sxm4-80gb"], profile) == most
 
 
+@pytest.mark.parametrize(
+    ("product", "profiles"),
+    [
+        ("a100-sxm4-40gb", ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]),
+        ("a100-sxm4-80gb", ["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"]),
+        ("h100-nvl", ["1g.12gb", "1g.12gb", "2g.24gb", "3g.47gb"]),
+        ("h200", ["1g.18gb", "1g.18gb", "2g.35gb", "3g.71gb"]),
+        ("a30", ["1g.6gb", "1g.6gb", "2g.12gb"]),
+    ],
+)
+def test_balanced_layout_is_what_mig_parted_calls_so(product: str, profiles: list[str]) -> None:
+    """S4, F64: config-default.yaml of mig-parted."""
+    assert list(parse_layout("all-balanced")(knowledge().geometry[product])) == profiles
+
+
 @pytest.mark.parametrize("text", ["", "all-2h", "1g.10gb", "1g.10gb:x", "1g.10gb:0", "all->=1g.10gb"])
 def test_layout_that_is_none_is_bad_input(text: str) -> None:
     with pytest.raises(BadInput):
