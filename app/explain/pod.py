@@ -157,22 +157,23 @@ def finish(steps: Generator[None, None, Explanation]) -> Explanation:
 
 
 def primary(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
-    """Say what to look at first: what nodes fall out by that would do another time; where there are none, what the
-    node of the smallest fix falls out by; without a fix, what the nearest do.
+    """Say what to look at first: what nodes fall out by that would do another time, or else that are nearest.
 
-    A node without GPUs is never the nearest where there are others.
+    The nearest are those that the smallest fix mends, or where there is none, those that the least stands against; a
+    node without GPUs is never among them where there are others.
     """
-    another_time = [against for against in groups if against and all(map(passing, against))]
-    mended = [against for against, names in groups.items() if fixes and fixes[0].node in names]
-    nearest = (
-        sorted(another_time, key=lambda against: (len(against), -len(groups[against])))
-        or mended
-        or sorted(groups, key=lambda against: (NO_GPU in map(code_of, against), len(against)))
-    )
-    if not nearest:
+    another_time = {against: names for against, names in groups.items() if against and all(map(passing, against))}
+    candidates = another_time or groups
+    mended = (against for fix in fixes for against, names in candidates.items() if fix.node in names)
+    nearest = next(mended, None) or min(candidates, key=_distance, default=None)
+    if nearest is None:
         return None
-    found = first_of(nearest[0])
+    found = first_of(nearest)
     return _refused(found, sum(len(names) for against, names in groups.items() if first_of(against) == found))
+
+
+def _distance(against: tuple[Objection, ...]) -> tuple[bool, int]:
+    return NO_GPU in map(code_of, against), len(against)
 
 
 NO_GPU = Code.ResourceNotOffered.name
