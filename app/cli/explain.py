@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from app.cli.explain_text import print_explanation
-from app.cli.output import show
+from app.cli.output import output_of, show
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.kinds import POLICY_LABEL, policy_of
@@ -60,7 +60,7 @@ def explain_pod(
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show what stands against every single node.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="text, wide, json or yaml.")] = "text",
+    output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
     """Explain why a pod is Pending, or where it would run; exit code 1 if no node will do now.
 

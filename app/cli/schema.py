@@ -2,12 +2,15 @@
 """`gpu-usher schema`: print what is generated: what GPUPolicy documents look like, and who reaches the webhooks."""
 
 import json
+from typing import Annotated
 
 import typer
 import yaml
 
 from app.admission.reach import cpu_guard_conditions, match_conditions
+from app.cli.answers import ANSWERS, answer_text
 from app.cluster.files import read_knowledge
+from app.errors import BadInput
 from app.policy.crd import custom_resource_definition
 from app.policy.schema import json_schema
 
@@ -22,9 +25,19 @@ def schema(
     conditions: bool = typer.Option(
         False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
     ),
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Print the JSON Schema of what a command or route answers instead: {', '.join(ANSWERS)}.",
+            autocompletion=lambda: list(ANSWERS),
+        ),
+    ] = None,
 ) -> None:
     """Print the JSON Schema of GPUPolicy documents, for editors."""
-    print(crd_text() if crd else conditions_text() if conditions else schema_text(), end="")
+    if crd + conditions + (answer is not None) > 1:
+        raise BadInput("schema: wants one of --crd, --match-conditions, --answer")
+    text = answer_text(answer) if answer is not None else None
+    print(text or (crd_text() if crd else conditions_text() if conditions else schema_text()), end="")
 
 
 def schema_text() -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from app.admission.preview import admitted, created
 from app.admission.review import Setting
 from app.cli.mutate import namespace_of, read_file
-from app.cli.output import Output, show
+from app.cli.output import Output, output_of, show
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
 from app.cluster.files import shipped_policies
 from app.cluster.policies import PolicyBook
@@ -109,7 +109,7 @@ def node_template_(
     demo_fleet: DemoFleet = None,
     policies: Policies = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="For an object that names none.")] = "default",
-    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+    output: Annotated[str, output_of("yaml", "json")] = "yaml",
 ) -> None:
     """Say what a new node would need for a pod: GPU products, driver, labels, taints that it may have, resources.
 
