@@ -6,6 +6,7 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.help import Group, Verb
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
 from app.cli.whatif import Nodes, names_of, pods_wanting, selected
@@ -14,7 +15,7 @@ from app.cluster.policies import PolicyBook
 from app.service import today
 from app.whatif.advice import Advice, advise
 
-advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True)
+advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=Group)
 
 
 @advice.callback()
@@ -22,7 +23,7 @@ def _group() -> None:
     """Advise on what to change."""
 
 
-@advice.command()
+@advice.command(cls=Verb)
 def mig(
     nodes: Nodes = "",
     snapshot: Snapshots = None,
@@ -36,10 +37,6 @@ def mig(
     Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
     pods that it seats as comments. Only GPU nodes that hold no pod are carved, those with less memory first, and no
     more GPUs than it takes. Nodes must use MIG strategy mixed. Exit 1 where pods stay without a slice.
-
-    Example: gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml
-
-    Example: gpu-usher advise mig --nodes pool=mig --kubeconfig ~/.kube/config -o json
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)

@@ -20,6 +20,7 @@ from app.certificates import issue_if_needed
 from app.certs.controller import ROTATE, Controller, Names
 from app.certs.kube import MERGE, Kube
 from app.certs.show import Described, Found, describe, problems
+from app.cli.help import Group, Verb
 from app.cli.output import Output, check_output, show
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
@@ -27,7 +28,9 @@ from app.logs import start_logging
 from app.rotation import WAIT_SECONDS
 from app.service import now
 
-certs = typer.Typer(help="Make, rotate and look at serving certificates; keep those of a cluster.")
+certs = typer.Typer(
+    help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=Group
+)
 ADDRESS_SECONDS = 10
 """Bound on one TLS handshake."""
 
@@ -46,7 +49,7 @@ class Shown:
     problems: tuple[str, ...]
 
 
-@certs.command()
+@certs.command(cls=Verb)
 def issue(
     folder: Folder = Path("certs"),
     name: Annotated[list[str] | None, typer.Option(help="DNS name or address besides those of the Service.")] = None,
@@ -61,7 +64,7 @@ def issue(
     _show(_files(folder), None, output)
 
 
-@certs.command()
+@certs.command(cls=Verb)
 def rotate(
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
     kubeconfig: Kubeconfig = None,
@@ -80,7 +83,7 @@ def rotate(
     print("asked: the controller begins within seconds; `certs show --secret gpu-usher-tls` tells")
 
 
-@certs.command("show")
+@certs.command("show", cls=Verb)
 def show_(
     folder: Folder = Path("certs"),
     secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, as gpu-usher-tls.")] = None,
@@ -104,7 +107,7 @@ def show_(
     raise typer.Exit(1 if _show(found, asked, output) else 0)
 
 
-@certs.command()
+@certs.command(cls=Verb)
 def controller(
     kubeconfig: Kubeconfig = None,
     context: Context = None,

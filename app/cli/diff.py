@@ -49,10 +49,6 @@ def diff(
     runtimeClassName) stays in it, and only GPUs are judged: taints, CPU and memory are the scheduler's.
 
     With --decisions the recorded requests are tried instead; where they would go only if a fleet is given too.
-
-    Example: gpu-usher diff policies/ edited/ --snapshot now.json
-
-    Example: gpu-usher diff policies/ edited/ --decisions decisions.log -o json
     """
     if decisions and not (snapshot or kubeconfig or demo_fleet):
         objects: Objects = []

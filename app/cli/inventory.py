@@ -55,10 +55,6 @@ def inventory(
 
     One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share or a MIG
     slice; MIG slices are counted by profile besides. Free is what no bound, unfinished pod holds.
-
-    Example: gpu-usher inventory --demo-fleet mixed
-
-    Example: gpu-usher inventory --kubeconfig ~/.kube/config --watch
     """
     if watch:
         if kubeconfig is None or output != "text":

@@ -52,10 +52,6 @@ def mutate(
     Stdout has the objects as they would be let in, as YAML that kubectl takes, or with --diff what changes; stderr has
     what was done and what the user would be told. Objects of other kinds pass through. Exit 1 where one is denied.
     Policies that a live cluster keeps in objects are not read: give them with --policies.
-
-    Example: gpu-usher mutate -f pod.yaml --demo --diff
-
-    Example: gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -
     """
     objects = read_file(file)
     if not any(map(created, objects)):

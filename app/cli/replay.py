@@ -47,10 +47,6 @@ def replay(
     The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
     gpu-usher, would have decided. A log of `serve --demo` or `--snapshot` wants --recount. Lines are decided in their
     order, because memory of shared GPUs is promised from one to the next.
-
-    Example: gpu-usher replay decisions.log.1 decisions.log --snapshot then.json
-
-    Example: gpu-usher replay decisions.log --snapshot then.json --policies new/ -o json
     """
     service = offline(snapshot, demo_fleet, policies, recount, filter_answer)
     lines = read_logs(logs)

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from app.admission.preview import admitted, created
 from app.admission.review import Setting
+from app.cli.help import Group, Verb
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
@@ -31,7 +32,7 @@ from app.whatif.seating import Wanting
 from app.whatif.selector import parse_selector
 from app.whatif.template import node_template
 
-whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True)
+whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True, cls=Group)
 SHOWN = 10
 """Groups, nodes and names shown; -o json has all."""
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
@@ -42,7 +43,7 @@ def _group() -> None:
     """Show a fleet as it would be, and what its pods make of it."""
 
 
-@whatif.command()
+@whatif.command(cls=Verb)
 def driver(
     to: Annotated[str, typer.Option("--to", help="The driver's version, as 580.65.06.")],
     nodes: Nodes = "",
@@ -58,10 +59,6 @@ def driver(
     minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first; with the
     others cordoned nobody is evicted twice, and pods for which no place is left until then are named. Taints, CPU and
     memory are the scheduler's to judge. Exit 1 where pods are left that no node of the fleet could serve.
-
-    Example: gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json
-
-    Example: gpu-usher whatif driver --to 535.104.05 --demo-fleet mixed -o json
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
@@ -72,7 +69,7 @@ def driver(
     raise typer.Exit(1 if found.strands else 0)
 
 
-@whatif.command()
+@whatif.command(cls=Verb)
 def mig(
     layout: Annotated[str, typer.Option("--layout", help="all-1g.10gb, all-disabled, or 1g.10gb:2,3g.40gb:1.")],
     nodes: Nodes = "",
@@ -87,10 +84,6 @@ def mig(
     Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. Those evicted and the
     waiting pods are then seated one after another, the evicted ones first. Nodes keep their MIG strategy: under single
     the slices are nvidia.com/gpu, else nvidia.com/mig-*. Exit 1 where a node cannot have the layout.
-
-    Example: gpu-usher whatif mig --nodes pool=a100 --layout all-1g.10gb --snapshot now.json
-
-    Example: gpu-usher whatif mig --layout 3g.40gb:2 --demo-fleet mixed -o yaml
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
@@ -101,7 +94,7 @@ def mig(
     raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
 
 
-@whatif.command("node-template")
+@whatif.command("node-template", cls=Verb)
 def node_template_(
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
     snapshot: Snapshots = None,
@@ -116,10 +109,6 @@ def node_template_(
     It is written as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
     Autoscaler (tags), so that a group that has no node yet is seen to fit. A fleet is not needed; with one, admission
     adds tolerations of the taints that its nodes carry. Exit 1 where no product will do.
-
-    Example: gpu-usher whatif node-template -f pod.yaml
-
-    Example: gpu-usher whatif node-template -f train.yaml --policies policies/ -o json
     """
     asked = [each for each in read_file(file) if created(each) is not None]
     if len(asked) != 1:
