@@ -121,6 +121,7 @@ MANUAL: Mapping[str, Page] = {
         (
             "gpu-usher schema > policies/schema/gpupolicy.json",
             "gpu-usher schema --crd | kubectl apply -f -",
+            "gpu-usher schema --markdown > policies/README.md",
             "gpu-usher schema --answer whatif-driver",
         ),
         see=("lint", "export vap"),

@@ -9,6 +9,7 @@ import yaml
 
 from app.admission.reach import cpu_guard_conditions, match_conditions
 from app.cli.answers import ANSWERS, answer_text
+from app.cli.policypage import page_text
 from app.cluster.files import read_knowledge
 from app.errors import BadInput
 from app.policy.crd import custom_resource_definition
@@ -25,6 +26,7 @@ def schema(
     conditions: bool = typer.Option(
         False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
     ),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the page about policies, in Markdown, instead."),
     answer: Annotated[
         str | None,
         typer.Option(
@@ -33,11 +35,20 @@ def schema(
         ),
     ] = None,
 ) -> None:
-    """Print the JSON Schema of GPUPolicy documents, for editors."""
-    if crd + conditions + (answer is not None) > 1:
-        raise BadInput("schema: wants one of --crd, --match-conditions, --answer")
-    text = answer_text(answer) if answer is not None else None
-    print(text or (crd_text() if crd else conditions_text() if conditions else schema_text()), end="")
+    """Print the JSON Schema of GPUPolicy documents, for editors; or what else is made from the same models."""
+    made = [
+        text
+        for asked, text in (
+            (crd, crd_text),
+            (conditions, conditions_text),
+            (markdown, page_text),
+            (answer is not None, lambda: answer_text(answer or "")),
+        )
+        if asked
+    ]
+    if len(made) > 1:
+        raise BadInput("schema: wants one of --crd, --match-conditions, --markdown, --answer")
+    print((made or [schema_text])[0](), end="")
 
 
 def schema_text() -> str:
