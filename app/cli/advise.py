@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from app.cli.help import Group, Verb
 from app.cli.output import Output, show
+from app.cli.progress import doing
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
 from app.cli.whatif import Nodes, names_of, pods_wanting, selected
 from app.cluster.files import shipped_policies
@@ -43,7 +44,8 @@ def mig(
     book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
     waiting = [pod for pod in pods_wanting(objects, state, book.current) if not pod.node]
     idle = [name for name in selected(state, nodes) if not state.holdings(name)]
-    found = advise(state.nodes, idle, waiting, state.knowledge)
+    with doing(f"finding slices for {len(waiting)} waiting pods"):
+        found = advise(state.nodes, idle, waiting, state.knowledge)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.unplaced else 0)
 

@@ -15,6 +15,7 @@ from app.admission.case import Form
 from app.admission.review import Setting
 from app.api.replay import Line
 from app.cli.output import Output, show
+from app.cli.progress import counted
 from app.cli.replay import read_logs
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.cluster.policies import PolicyBook
@@ -55,8 +56,11 @@ def diff(
     else:
         objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    asked = map(_of_line, read_logs(decisions)) if decisions else _of_pods(objects)
-    found = compare(asked, _side(old, state), _side(new, state), FleetSeats(state) if objects else None)
+    lines = read_logs(decisions) if decisions else None
+    asked = map(_of_line, lines) if lines is not None else _of_pods(objects)
+    total = len(lines) if lines is not None else sum(each.get("kind") == "Pod" for each in objects)
+    with counted(asked, "trying pods under both", total) as each:
+        found = compare(each, _side(old, state), _side(new, state), FleetSeats(state) if objects else None)
     show(found, output, lambda console: _show(console, found, limit))
     raise typer.Exit(1 if found.hurts else 0)
 

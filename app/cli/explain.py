@@ -15,6 +15,7 @@ import yaml
 
 from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
+from app.cli.progress import doing
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.kinds import POLICY_LABEL, policy_of
@@ -77,7 +78,8 @@ def explain_pod(
         with uncollected():
             objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context, key)
             world = _world(objects, policies)
-            found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
+            with doing(f"explaining on {len(world.nodes)} nodes"):
+                found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
     show(
         found,
         "text" if output == "wide" else output,
@@ -124,7 +126,7 @@ def ask(url: str, body: Object, by_node: bool) -> Explanation:
     """
     try:
         params = {"nodes": "true"} if by_node else {}
-        with httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+        with doing(f"asking {url}"), httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
             answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
         if answer.status_code != 200:
             raise ApiError(answer.status_code, f"{url}: {answer.status_code}: {answer.text[:300]}")
@@ -140,18 +142,20 @@ def _objects(
         return demo_fleet_objects(fleet)
     if snapshots:
         wanted = reference(key)
-        return [
-            item
-            for path in snapshots
-            for item in read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
-        ]
-    return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS, optional=OPTIONAL))
+        found: list[Any] = []
+        for path in snapshots:
+            with doing(f"reading {path}"):
+                found += read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
+        return found
+    with doing("reading the cluster") as say:
+        return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS, optional=OPTIONAL, say=say))
 
 
 def _world(objects: list[Any], policies: Path | None) -> World:
     knowledge = read_knowledge()
     state = State(knowledge)
-    fill(state, objects)
+    with doing(f"taking in {len(objects)} objects"):
+        fill(state, objects)
     book = PolicyBook(policies or shipped_policies(), knowledge, today)
     sources = [each for each in objects if each.get("kind") in ("GPUPolicy", "ConfigMap")]
     for each in sources:

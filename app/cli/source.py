@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli.progress import doing
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.once import read_objects
@@ -44,9 +45,11 @@ def read_objects_of(
     try:
         objects = demo_fleet(demo) if demo else []
         for path in snapshots or ():
-            objects += read_snapshot(str(path), read_snapshot_file(path))
+            with doing(f"reading {path}"):
+                objects += read_snapshot(str(path), read_snapshot_file(path))
         if kubeconfig is not None:
-            objects += asyncio.run(read_objects(find_cluster(kubeconfig, None), *kinds))
+            with doing("reading the cluster") as say:
+                objects += asyncio.run(read_objects(find_cluster(kubeconfig, None), *kinds, say=say))
         return objects
     finally:
         gc.enable()
@@ -58,5 +61,6 @@ def state_of(objects: Objects) -> State:
     Raises MalformedPod, QuantityError.
     """
     state = State(read_knowledge())
-    fill(state, objects)
+    with doing(f"taking in {len(objects)} objects"):
+        fill(state, objects)
     return state

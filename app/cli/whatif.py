@@ -13,6 +13,7 @@ from app.admission.review import Setting
 from app.cli.help import Group, Verb
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show
+from app.cli.progress import counted, doing
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
 from app.cluster.files import shipped_policies
 from app.cluster.policies import PolicyBook
@@ -64,7 +65,8 @@ def driver(
     state = state_of(objects)
     book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
     wanting = list(pods_wanting(objects, state, book.current))
-    found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
+    with doing("judging pods with both drivers"):
+        found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.strands else 0)
 
@@ -89,7 +91,8 @@ def mig(
     state = state_of(objects)
     book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
     wanting = list(pods_wanting(objects, state, book.current))
-    found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
+    with doing("seating pods in the new layout"):
+        found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
     show(found, output, lambda console: _show_mig(console, found))
     raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
 
@@ -144,14 +147,15 @@ def selected(state: State, selector: str) -> list[str]:
 def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterator[Wanting]:
     """List the unfinished pods that ask for GPUs, with what they need."""
     rule = Rulings().of
-    for each in objects:
-        if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
-            continue
-        pod = read_pod(each)
-        claimed = state.claimed(each.get("spec") or {}, pod.namespace).classes if pod.claims else ()
-        demand = rule(pod, state.namespace_labels(pod.namespace), policies, state.knowledge, claimed).demand
-        if demand.judged:
-            yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+    with counted(objects, "reading what pods need", len(objects)) as read:
+        for each in read:
+            if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
+                continue
+            pod = read_pod(each)
+            claimed = state.claimed(each.get("spec") or {}, pod.namespace).classes if pod.claims else ()
+            demand = rule(pod, state.namespace_labels(pod.namespace), policies, state.knowledge, claimed).demand
+            if demand.judged:
+                yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 
 
 def names_of(pods: tuple[str, ...]) -> str:

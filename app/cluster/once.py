@@ -33,8 +33,12 @@ PAGE_OBJECTS = 500
 NOT_FOR_US = (403, 404)
 
 
-async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) -> list[dict[str, Any]]:
+async def read_objects(
+    load: Load, *kinds: str, optional: Collection[str] = (), say: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
     """List all objects of these kinds. `optional`: left out where they are not served, or not shown to us.
+
+    `say`: is told of each kind before it is read.
 
     Raises ApiError.
     """
@@ -42,6 +46,7 @@ async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) 
     found: list[dict[str, Any]] = []
     try:
         for kind in (*kinds, *optional):
+            say(f"reading {PATHS[kind]} of the cluster")
             try:
                 found.extend(await list_objects(server, kind, PATHS[kind], selector=SELECTORS.get(kind, "")))
             except ApiError as error:
