@@ -9,11 +9,8 @@ from rich.markup import escape
 from app.cli.help import Group, Verb
 from app.cli.output import Output, show
 from app.cli.progress import doing
-from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
+from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cli.whatif import Nodes, names_of, pods_wanting, selected
-from app.cluster.files import shipped_policies
-from app.cluster.policies import PolicyBook
-from app.service import today
 from app.whatif.advice import Advice, advise
 
 advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=Group)
@@ -41,8 +38,8 @@ def mig(
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    waiting = [pod for pod in pods_wanting(objects, state, book.current) if not pod.node]
+    rules = policies_in(objects, policies, state)
+    waiting = [pod for pod in pods_wanting(objects, state, rules) if not pod.node]
     idle = [name for name in selected(state, nodes) if not state.holdings(name)]
     with doing(f"finding slices for {len(waiting)} waiting pods"):
         found = advise(state.nodes, idle, waiting, state.knowledge)

@@ -17,7 +17,7 @@ from app.api.replay import Line
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.replay import read_logs
-from app.cli.source import DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
+from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.cluster.policies import PolicyBook
 from app.cluster.rulings import Rulings
 from app.cluster.seats import FleetSeats
@@ -54,7 +54,7 @@ def diff(
     if decisions and not (snapshot or kubeconfig or demo_fleet):
         objects: Objects = []
     else:
-        objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+        objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)
     state = state_of(objects)
     lines = read_logs(decisions) if decisions else None
     asked = map(_of_line, lines) if lines is not None else _of_pods(objects)

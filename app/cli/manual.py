@@ -20,8 +20,12 @@ class Page:
 
 
 FLEET = "The fleet: of --snapshot, a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`; of "
-FLEET += "--kubeconfig, a live cluster, by list only; or of --demo-fleet. Writes nothing."
-POLICIES = " Policies: the shipped ones, or the *.yaml of --policies."
+FLEET += "--kubeconfig, a live cluster, by list only, with its DRA objects; or of --demo-fleet. Writes nothing."
+POLICIES = (
+    " Policies: the *.yaml of --policies, else those of ConfigMap gpu-usher/gpu-usher-policies, else the shipped "
+)
+POLICIES += "ones; and what else the fleet keeps in labelled ConfigMaps and GPUPolicy objects."
+SHIPPED = " Policies: the *.yaml of --policies, else the shipped ones."
 
 MANUAL: Mapping[str, Page] = {
     "serve": Page(
@@ -85,7 +89,7 @@ MANUAL: Mapping[str, Page] = {
         ("explain", "diff"),
     ),
     "diff": Page(
-        "Two directories of policies; with --decisions a log of `serve --decision-log`. " + FLEET,
+        "Two directories of policies, all that is compared; with --decisions a log of `serve --decision-log`. " + FLEET,
         (
             "gpu-usher diff policies/ edited/ --snapshot now.json",
             "gpu-usher diff policies/ edited/ --demo-fleet mixed --limit 3",
@@ -96,7 +100,7 @@ MANUAL: Mapping[str, Page] = {
     ),
     "replay": Page(
         "Logs of `serve --decision-log`, the oldest first; the fleet as it was when they began. Writes nothing."
-        + POLICIES,
+        + SHIPPED,
         (
             "gpu-usher replay decisions.log --snapshot now.json --policies edited/ -o json",
             "gpu-usher replay decisions.log --demo-fleet mixed --recount",
@@ -165,7 +169,7 @@ MANUAL: Mapping[str, Page] = {
         see=("certs rotate", "certs show"),
     ),
     "export vap": Page(
-        "Nothing but policies." + POLICIES,
+        "Nothing but policies." + SHIPPED,
         ("gpu-usher export vap", "gpu-usher export vap --policies policies/ | kubectl apply -f -"),
         see=("schema",),
     ),

@@ -47,7 +47,7 @@ def scheduler_config(
         )
     sample = "mixed" if demo else None
     asked = demo or snapshot or kubeconfig  # without a fleet the configuration is for every family that we know
-    state = state_of(read_objects_of(snapshot, kubeconfig, sample, ("Node",)) if asked else [])
+    state = state_of(read_objects_of(snapshot, kubeconfig, sample, ("Node",), ()) if asked else [])
     if check is not None:
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"

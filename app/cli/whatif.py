@@ -14,9 +14,7 @@ from app.cli.help import Group, Verb
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show
 from app.cli.progress import counted, doing
-from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
-from app.cluster.files import shipped_policies
-from app.cluster.policies import PolicyBook
+from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.rulings import Rulings
 from app.cluster.state import State
 from app.errors import BadInput
@@ -25,7 +23,6 @@ from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
 from app.requirements import all_allow
-from app.service import today
 from app.versions import parse_version
 from app.whatif.driver import Rollout, roll_out
 from app.whatif.mig import Reshaping, parse_layout, reshape
@@ -63,8 +60,8 @@ def driver(
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    wanting = list(pods_wanting(objects, state, book.current))
+    rules = policies_in(objects, policies, state)
+    wanting = list(pods_wanting(objects, state, rules))
     with doing("judging pods with both drivers"):
         found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
     show(found, output, lambda console: _show(console, found))
@@ -89,8 +86,8 @@ def mig(
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    wanting = list(pods_wanting(objects, state, book.current))
+    rules = policies_in(objects, policies, state)
+    wanting = list(pods_wanting(objects, state, rules))
     with doing("seating pods in the new layout"):
         found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
     show(found, output, lambda console: _show_mig(console, found))
@@ -117,14 +114,15 @@ def node_template_(
     if len(asked) != 1:
         raise BadInput(f"{file}: got {len(asked)} Pods and workloads, wants one")
     given = snapshot or kubeconfig or demo_fleet
-    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet) if given else [])
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    setting = Setting(book.current, state.fleet(), state.knowledge, claimed=state.claimed)
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     where = namespace_of(asked[0], namespace)
     pod = admitted(asked[0], where, state.namespace_labels, setting)
     read = read_pod(pod, where)
     claimed = state.claimed(pod.get("spec") or {}, where).classes if read.claims else ()
-    ruling = rule_on(read, state.namespace_labels(where), book.current, state.knowledge, claimed)
+    ruling = rule_on(read, state.namespace_labels(where), rules, state.knowledge, claimed)
     if not ruling.demand.judged:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
     found = node_template(ruling.demand, pod, state.knowledge)
