@@ -2,6 +2,7 @@
 """The people listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -9,7 +10,6 @@ from fastapi import FastAPI, Request, Response
 
 from app import __version__
 from app.admission.preview import preview
-from app.admission.review import denial
 from app.admission.subjects import Subject
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
@@ -66,32 +66,30 @@ def _pod(document: Any) -> Mapping[str, Any]:
     return document
 
 
-def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What admission would do to a Pod. `message`: of a denial, else empty. `patch`: RFC 6902; `pod`: after it."""
+
+    allowed: bool
+    message: str
+    warnings: tuple[str, ...]
+    actions: tuple[str, ...]
+    patch: tuple[Mapping[str, Any], ...]
+    pod: Mapping[str, Any]
+
+
+def dry_run(document: Mapping[str, Any], backend: Backend) -> DryRun:
     """Show what admission would do to a Pod: the patched Pod and everything said about it.
 
     Raises MalformedPod, QuantityError.
     """
     found = preview(document, _namespace(document), backend.namespace_labels, backend.setting(), Subject(document))
-    said = {name: getattr(found, name) for name in ("allowed", "message", "warnings", "actions", "patch")}
-    return {**said, "pod": found.object}
-
-
-def _said(verdict: Any) -> dict[str, Any]:
-    return {
-        "allowed": verdict.allowed,
-        "message": denial(verdict) if verdict.reasons else "",
-        "warnings": list(verdict.warnings),
-        "actions": list(verdict.record),
-    }
+    return DryRun(found.allowed, found.message, found.warnings, found.actions, found.patch, found.object)
 
 
 def _namespace(document: Mapping[str, Any]) -> str:
     metadata = member(document, "metadata", dict, "") or {}
     return member(metadata, "namespace", str, "metadata.") or "default"
-
-
-def _labels(document: Mapping[str, Any], backend: Backend) -> Mapping[str, str]:
-    return backend.namespace_labels(_namespace(document))
 
 
 def _page(backend: Backend) -> str:

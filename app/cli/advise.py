@@ -6,15 +6,14 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.help import Group, Verb
 from app.cli.output import Output, show
-from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
+from app.cli.progress import doing
+from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cli.whatif import Nodes, names_of, pods_wanting, selected
-from app.cluster.files import shipped_policies
-from app.cluster.policies import PolicyBook
-from app.service import today
 from app.whatif.advice import Advice, advise
 
-advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True)
+advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=Group)
 
 
 @advice.callback()
@@ -22,7 +21,7 @@ def _group() -> None:
     """Advise on what to change."""
 
 
-@advice.command()
+@advice.command(cls=Verb)
 def mig(
     nodes: Nodes = "",
     snapshot: Snapshots = None,
@@ -36,17 +35,14 @@ def mig(
     Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
     pods that it seats as comments. Only GPU nodes that hold no pod are carved, those with less memory first, and no
     more GPUs than it takes. Nodes must use MIG strategy mixed. Exit 1 where pods stay without a slice.
-
-    Example: gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml
-
-    Example: gpu-usher advise mig --nodes pool=mig --kubeconfig ~/.kube/config -o json
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    waiting = [pod for pod in pods_wanting(objects, state, book.current) if not pod.node]
+    rules = policies_in(objects, policies, state)
+    waiting = [pod for pod in pods_wanting(objects, state, rules) if not pod.node]
     idle = [name for name in selected(state, nodes) if not state.holdings(name)]
-    found = advise(state.nodes, idle, waiting, state.knowledge)
+    with doing(f"finding slices for {len(waiting)} waiting pods"):
+        found = advise(state.nodes, idle, waiting, state.knowledge)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.unplaced else 0)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher test`: run the cases beside the policies, for a person or as JUnit XML for CI."""
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
@@ -9,23 +9,32 @@ from xml.etree import ElementTree
 import typer
 from rich.console import Console
 
+from app.cli.output import check_output, output_of, show
 from app.cluster.files import case_texts, read_knowledge, read_policies, shipped_policies
-from app.errors import BadInput, PolicyError
+from app.errors import PolicyError
 from app.explain.cases import read_case, rules_of, rules_touched, run_case
 
+FORMATS = ("text", "json", "yaml", "junit")
 Outcomes = dict[str, list[str]]
 """What each case's file differs in; an empty list holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How the cases went: by file what differs, nothing where it holds. `untouched`: rules that no case is for."""
+
+    cases: Outcomes
+    untouched: tuple[str, ...]
 
 
 def run_cases(
     directory: Annotated[
         Path | None, typer.Argument(help="Directory of policies, with cases/ below it; the shipped ones by default.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="text, json or junit.")] = "text",
+    output: Annotated[str, output_of(*FORMATS)] = "text",
 ) -> None:
     """Run the policy cases: each a pod, some nodes, and what is expected; and name the rules that no case touches."""
-    if output not in ("text", "json", "junit"):
-        raise BadInput(f"--output: got {output[:20]!r}, wants text, json or junit")
+    check_output(output, FORMATS)
     directory = directory or shipped_policies()
     knowledge = read_knowledge()
     policies = read_policies(directory, knowledge)
@@ -35,27 +44,24 @@ def run_cases(
     cases = {file: read_case(file, text) for file, text in texts.items()}
     outcomes = {file: list(run_case(case, policies, knowledge)) for file, case in cases.items()}
     touched = {each for case in cases.values() for each in rules_touched(case, policies, knowledge)}
-    untouched = sorted(rules_of(policies) - touched)
-    if output == "text":
-        _print(outcomes, untouched)
+    found = Ran(outcomes, tuple(sorted(rules_of(policies) - touched)))
+    if output == "junit":
+        print(_junit(outcomes))
     else:
-        print(
-            _junit(outcomes) if output == "junit" else json.dumps({"cases": outcomes, "untouched": untouched}, indent=2)
-        )
+        show(found, output, lambda console: _print(console, found))
     raise typer.Exit(1 if any(outcomes.values()) else 0)
 
 
-def _print(outcomes: Outcomes, untouched: list[str]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for file, differences in outcomes.items():
+def _print(console: Console, found: Ran) -> None:
+    for file, differences in found.cases.items():
         mark = "[red]fails[/]" if differences else "[green]holds[/]"
         console.print(f"{mark}  {_sentence(file)}")
         for difference in differences:
             console.print(f"       {difference}", markup=False)
-    failed = sum(map(bool, outcomes.values()))
-    console.print(f"{len(outcomes) - failed} of {len(outcomes)} cases hold")
-    if untouched:
-        console.print(f"no case is for: {', '.join(untouched)}")
+    failed = sum(map(bool, found.cases.values()))
+    console.print(f"{len(found.cases) - failed} of {len(found.cases)} cases hold")
+    if found.untouched:
+        console.print(f"no case is for: {', '.join(found.untouched)}")
 
 
 def _sentence(file: str) -> str:

@@ -2,12 +2,11 @@
 """`gpu-usher certs`: make, rotate and look at serving certificates; keep those of a cluster."""
 
 import base64
-import json
 import signal
 import ssl
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -20,14 +19,18 @@ from app.authority import LOCAL_NAMES, read_bundle, read_certificate, service_na
 from app.certificates import issue_if_needed
 from app.certs.controller import ROTATE, Controller, Names
 from app.certs.kube import MERGE, Kube
-from app.certs.show import Found, describe, problems
+from app.certs.show import Described, Found, describe, problems
+from app.cli.help import Group, Verb
+from app.cli.output import Output, check_output, show
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
 from app.logs import start_logging
 from app.rotation import WAIT_SECONDS
 from app.service import now
 
-certs = typer.Typer(help="Make, rotate and look at serving certificates; keep those of a cluster.")
+certs = typer.Typer(
+    help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=Group
+)
 ADDRESS_SECONDS = 10
 """Bound on one TLS handshake."""
 
@@ -35,10 +38,18 @@ Folder = Annotated[Path, typer.Option("--certs", help="Directory with ca.crt, tl
 Kubeconfig = Annotated[Path | None, typer.Option(help="The cluster; in a pod its service account does.")]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; its current one by default.")]
 Namespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="text or json.")]
 
 
-@certs.command()
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A certificate, those who may have signed it, and what is wrong with it, worst first."""
+
+    certificate: Described
+    trusted: tuple[Described, ...]
+    problems: tuple[str, ...]
+
+
+@certs.command(cls=Verb)
 def issue(
     folder: Folder = Path("certs"),
     name: Annotated[list[str] | None, typer.Option(help="DNS name or address besides those of the Service.")] = None,
@@ -47,12 +58,13 @@ def issue(
     output: Output = "text",
 ) -> None:
     """Make a CA and a certificate in a directory, unless those there are young and right."""
+    check_output(output)
     names = (*LOCAL_NAMES, *service_names(service, namespace), *(name or ()))
     issue_if_needed(folder, now(), tuple(dict.fromkeys(names)))
     _show(_files(folder), None, output)
 
 
-@certs.command()
+@certs.command(cls=Verb)
 def rotate(
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
     kubeconfig: Kubeconfig = None,
@@ -71,8 +83,8 @@ def rotate(
     print("asked: the controller begins within seconds; `certs show --secret gpu-usher-tls` tells")
 
 
-@certs.command()
-def show(
+@certs.command("show", cls=Verb)
+def show_(
     folder: Folder = Path("certs"),
     secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, as gpu-usher-tls.")] = None,
     url: Annotated[str | None, typer.Option(help="An https address; --ca says whom to trust.")] = None,
@@ -95,7 +107,7 @@ def show(
     raise typer.Exit(1 if _show(found, asked, output) else 0)
 
 
-@certs.command()
+@certs.command(cls=Verb)
 def controller(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -152,24 +164,25 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path}: {error.strerror}: wants a readable file") from error
 
 
-def _show(found: Found, asked: str | None, output: str) -> list[str]:
+def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
     """Print a certificate and those who may have signed it; gives what is wrong."""
     try:
         leaf = describe(read_certificate(found.certificate))
-        wrong = list(problems(found, now(), asked))
+        wrong = tuple(problems(found, now(), asked))
     except ValueError as error:
         raise BadInput("the certificate is not PEM") from error
-    trusted = [describe(read_certificate(each)) for each in read_bundle(found.bundle or b"")]
-    if output == "json":
-        document = {"certificate": asdict(leaf), "trusted": [asdict(each) for each in trusted], "problems": wrong}
-        print(json.dumps(document, indent=2, default=lambda moment: f"{moment:%Y-%m-%dT%H:%M:%SZ}"))
-        return wrong
-    console = Console(highlight=False, soft_wrap=True)
+    trusted = tuple(describe(read_certificate(each)) for each in read_bundle(found.bundle or b""))
+    shown = Shown(leaf, trusted, wrong)
+    show(shown, output, lambda console: _print(console, shown))
+    return wrong
+
+
+def _print(console: Console, shown: Shown) -> None:
+    leaf = shown.certificate
     console.print(f"certificate  {leaf.subject}, signed by {leaf.signed_by}", markup=False)
     console.print(f"valid        {leaf.begins:%Y-%m-%d %H:%M}Z to {leaf.ends:%Y-%m-%d %H:%M}Z", markup=False)
     console.print(f"names        {', '.join(leaf.names)}", markup=False)
-    for each in trusted:
+    for each in shown.trusted:
         console.print(f"trusted      {each.subject}, until {each.ends:%Y-%m-%d %H:%M}Z", markup=False)
-    for words in wrong:
+    for words in shown.problems:
         console.print(f"[red]wrong[/]        {escape(words)}")
-    return wrong

@@ -15,8 +15,9 @@ from app.admission.case import Form
 from app.admission.review import Setting
 from app.api.replay import Line
 from app.cli.output import Output, show
+from app.cli.progress import counted
 from app.cli.replay import read_logs
-from app.cli.source import DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
+from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.cluster.policies import PolicyBook
 from app.cluster.rulings import Rulings
 from app.cluster.seats import FleetSeats
@@ -49,18 +50,17 @@ def diff(
     runtimeClassName) stays in it, and only GPUs are judged: taints, CPU and memory are the scheduler's.
 
     With --decisions the recorded requests are tried instead; where they would go only if a fleet is given too.
-
-    Example: gpu-usher diff policies/ edited/ --snapshot now.json
-
-    Example: gpu-usher diff policies/ edited/ --decisions decisions.log -o json
     """
     if decisions and not (snapshot or kubeconfig or demo_fleet):
         objects: Objects = []
     else:
-        objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+        objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)
     state = state_of(objects)
-    asked = map(_of_line, read_logs(decisions)) if decisions else _of_pods(objects)
-    found = compare(asked, _side(old, state), _side(new, state), FleetSeats(state) if objects else None)
+    lines = read_logs(decisions) if decisions else None
+    asked = map(_of_line, lines) if lines is not None else _of_pods(objects)
+    total = len(lines) if lines is not None else sum(each.get("kind") == "Pod" for each in objects)
+    with counted(asked, "trying pods under both", total) as each:
+        found = compare(each, _side(old, state), _side(new, state), FleetSeats(state) if objects else None)
     show(found, output, lambda console: _show(console, found, limit))
     raise typer.Exit(1 if found.hurts else 0)
 

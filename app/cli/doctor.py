@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from app.cli.livedoctor import examine_live
 from app.cli.output import Output, show
+from app.cli.progress import doing
 from app.cli.source import read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.health import ask_once, find_source
@@ -60,17 +61,19 @@ def doctor(
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
-    health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
-    findings = examine(Fleet(nodes, health, frozenset(state.overrun)))
-    if survey is not None:
-        findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
+    with doing(f"examining {len(nodes)} nodes"):
+        health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
+        findings = examine(Fleet(nodes, health, frozenset(state.overrun)))
+        if survey is not None:
+            findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
     raise typer.Exit(1 if any(strict or each.level is Level.Problem for each in findings) else 0)
 
 
 def _look_over(kubeconfig: Path, namespace: str, state: State) -> Survey:
     concerns = partial(asks_for_gpus, families=state.knowledge.families)
-    survey = asyncio.run(look_over(find_cluster(kubeconfig, None), namespace, now, concerns))
+    with doing("looking the cluster over") as say:
+        survey = asyncio.run(look_over(find_cluster(kubeconfig, None), namespace, now, concerns, say))
     fill(state, [each for kind in KINDS for each in survey.objects.get(kind, ())])
     return survey
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher explain`: why a pod is Pending, and the smallest change that would help."""
 
-import asyncio
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,28 +13,19 @@ import typer
 import yaml
 
 from app.cli.explain_text import print_explanation
-from app.cli.output import show
-from app.cluster.access import find_cluster
-from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
-from app.cluster.kinds import POLICY_LABEL, policy_of
+from app.cli.output import output_of, show
+from app.cli.progress import doing
+from app.cli.source import DRA, LIVE, POLICY_KINDS, policies_in, read_live, state_of
+from app.cluster.files import read_snapshot_file
 from app.cluster.lean import read_lean
-from app.cluster.once import read_objects
-from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.demo.fleet import demo_fleet as demo_fleet_objects
 from app.errors import ApiError, BadInput
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
-from app.service import today
 
 Object = Mapping[str, Any]
-KINDS = ("Node", "Pod", "Namespace", "RuntimeClass")
-OPTIONAL = (
-    *("PersistentVolume", "PersistentVolumeClaim", "DeviceClass", "ResourceSlice", "ResourceClaim"),
-    *("ResourceClaimTemplate", "GPUPolicy", "ConfigMap"),
-)
+OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)
 """What a cluster may not have, or not show to whoever asks; policies among it."""
 PATIENCE_SECONDS = 60.0
 """For a running service's answer; eight others may be before us, a second each."""
@@ -60,7 +50,7 @@ def explain_pod(
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show what stands against every single node.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="text, wide, json or yaml.")] = "text",
+    output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
     """Explain why a pod is Pending, or where it would run; exit code 1 if no node will do now.
 
@@ -77,7 +67,8 @@ def explain_pod(
         with uncollected():
             objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context, key)
             world = _world(objects, policies)
-            found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
+            with doing(f"explaining on {len(world.nodes)} nodes"):
+                found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
     show(
         found,
         "text" if output == "wide" else output,
@@ -124,7 +115,7 @@ def ask(url: str, body: Object, by_node: bool) -> Explanation:
     """
     try:
         params = {"nodes": "true"} if by_node else {}
-        with httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+        with doing(f"asking {url}"), httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
             answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
         if answer.status_code != 200:
             raise ApiError(answer.status_code, f"{url}: {answer.status_code}: {answer.text[:300]}")
@@ -140,38 +131,17 @@ def _objects(
         return demo_fleet_objects(fleet)
     if snapshots:
         wanted = reference(key)
-        return [
-            item
-            for path in snapshots
-            for item in read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
-        ]
-    return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS, optional=OPTIONAL))
+        found: list[Any] = []
+        for path in snapshots:
+            with doing(f"reading {path}"):
+                found += read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
+        return found
+    return read_live(kubeconfig, context, LIVE, OPTIONAL)
 
 
 def _world(objects: list[Any], policies: Path | None) -> World:
-    knowledge = read_knowledge()
-    state = State(knowledge)
-    fill(state, objects)
-    book = PolicyBook(policies or shipped_policies(), knowledge, today)
-    sources = [each for each in objects if each.get("kind") in ("GPUPolicy", "ConfigMap")]
-    for each in sources:
-        _take_policy(book, each)
-    if sources and (problem := book.load().error):
-        raise BadInput(f"policies of the cluster: {problem}")
-    return view(state, book.current, bound_volumes(objects))
-
-
-def _take_policy(book: PolicyBook, document: Object) -> None:
-    """Take in a policy of the cluster, as a service that follows it does."""
-    metadata = document.get("metadata") or {}
-    if document["kind"] == "GPUPolicy":
-        book.put_source(f"{GPUPOLICY} {metadata.get('name')}", policy_of(document))
-    elif (metadata.get("labels") or {}).get(POLICY_KEY) == POLICY_VALUE:
-        key = f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
-        book.put_source(f"{CONFIGMAP} {key}", document.get("data") or {})
-
-
-POLICY_KEY, _, POLICY_VALUE = POLICY_LABEL.partition("=")
+    state = state_of(objects)
+    return view(state, policies_in(objects, policies, state), bound_volumes(objects))
 
 
 def _pod(objects: list[Any], key: str) -> Object:

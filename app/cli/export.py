@@ -6,6 +6,7 @@ import yaml
 
 from app import __version__
 from app.admission.fallback import CANNOT, fallback_policies
+from app.cli.help import Group, Verb
 from app.cli.source import Policies
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policies import PolicyBook
@@ -15,7 +16,7 @@ from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
 from app.service import today
 
-export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True)
+export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True, cls=Group)
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
 
 
@@ -24,15 +25,13 @@ def _group() -> None:
     """Write what other components can do of our work."""
 
 
-@export.command()
+@export.command(cls=Verb)
 def vap(policies: Policies = None) -> None:
     """Write a ValidatingAdmissionPolicy that refuses the worst GPU pods while gpu-usher is down.
 
     It says what the policies enforce for a pod that no selector is for; what they only warn of is a second policy
     that warns. With gpu-usher up it changes nothing: mutating webhooks come first. Install it beside the webhooks
     where their failurePolicy is Ignore. What CEL cannot say stands at the top of the file.
-
-    Example: gpu-usher export vap --policies policies/ | kubectl apply -f -
     """
     knowledge = read_knowledge()
     book = PolicyBook(policies or shipped_policies(), knowledge, today)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.cli.source import DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
+from app.cli.source import DRA, DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
@@ -55,10 +55,6 @@ def inventory(
 
     One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share or a MIG
     slice; MIG slices are counted by profile besides. Free is what no bound, unfinished pod holds.
-
-    Example: gpu-usher inventory --demo-fleet mixed
-
-    Example: gpu-usher inventory --kubeconfig ~/.kube/config --watch
     """
     if watch:
         if kubeconfig is None or output != "text":
@@ -66,7 +62,7 @@ def inventory(
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch(kubeconfig))
         return
-    found = _take(state_of(read_objects_of(snapshot, kubeconfig, demo_fleet)))
+    found = _take(state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)))
     show(found, output, lambda console: _show(console, found))
 
 

@@ -19,6 +19,7 @@ from app.cli.diff import diff
 from app.cli.doctor import doctor
 from app.cli.explain import explain_pod
 from app.cli.export import export
+from app.cli.help import Group, Verb
 from app.cli.inventory import inventory
 from app.cli.lint import lint
 from app.cli.mutate import mutate
@@ -33,6 +34,7 @@ app = typer.Typer(
     name="gpu-usher",
     help="Make every GPU pod correct at admission, and seat it on the right GPU at scheduling.",
     no_args_is_help=True,
+    cls=Group,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,7 +63,7 @@ VERBS = (
     ("scheduler-config", scheduler_config),
 )
 for name, verb in VERBS:
-    app.command(name)(verb)
+    app.command(name, cls=Verb)(verb)
 app.add_typer(certs, name="certs")
 app.add_typer(export, name="export")
 app.add_typer(whatif, name="whatif")

@@ -16,14 +16,12 @@ from rich.markup import escape
 from app.admission.preview import Preview, created, preview
 from app.admission.review import Setting
 from app.cli.output import Output, show
-from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, read_objects_of, state_of
-from app.cluster.files import read_snapshot_file, shipped_policies
-from app.cluster.policies import PolicyBook
+from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
 from app.demo.fleet import DEFAULT
 from app.errors import BadInput
 from app.pods import member
-from app.service import today
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 Object = Mapping[str, Any]
@@ -51,18 +49,14 @@ def mutate(
 
     Stdout has the objects as they would be let in, as YAML that kubectl takes, or with --diff what changes; stderr has
     what was done and what the user would be told. Objects of other kinds pass through. Exit 1 where one is denied.
-    Policies that a live cluster keeps in objects are not read: give them with --policies.
-
-    Example: gpu-usher mutate -f pod.yaml --demo --diff
-
-    Example: gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -
     """
     objects = read_file(file)
     if not any(map(created, objects)):
         raise BadInput(f"{file}: no Pod and no workload in it, wants one")
-    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet or (DEFAULT if demo else None)))
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    setting = Setting(book.current, state.fleet(), state.knowledge, claimed=state.claimed)
+    fleet = read_objects_of(snapshot, kubeconfig, demo_fleet or (DEFAULT if demo else None))
+    state = state_of(fleet)
+    rules = policies_in(fleet, policies, state)
+    setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     found = {
         index: preview(each, namespace_of(each, namespace), state.namespace_labels, setting)
         for index, each in enumerate(objects)

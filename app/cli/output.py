@@ -11,8 +11,34 @@ from rich.console import Console
 
 from app.errors import BadInput
 
-Output = Annotated[str, typer.Option("--output", "-o", help="text, json or yaml.")]
 FORMATS = ("text", "json", "yaml")
+
+
+def one_of(*choices: str, names: tuple[str, ...], means: str = "") -> Any:
+    """Make an option of a few values, which its help names and a shell completes; the verb refuses others itself."""
+    return typer.Option(*names, help=f"{means}{in_words(choices)}.", autocompletion=lambda: list(choices))
+
+
+def output_of(*formats: str) -> Any:
+    """Make the option --output of a verb."""
+    return one_of(*formats, names=("--output", "-o"), means="How to print the answer: ")
+
+
+def in_words(choices: tuple[str, ...]) -> str:
+    """Write choices as help and errors name them: `a, b or c`."""
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+Output = Annotated[str, output_of(*FORMATS)]
+
+
+def check_output(output: str, formats: tuple[str, ...] = FORMATS) -> None:
+    """Refuse an output that is not among the formats; for verbs that work long, or act, before they answer.
+
+    Raises BadInput.
+    """
+    if output not in formats:
+        raise BadInput(f"-o {output[:20]}: wants {in_words(formats)}")
 
 
 def show(answer: Any, output: str, text: Callable[[Console], None], formats: tuple[str, ...] = FORMATS) -> None:
@@ -20,8 +46,7 @@ def show(answer: Any, output: str, text: Callable[[Console], None], formats: tup
 
     Raises BadInput for an output that is not among the formats.
     """
-    if output not in formats:
-        raise BadInput(f"-o {output[:20]}: wants {', '.join(formats[:-1])} or {formats[-1]}")
+    check_output(output, formats)
     if output == "json":
         print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
     elif output == "yaml":

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
 
 from app.api.replay import DECIDED, Differing, Line, differing, read_lines
 from app.cli.output import Output, show
+from app.cli.progress import counted
 from app.cli.source import DemoFleet, Policies, Snapshots
 from app.errors import BadInput
 from app.service import Usher, build
@@ -47,16 +47,12 @@ def replay(
     The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
     gpu-usher, would have decided. A log of `serve --demo` or `--snapshot` wants --recount. Lines are decided in their
     order, because memory of shared GPUs is promised from one to the next.
-
-    Example: gpu-usher replay decisions.log.1 decisions.log --snapshot then.json
-
-    Example: gpu-usher replay decisions.log --snapshot then.json --policies new/ -o json
     """
     service = offline(snapshot, demo_fleet, policies, recount, filter_answer)
     lines = read_logs(logs)
     other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
-    told = track(differing(lines, service), "deciding again", len(lines), console=Console(stderr=True), transient=True)
-    found = Replayed(len(lines), other, tuple(each for each in told if each is not None))
+    with counted(differing(lines, service), "deciding again", len(lines)) as told:
+        found = Replayed(len(lines), other, tuple(each for each in told if each is not None))
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.differing else 0)
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher scheduler-config`: write the KubeSchedulerConfiguration, or say what is dangerous in one."""
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from app.cli.output import Output, check_output, show
 from app.cli.source import read_objects_of, state_of
 from app.cluster.state import State
 from app.errors import BadInput
@@ -37,17 +36,18 @@ def scheduler_config(
     kubeconfig: Annotated[Path | None, typer.Option(help="Take the resources from a live cluster.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Take the resources from the demo fleet.")] = False,
     check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+    output: Output = "text",
 ) -> None:
     """Write the scheduler's configuration, every field with its reason; or check an existing one."""
-    if target not in get_args(Target) or filter_answer not in ("all", "best") or output not in ("text", "json"):
+    check_output(output)
+    if target not in get_args(Target) or filter_answer not in ("all", "best"):
         raise BadInput(
-            f"scheduler-config: got --for {target} --filter-answer {filter_answer} -o {output}, "
-            "wants second or default, all or best, text or json"
+            f"scheduler-config: got --for {target} --filter-answer {filter_answer}, "
+            "wants second or default, all or best"
         )
     sample = "mixed" if demo else None
     asked = demo or snapshot or kubeconfig  # without a fleet the configuration is for every family that we know
-    state = state_of(read_objects_of(snapshot, kubeconfig, sample, ("Node",)) if asked else [])
+    state = state_of(read_objects_of(snapshot, kubeconfig, sample, ("Node",), ()) if asked else [])
     if check is not None:
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"
@@ -56,7 +56,7 @@ def scheduler_config(
     trusted = str(ca_file) if ca_file else _read_ca(ca)
     plan = Plan(known, place, trusted, resources, len(state.nodes), filter_answer == "best")
     text = write(plan)
-    print(text if output == "text" else json.dumps(yaml.safe_load(text), indent=2))
+    show(yaml.safe_load(text), output, lambda _: print(text))
 
 
 def _read_ca(path: Path) -> bytes:
@@ -76,15 +76,12 @@ def _check(path: Path, state: State, output: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--verify {path}: {error}: wants a KubeSchedulerConfiguration") from error
     offered = sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered})
-    findings = verify(str(path), text, tuple(offered), len(state.nodes))
-    if output == "json":
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        _show(path, findings, bool(offered))
+    findings = tuple(verify(str(path), text, tuple(offered), len(state.nodes)))
+    show(findings, output, lambda _: _show(path, findings, bool(offered)))
     raise typer.Exit(1 if findings else 0)
 
 
-def _show(path: Path, findings: list[Finding], compared: bool) -> None:
+def _show(path: Path, findings: tuple[Finding, ...], compared: bool) -> None:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     if not compared:
         console.print("managedResources not compared with a fleet: give --kubeconfig, --snapshot or --demo")

@@ -2,12 +2,16 @@
 """`gpu-usher schema`: print what is generated: what GPUPolicy documents look like, and who reaches the webhooks."""
 
 import json
+from typing import Annotated
 
 import typer
 import yaml
 
 from app.admission.reach import cpu_guard_conditions, match_conditions
+from app.cli.answers import ANSWERS, answer_text
+from app.cli.policypage import page_text
 from app.cluster.files import read_knowledge
+from app.errors import BadInput
 from app.policy.crd import custom_resource_definition
 from app.policy.schema import json_schema
 
@@ -22,9 +26,29 @@ def schema(
     conditions: bool = typer.Option(
         False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
     ),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the page about policies, in Markdown, instead."),
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Print the JSON Schema of what a command or route answers instead: {', '.join(ANSWERS)}.",
+            autocompletion=lambda: list(ANSWERS),
+        ),
+    ] = None,
 ) -> None:
-    """Print the JSON Schema of GPUPolicy documents, for editors."""
-    print(crd_text() if crd else conditions_text() if conditions else schema_text(), end="")
+    """Print the JSON Schema of GPUPolicy documents, for editors; or what else is made from the same models."""
+    made = [
+        text
+        for asked, text in (
+            (crd, crd_text),
+            (conditions, conditions_text),
+            (markdown, page_text),
+            (answer is not None, lambda: answer_text(answer or "")),
+        )
+        if asked
+    ]
+    if len(made) > 1:
+        raise BadInput("schema: wants one of --crd, --match-conditions, --markdown, --answer")
+    print((made or [schema_text])[0](), end="")
 
 
 def schema_text() -> str:

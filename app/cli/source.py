@@ -3,18 +3,25 @@
 
 import asyncio
 import gc
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
+from app.cli.progress import doing
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.once import read_objects
+from app.cluster.policysources import policies_of
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.errors import BadInput
+from app.policy.compiled import PolicySet
+from app.service import today
 
 Snapshots = Annotated[
     list[Path] | None,
@@ -29,10 +36,17 @@ Policies = Annotated[
 Objects = list[dict[str, Any]]
 LIVE = ("Node", "Pod", "Namespace", "RuntimeClass")
 """Kinds that are asked of a live cluster."""
+DRA = ("DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate")
+POLICY_KINDS = ("GPUPolicy", "ConfigMap")
+"""Kinds that a cluster may not have, or not show to whoever asks."""
 
 
 def read_objects_of(
-    snapshots: list[Path] | None, kubeconfig: Path | None, demo: str | None, kinds: tuple[str, ...] = LIVE
+    snapshots: list[Path] | None,
+    kubeconfig: Path | None,
+    demo: str | None,
+    kinds: tuple[str, ...] = LIVE,
+    optional: tuple[str, ...] = (*DRA, *POLICY_KINDS),
 ) -> Objects:
     """Read the objects of a fleet: of the sample, the files and the cluster that are named, together.
 
@@ -44,12 +58,36 @@ def read_objects_of(
     try:
         objects = demo_fleet(demo) if demo else []
         for path in snapshots or ():
-            objects += read_snapshot(str(path), read_snapshot_file(path))
+            with doing(f"reading {path}"):
+                objects += read_snapshot(str(path), read_snapshot_file(path))
         if kubeconfig is not None:
-            objects += asyncio.run(read_objects(find_cluster(kubeconfig, None), *kinds))
+            objects += read_live(kubeconfig, None, kinds, optional)
         return objects
     finally:
         gc.enable()
+
+
+def read_live(kubeconfig: Path | None, context: str | None, kinds: Iterable[str], optional: Iterable[str]) -> Objects:
+    """Read a live cluster, and say on stderr what it does not show to whoever asks.
+
+    Raises ApiError, BadInput.
+    """
+    hidden: list[str] = []
+    with doing("reading the cluster") as say:
+        load = find_cluster(kubeconfig, context)
+        found = asyncio.run(read_objects(load, *kinds, optional=tuple(optional), say=say, refused=hidden.append))
+    if hidden:
+        words = f"not shown to this user, or not there, and left out: {', '.join(hidden)}"
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(words)}[/]")
+    return found
+
+
+def policies_in(objects: Objects, directory: Path | None, state: State) -> PolicySet:
+    """Load the policies that rule a fleet. `directory`: of --policies.
+
+    Raises PolicyError.
+    """
+    return policies_of(objects, directory, state.knowledge, today())
 
 
 def state_of(objects: Objects) -> State:
@@ -58,5 +96,6 @@ def state_of(objects: Objects) -> State:
     Raises MalformedPod, QuantityError.
     """
     state = State(read_knowledge())
-    fill(state, objects)
+    with doing(f"taking in {len(objects)} objects"):
+        fill(state, objects)
     return state

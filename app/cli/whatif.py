@@ -10,11 +10,11 @@ from rich.markup import escape
 
 from app.admission.preview import admitted, created
 from app.admission.review import Setting
+from app.cli.help import Group, Verb
 from app.cli.mutate import namespace_of, read_file
-from app.cli.output import Output, show
-from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, read_objects_of, state_of
-from app.cluster.files import shipped_policies
-from app.cluster.policies import PolicyBook
+from app.cli.output import Output, output_of, show
+from app.cli.progress import counted, doing
+from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.rulings import Rulings
 from app.cluster.state import State
 from app.errors import BadInput
@@ -23,7 +23,6 @@ from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
 from app.requirements import all_allow
-from app.service import today
 from app.versions import parse_version
 from app.whatif.driver import Rollout, roll_out
 from app.whatif.mig import Reshaping, parse_layout, reshape
@@ -31,7 +30,7 @@ from app.whatif.seating import Wanting
 from app.whatif.selector import parse_selector
 from app.whatif.template import node_template
 
-whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True)
+whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True, cls=Group)
 SHOWN = 10
 """Groups, nodes and names shown; -o json has all."""
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
@@ -42,7 +41,7 @@ def _group() -> None:
     """Show a fleet as it would be, and what its pods make of it."""
 
 
-@whatif.command()
+@whatif.command(cls=Verb)
 def driver(
     to: Annotated[str, typer.Option("--to", help="The driver's version, as 580.65.06.")],
     nodes: Nodes = "",
@@ -58,21 +57,18 @@ def driver(
     minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first; with the
     others cordoned nobody is evicted twice, and pods for which no place is left until then are named. Taints, CPU and
     memory are the scheduler's to judge. Exit 1 where pods are left that no node of the fleet could serve.
-
-    Example: gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json
-
-    Example: gpu-usher whatif driver --to 535.104.05 --demo-fleet mixed -o json
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    wanting = list(pods_wanting(objects, state, book.current))
-    found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
+    rules = policies_in(objects, policies, state)
+    wanting = list(pods_wanting(objects, state, rules))
+    with doing("judging pods with both drivers"):
+        found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.strands else 0)
 
 
-@whatif.command()
+@whatif.command(cls=Verb)
 def mig(
     layout: Annotated[
         str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
@@ -89,21 +85,18 @@ def mig(
     Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. Those evicted and the
     waiting pods are then seated one after another, the evicted ones first. Nodes keep their MIG strategy: under single
     the slices are nvidia.com/gpu, else nvidia.com/mig-*. Exit 1 where a node cannot have the layout.
-
-    Example: gpu-usher whatif mig --nodes pool=a100 --layout all-1g.10gb --snapshot now.json
-
-    Example: gpu-usher whatif mig --layout 3g.40gb:2 --demo-fleet mixed -o yaml
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    wanting = list(pods_wanting(objects, state, book.current))
-    found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
+    rules = policies_in(objects, policies, state)
+    wanting = list(pods_wanting(objects, state, rules))
+    with doing("seating pods in the new layout"):
+        found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
     show(found, output, lambda console: _show_mig(console, found))
     raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
 
 
-@whatif.command("node-template")
+@whatif.command("node-template", cls=Verb)
 def node_template_(
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
     snapshot: Snapshots = None,
@@ -111,30 +104,27 @@ def node_template_(
     demo_fleet: DemoFleet = None,
     policies: Policies = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="For an object that names none.")] = "default",
-    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+    output: Annotated[str, output_of("yaml", "json")] = "yaml",
 ) -> None:
     """Say what a new node would need for a pod: GPU products, driver, labels, taints that it may have, resources.
 
     It is written as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
     Autoscaler (tags), so that a group that has no node yet is seen to fit. A fleet is not needed; with one, admission
     adds tolerations of the taints that its nodes carry. Exit 1 where no product will do.
-
-    Example: gpu-usher whatif node-template -f pod.yaml
-
-    Example: gpu-usher whatif node-template -f train.yaml --policies policies/ -o json
     """
     asked = [each for each in read_file(file) if created(each) is not None]
     if len(asked) != 1:
         raise BadInput(f"{file}: got {len(asked)} Pods and workloads, wants one")
     given = snapshot or kubeconfig or demo_fleet
-    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet) if given else [])
-    book = PolicyBook(policies or shipped_policies(), state.knowledge, today)
-    setting = Setting(book.current, state.fleet(), state.knowledge, claimed=state.claimed)
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     where = namespace_of(asked[0], namespace)
     pod = admitted(asked[0], where, state.namespace_labels, setting)
     read = read_pod(pod, where)
     claimed = state.claimed(pod.get("spec") or {}, where).classes if read.claims else ()
-    ruling = rule_on(read, state.namespace_labels(where), book.current, state.knowledge, claimed)
+    ruling = rule_on(read, state.namespace_labels(where), rules, state.knowledge, claimed)
     if not ruling.demand.judged:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
     found = node_template(ruling.demand, pod, state.knowledge)
@@ -157,14 +147,15 @@ def selected(state: State, selector: str) -> list[str]:
 def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterator[Wanting]:
     """List the unfinished pods that ask for GPUs, with what they need."""
     rule = Rulings().of
-    for each in objects:
-        if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
-            continue
-        pod = read_pod(each)
-        claimed = state.claimed(each.get("spec") or {}, pod.namespace).classes if pod.claims else ()
-        demand = rule(pod, state.namespace_labels(pod.namespace), policies, state.knowledge, claimed).demand
-        if demand.judged:
-            yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+    with counted(objects, "reading what pods need", len(objects)) as read:
+        for each in read:
+            if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
+                continue
+            pod = read_pod(each)
+            claimed = state.claimed(each.get("spec") or {}, pod.namespace).classes if pod.claims else ()
+            demand = rule(pod, state.namespace_labels(pod.namespace), policies, state.knowledge, claimed).demand
+            if demand.judged:
+                yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 
 
 def names_of(pods: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
-from app.cluster.kinds import POLICY_GROUP, POLICY_LABEL
+from app.cluster.kinds import POLICY_GROUP
 from app.cluster.listing import Page
 from app.errors import ApiError
 from app.policy.crd import PLURAL, VERSION
@@ -28,13 +28,21 @@ PATHS = {
     "ConfigMap": "/api/v1/namespaces/gpu-usher/configmaps",
 }
 """By kind; more as commands need them."""
-SELECTORS = {"ConfigMap": POLICY_LABEL}
 PAGE_OBJECTS = 500
-NOT_FOR_US = (403, 404)
+FORBIDDEN = 403
+NOT_FOR_US = (FORBIDDEN, 404)
 
 
-async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) -> list[dict[str, Any]]:
+async def read_objects(
+    load: Load,
+    *kinds: str,
+    optional: Collection[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+    refused: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
     """List all objects of these kinds. `optional`: left out where they are not served, or not shown to us.
+
+    `say`: is told of each kind before it is read. `refused`: is told of the path of one that is not shown to us.
 
     Raises ApiError.
     """
@@ -42,11 +50,14 @@ async def read_objects(load: Load, *kinds: str, optional: Collection[str] = ()) 
     found: list[dict[str, Any]] = []
     try:
         for kind in (*kinds, *optional):
+            say(f"reading {PATHS[kind]} of the cluster")
             try:
-                found.extend(await list_objects(server, kind, PATHS[kind], selector=SELECTORS.get(kind, "")))
+                found.extend(await list_objects(server, kind, PATHS[kind]))
             except ApiError as error:
                 if kind not in optional or error.status not in NOT_FOR_US:
                     raise
+                if error.status == FORBIDDEN:
+                    refused(PATHS[kind])
     finally:
         await server.close()
     return found
@@ -57,9 +68,8 @@ async def list_objects(
     kind: str,
     path: str,
     keep: Callable[[dict[str, Any]], bool] | None = None,
-    selector: str = "",
 ) -> list[dict[str, Any]]:
-    """List the objects at a path, page by page; all of them, or those of a label selector, and to keep.
+    """List the objects at a path, page by page; all of them, or those to keep.
 
     Raises ApiError.
     """
@@ -67,7 +77,6 @@ async def list_objects(
     token = ""
     while True:
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
-        params |= {"labelSelector": selector} if selector else {}
         body = await server.get(path, params)
         try:
             page = msgspec.json.decode(body, type=Page[dict[str, Any]])

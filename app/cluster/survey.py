@@ -64,11 +64,15 @@ class Survey:
 
 
 async def look_over(
-    load: Load, namespace: str, now: Callable[[], dt.datetime], concerns: Callable[[Object], bool]
+    load: Load,
+    namespace: str,
+    now: Callable[[], dt.datetime],
+    concerns: Callable[[Object], bool],
+    say: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """Read all that the doctor looks at. An API server that does not answer is a survey with nothing in it.
 
-    `concerns`: says of a pod whether to keep it; 50,000 whole pods are gigabytes.
+    `concerns`: says of a pod whether to keep it; 50,000 whole pods are gigabytes. `say`: is told of each kind.
     """
     server, found = ApiServer(load), Survey()
     try:
@@ -78,7 +82,9 @@ async def look_over(
             for kind, path in (EVERYWHERE | {kind: path.format(namespace) for kind, path in OURS.items()}).items():
                 if served is not None and path.startswith("/apis/") and path.split("/")[2] not in served:
                     continue
+                say(f"reading {path} of the cluster")
                 await _list(server, found, kind, path, concerns if kind == "Pod" else None)
+            say("asking for rights and the certificate")
             await _ask_rights(server, found, namespace)
             await _read_certificate(server, found, namespace)
     finally:

@@ -34,11 +34,11 @@ class _Part(BaseModel):
 class CaseNode(_Part):
     """A node in short: its labels, what it offers, what pods hold of that, its taints; `capacity` where it is more."""
 
-    labels: dict[str, str] = {}
-    allocatable: dict[str, int] = {}
-    capacity: dict[str, int] = {}
-    used: dict[str, int] = {}
-    taints: list[dict[str, str]] = []
+    labels: dict[str, str] = Field(default={}, description="as GPU Feature Discovery and the cloud write them")
+    allocatable: dict[str, int] = Field(default={}, description="what it offers, by resource")
+    capacity: dict[str, int] = Field(default={}, description="where it is more than is offered: withdrawn devices")
+    used: dict[str, int] = Field(default={}, description="what pods hold of that")
+    taints: list[dict[str, str]] = Field(default=[], description="key, value, effect")
 
     def document(self, name: str) -> dict[str, Any]:
         """Write it as the Node that the API server would send."""
@@ -55,30 +55,28 @@ def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
 
 
 class Expectation(_Part):
-    """What is expected; whatever is left out is not looked at.
+    """What is expected; whatever is left out is not looked at, but for `allowed` and `reasons`."""
 
-    `patched`: dotted paths of the pod after admission. `warnings`: words that some warning holds.
-    `refused`: reason code by node. `reasons`: codes of a denial.
-    """
-
-    allowed: bool = True
-    reasons: list[str] = []
-    warnings: list[str] = []
-    patched: dict[str, Any] = {}
-    unchanged: bool | None = None
-    fits: list[str] | None = None
-    refused: dict[str, str] = {}
-    best: str | None = None
+    allowed: bool = Field(default=True, description="whether admission lets the pod in")
+    reasons: list[str] = Field(default=[], description="reason codes of a denial, all of them")
+    warnings: list[str] = Field(default=[], description="words, each of which some warning holds")
+    patched: dict[str, Any] = Field(
+        default={}, description="by path of the pod after admission, what stands there: spec.tolerations[0].key"
+    )
+    unchanged: bool | None = Field(default=None, description="whether admission leaves the pod as it is")
+    fits: list[str] | None = Field(default=None, description="the nodes that it fits on, all of them")
+    refused: dict[str, str] = Field(default={}, description="reason code by node")
+    best: str | None = Field(default=None, description="the node with the highest score")
 
 
 class Case(_Part):
     """One case file."""
 
-    pod: dict[str, Any]
-    namespace_labels: dict[str, str] = {}
-    nodes: dict[str, CaseNode] = {}
-    runtime_classes: list[str] | None = None
-    expect: Expectation = Field(default=Expectation())
+    pod: dict[str, Any] = Field(description="as its user writes it")
+    namespace_labels: dict[str, str] = Field(default={}, description="of its namespace")
+    nodes: dict[str, CaseNode] = Field(default={}, description="the fleet, by name; see below")
+    runtime_classes: list[str] | None = Field(default=None, description="that the cluster has; absent: not known")
+    expect: Expectation = Field(default=Expectation(), description="what is expected; see below")
 
 
 def read_case(file: str, text: str) -> Case:

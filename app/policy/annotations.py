@@ -117,6 +117,35 @@ _READERS: Mapping[str, Callable[[str, Products], dict[str, Any]]] = {
 }
 
 
+GRAMMAR: Mapping[str, tuple[str, tuple[str, ...], str]] = {
+    "products": (
+        '`["!"] PRODUCT {"," ["!"] PRODUCT}`, at most 32',
+        ("H100, H200, !H100-PCIe", "NVIDIA-A100-SXM4-*"),
+        "any of these; `!` excludes; matched as in `products.allow`",
+    ),
+    "cuda": ('`[">="] N {"." N}`', ("12.4", ">=12"), "at least this CUDA must run there"),
+    "gpu-memory": (
+        '`[">="] AMOUNT`',
+        ("40Gi", ">=80GB"),
+        "at least, per GPU or slice; on shared GPUs also what the pod will use of each",
+    ),
+    "compute-capability": ('`[">="] N {"." N}`', ("8.0", ">=9"), "at least"),
+    "sharing": (
+        "`Exclusive`, `Shared` or `Any`",
+        ("Exclusive",),
+        "a whole GPU or MIG slice, never a replica; a replica; either",
+    ),
+    "mig-profile": ('`[">="] PROFILE`', ("1g.10gb", ">=1g.10gb"), "exactly that slice; with `>=` any that covers it"),
+    "interconnect": ("`NVLink`", ("NVLink",), "GPUs joined all-to-all"),
+    "workload-class": (
+        "`training`, `inference`, `batch-inference` or `notebook`",
+        ("training",),
+        "picks the policies that name the class in `match.workloadClass`",
+    ),
+}
+"""What may be written after gpu-usher.io/: grammar in Markdown, examples, meaning; the page of policies shows it."""
+
+
 def _unknown_products(read: Mapping[str, Any], products: Products) -> list[str]:
     """Warn of names that no known product carries; the need is kept (a new product may have that name)."""
     warnings = []

@@ -10,13 +10,13 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from app.errors import BadInput, PolicyError
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import Policy, PolicySet, Selected, hash_of
 from app.policy.document import Document, Path, read_documents
-from app.policy.fields import LabelSelector
+from app.policy.fields import LabelSelector, model_in
 from app.policy.schema import GPUPolicy, Rule
 from app.policy.ties import set_problems
 from app.requirements import Requirement, from_selector
@@ -181,14 +181,8 @@ def _fields_at(path: Path) -> list[str]:
         if isinstance(part, int):
             continue
         field = next((each for each in model.model_fields.values() if each.alias == part), None)
-        inner = _model_in(field.annotation) if field else None
+        inner = model_in(field.annotation) if field else None
         if inner is None:
             return []
         model = inner
     return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((model for each in getattr(annotation, "__args__", ()) if (model := _model_in(each))), None)

@@ -9,13 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.policy.fields import Day, LabelSelector, Part
+from app.policy.fields import Day, LabelSelector, Merge, Part, told
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
 
 
 class Action(Enum):
-    """What a policy does about what it finds; the order is from mild to strict."""
+    """What a policy does about what it finds; the order is from mild to strict.
+
+    Enforce patches and refuses. Warn does neither, says so in a warning, and scores the nodes down that it would have
+    refused. Audit logs and counts only. "Off" (in quotes, since YAML readers disagree on it) does nothing.
+    """
 
     Off = "Off"
     Audit = "Audit"
@@ -69,50 +73,85 @@ class WorkloadClass(Enum):
 class Match(Part):
     """Which pods a policy is for; all given parts must hold, none given is every GPU pod."""
 
-    namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
-    pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
-    workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = Field(
+    namespace_selector: LabelSelector | None = told(
+        Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
+    )
+    pod_selector: LabelSelector | None = told(
+        Merge.Own, "labels of the pod", {"matchLabels": {"app": "train"}}, default=None
+    )
+    workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = told(
+        Merge.Own,
+        "annotation gpu-usher.io/workload-class of the pod; needs priority < 1000, and can only tighten: the policies "
+        "that match by selectors stay in force",
+        ["training"],
         default=None,
         strict=False,
-        description="annotation gpu-usher.io/workload-class; needs priority < 1000",
     )
 
 
 class ExceptionMatch(Part):
     """Which pods an exception is for; an empty one would be for all and is refused."""
 
-    namespace_selector: LabelSelector | None = None
-    pod_selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
+    pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
 
 
 class PolicyException(Part):
-    """Rules that are off for some pods, for a reason, by somebody, until a day."""
+    """Rules that are off for some pods, for a reason, by somebody, until a day.
 
-    match: ExceptionMatch
+    The day after, it is inert and counted.
+    """
+
+    match: ExceptionMatch = Field(description="which pods")
     rules: tuple[Annotated[Rule, Field(strict=False)], ...] = Field(
         default=(), strict=False, description="the rules that are off; none named is all"
     )
-    owner: Annotated[str, Field(min_length=1)]
-    reason: Annotated[str, Field(min_length=1)]
-    expires: Day
+    owner: Annotated[str, Field(min_length=1)] = Field(description="who wants it")
+    reason: Annotated[str, Field(min_length=1)] = Field(description="why")
+    expires: Day = Field(description="the last day on which it holds, UTC, as 2027-01-31")
 
 
 class Spec(Part):
-    """A policy's content."""
+    """A policy's content: which pods it is for, what admission does to them, where they may run.
 
-    description: str = ""
-    priority: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    match: Match = Match()
-    action: Annotated[Action, Field(strict=False)] = Action.Enforce
-    actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = Field(
-        default={}, description="another action for single rules"
+    All policies that match a pod apply together, in the order of their priority. Two policies of one priority that set
+    a field differently of which the highest priority wins are an error, unless no pod can match both.
+    """
+
+    description: str = told(Merge.Own, "for people: kubectl get gpol shows it", "Training gets whole GPUs.", default="")
+    priority: Annotated[int, Field(ge=0, le=1_000_000)] = told(
+        Merge.Own, "where one value can win, that of the highest number does", 100, default=0
     )
-    enforce_from: Day | None = Field(
-        default=None, description="until this day, what says Enforce only warns (announce first, enforce later)"
+    match: Match = Field(default=Match(), description="which pods; absent is every GPU pod")
+    action: Annotated[Action, Field(strict=False)] = told(
+        Merge.Own, "what is done about all that the policy says", "Warn", default=Action.Enforce
     )
-    exceptions: tuple[PolicyException, ...] = Field(default=(), strict=False)
-    admission: Admission = Admission()
-    placement: Placement = Placement()
+    actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = told(
+        Merge.Own, "another action for single rules, by the field's name", {"tolerations": "Audit"}, default={}
+    )
+    enforce_from: Day | None = told(
+        Merge.Own,
+        "until this day (UTC), what says Enforce only warns: announce first, enforce later",
+        "2027-01-31",
+        default=None,
+    )
+    exceptions: tuple[PolicyException, ...] = told(
+        Merge.Own,
+        "rules that are off for some pods, until a day",
+        [
+            {
+                "match": {"podSelector": {"matchLabels": {"app": "legacy"}}},
+                "rules": ["visibleDevices"],
+                "owner": "team-vision",
+                "reason": "reads NVIDIA_VISIBLE_DEVICES until its rewrite",
+                "expires": "2027-03-31",
+            }
+        ],
+        default=(),
+        strict=False,
+    )
+    admission: Admission = Field(default=Admission(), description="what is done to the pod at the door")
+    placement: Placement = Field(default=Placement(), description="where it may run, and where best")
 
 
 class Metadata(Part):

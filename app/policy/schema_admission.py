@@ -5,88 +5,150 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.policy.fields import Part, QuantityText
+from app.policy.fields import Merge, Part, QuantityText, told
 
 
 class ExtendedResources(Part):
-    """What becomes of GPU amounts that the API server would refuse."""
+    """Amounts that the API server would refuse without a useful word: repaired, or refused in words.
 
-    requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = Field(
-        default=None, description="requests without limits"
+    Also in the templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs.
+    """
+
+    requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = told(
+        Merge.Strictest, "GPUs in requests without limits", "CopyToLimits", "Deny", default=None
     )
-    mismatch: Literal["UseLimits", "Deny", "Leave"] | None = Field(
-        default=None, description="requests different from limits"
+    mismatch: Literal["UseLimits", "Deny", "Leave"] | None = told(
+        Merge.Strictest, "GPUs in requests other than in limits", "UseLimits", "Deny", default=None
     )
-    fractional: Literal["Deny", "Leave"] | None = Field(default=None, description="0.5, 500m")
+    fractional: Literal["Deny", "Leave"] | None = told(
+        Merge.Strictest, "0.5 or 500m of a GPU; refused with the alternatives", "Deny", "Leave", default=None
+    )
 
 
 class Tolerations(Part):
-    """Which taints a GPU pod tolerates."""
+    """Which taints a GPU pod tolerates; never a key that is not on the list, so that dedicated pools stay dedicated.
 
-    from_node_taints: bool | None = Field(
-        default=None, description="those of the GPU nodes that could serve it, allow-listed keys only"
+    On the list: names of the resource that is asked, the GPU taints of the clouds, and `keys`.
+    """
+
+    from_node_taints: bool | None = told(
+        Merge.Single, "the taints on the list that GPU nodes which could serve the pod carry", True, False, default=None
     )
-    keys: tuple[str, ...] = Field(default=(), strict=False, description="more allow-listed taint keys")
+    keys: tuple[str, ...] = told(
+        Merge.Union, "more keys for the list", ["example.com/gpu-pool"], ["example.com/lab"], default=(), strict=False
+    )
 
 
 class Affinity(Part):
-    """How needs that labels can express become node affinity."""
+    """How needs that labels can say become node affinity; what they cannot say stays with the scheduler extender."""
 
-    mode: Literal["Required", "Preferred", "Off"] | None = None
-    keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = Field(
+    mode: Literal["Required", "Preferred", "Off"] | None = told(
+        Merge.Single, "required, only preferred, or no affinity", "Required", "Preferred", default=None
+    )
+    keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = told(
+        Merge.Single,
+        "whose labels to use, one OR-term each; absent: GFD, and those that the fleet's nodes carry",
+        ["GFD", "Karpenter"],
+        ["GFD"],
         default=None,
         strict=False,
-        description="whose labels to use, one OR-term each; absent: GFD, and those that the fleet's nodes carry",
     )
 
 
 class Defaults(Part):
     """What a GPU container gets where it says nothing itself."""
 
-    cpu_per_gpu: QuantityText | None = Field(
-        default=None, alias="cpuPerGPU", description="requests.cpu for each GPU it asks"
+    cpu_per_gpu: QuantityText | None = told(
+        Merge.Single, "requests.cpu for each GPU it asks", "4", "8", default=None, alias="cpuPerGPU"
     )
-    memory_per_gpu: QuantityText | None = Field(
-        default=None, alias="memoryPerGPU", description="requests.memory for each GPU it asks"
+    memory_per_gpu: QuantityText | None = told(
+        Merge.Single, "requests.memory for each GPU it asks", "32Gi", "64Gi", default=None, alias="memoryPerGPU"
     )
-    shared_memory: QuantityText | None = Field(
-        default=None, description="size of /dev/shm in pods of two GPUs or more; it counts as the container's memory"
+    shared_memory: QuantityText | None = told(
+        Merge.Single,
+        "size of /dev/shm in pods of two GPUs or more; it counts as the container's memory",
+        "16Gi",
+        "64Gi",
+        default=None,
     )
-    driver_capabilities: Annotated[str, Field(pattern=r"^[a-z0-9]+(,[a-z0-9]+)*$")] | None = Field(
-        default=None, description="NVIDIA_DRIVER_CAPABILITIES, as compute,utility"
+    driver_capabilities: Annotated[str, Field(pattern=r"^[a-z0-9]+(,[a-z0-9]+)*$")] | None = told(
+        Merge.Single, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility", "all", default=None
     )
 
 
 class Admission(Part):
-    """What is done to a GPU pod at the door."""
+    """What is done to a GPU pod at the door.
 
-    runtime_class_name: str | None = Field(default=None, description="set if the pod names none and the class exists")
-    scheduler_name: str | None = Field(default=None, description="set if the pod names none")
-    priority_class_name: str | None = Field(default=None, description="set if the pod names none; it must exist")
-    override: bool = Field(
-        default=False, description="the three names above also replace what the pod names, and defaults what it says"
+    Pods of other schedulers (Volcano, KAI and so on) get nothing but repaired amounts and the guards (visibleDevices,
+    privileged, bypass, sharedReplicas), unless a policy names their scheduler. The guards ship as Warn.
+    """
+
+    runtime_class_name: str | None = told(
+        Merge.Single, "set if the pod names none and the class exists", "nvidia", "nvidia-cdi", default=None
     )
-    tolerations: Tolerations | None = None
-    extended_resources: ExtendedResources | None = None
-    affinity: Affinity | None = None
-    max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = Field(default=None, alias="maxGPUsPerPod")
-    defaults: Defaults | None = None
-    right_sizing: bool | None = Field(
+    scheduler_name: str | None = told(
+        Merge.Single, "set if the pod names none", "gpu-usher-scheduler", "default-scheduler", default=None
+    )
+    priority_class_name: str | None = told(
+        Merge.Single, "set if the pod names none; it must exist", "gpu-batch", "gpu-urgent", default=None
+    )
+    override: bool = told(
+        Merge.Own,
+        "the three names above also replace what the pod names, and defaults what it says",
+        True,
+        default=False,
+    )
+    tolerations: Tolerations | None = Field(default=None, description="GPU taints that the pod tolerates")
+    extended_resources: ExtendedResources | None = Field(
+        default=None, description="GPU amounts that the API server would refuse"
+    )
+    affinity: Affinity | None = Field(default=None, description="needs as node affinity")
+    max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = told(
+        Merge.Lowest, "a pod that asks for more is refused", 8, 4, default=None, alias="maxGPUsPerPod"
+    )
+    defaults: Defaults | None = Field(default=None, description="for GPU containers that say nothing")
+    right_sizing: bool | None = told(
+        Merge.Single,
+        "a pod of one GPU that states gpu-memory gets the smallest slice that the fleet has for it, or else prefers "
+        "the smallest product; with actions: {rightSizing: Warn} it is told",
+        True,
+        False,
         default=None,
-        description="one GPU with gpu-memory stated: the smallest slice, or else product, that the fleet has for it",
     )
-    mig_fallback: Literal["Enforce", "Warn", "Off"] | None = Field(
+    mig_fallback: Literal["Enforce", "Warn", "Off"] | None = told(
+        Merge.Single,
+        "annotation mig-profile '>=P' beside a slice resource: the smallest sufficient profile that a node advertises "
+        "instead; absent: only where no node has the one asked; Warn tells; Off leaves it",
+        "Enforce",
+        "Warn",
         default=None,
-        description="mig-profile '>=P' beside a slice resource: the smallest sufficient profile instead; "
-        "absent: only where no node has the one asked",
     )
-    visible_devices: Literal["Deny", "Void", "Strip", "Leave"] | None = Field(
-        default=None, description="GPUs taken by NVIDIA_VISIBLE_DEVICES and its like instead of being asked for"
+    visible_devices: Literal["Deny", "Void", "Strip", "Leave"] | None = told(
+        Merge.Strictest,
+        "GPUs taken by NVIDIA_VISIBLE_DEVICES and its like instead of being asked for; Strip takes the variable away, "
+        "Void besides sets it to void in containers that ask for no GPU",
+        "Deny",
+        "Strip",
+        default=None,
     )
-    privileged: Literal["Deny", "Leave"] | None = Field(default=None, description="privileged containers of GPU pods")
-    bypass: Literal["Deny", "Leave"] | None = Field(
-        default=None, description="nodeName set by the pod, or another schedulerName than the policy's"
+    privileged: Literal["Deny", "Leave"] | None = told(
+        Merge.Strictest,
+        "privileged containers of GPU pods: they see every GPU of the node",
+        "Deny",
+        "Leave",
+        default=None,
     )
-    shared_replicas: Literal["Deny", "Leave"] | None = Field(
-        default=None, description="several replicas of shared GPUs asked as if they were several GPUs"
+    bypass: Literal["Deny", "Leave"] | None = told(
+        Merge.Strictest,
+        "nodeName set by the pod, or another schedulerName than the policy's",
+        "Deny",
+        "Leave",
+        default=None,
+    )
+    shared_replicas: Literal["Deny", "Leave"] | None = told(
+        Merge.Strictest,
+        "several replicas of shared GPUs asked as if they were several GPUs: they may all be of one",
+        "Deny",
+        "Leave",
+        default=None,
     )

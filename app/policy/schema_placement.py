@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.knowledge.cuda import Accept
-from app.policy.fields import LabelSelector, MemoryText, Part, VersionText
+from app.policy.fields import LabelSelector, MemoryText, Merge, Part, VersionText, told
 
 
 class SharingWish(Enum):
@@ -47,11 +47,24 @@ class FormFactor(Enum):
 
 
 class ProductsWish(Part):
-    """Which GPU products; names, families (`H100`) or patterns (`NVIDIA-A100-SXM4-*`)."""
+    """Which GPU products. Names are matched by whole tokens: A10 is never an A100.
 
-    allow: tuple[str, ...] | None = Field(default=None, strict=False, description="any of these; absent is all")
-    deny: tuple[str, ...] = Field(default=(), strict=False, description="none of these")
-    prefer: tuple[str, ...] | None = Field(default=None, strict=False, description="best first")
+    A bare word is the family (H100: every H100), a name with NVIDIA- or Tesla- is that one label, and * stands for
+    one or more whole tokens (NVIDIA-A100-SXM4-*); a star inside a token (A10*) is an error.
+    """
+
+    allow: tuple[str, ...] | None = told(
+        Merge.Intersection,
+        "any of these; absent is all",
+        ["H200", "H100"],
+        ["H100", "A100"],
+        default=None,
+        strict=False,
+    )
+    deny: tuple[str, ...] = told(Merge.Union, "none of these", ["NVIDIA-H100-PCIe"], ["L4"], default=(), strict=False)
+    prefer: tuple[str, ...] | None = told(
+        Merge.Single, "best first; only orders nodes", ["H200", "H100"], ["H100", "H200"], default=None, strict=False
+    )
 
 
 class ImageTableRow(Part):
@@ -62,13 +75,26 @@ class ImageTableRow(Part):
 
 
 class CUDAWish(Part):
-    """Which CUDA must run, and how much compatibility is enough."""
+    """Which CUDA must run on a node's driver, and how much compatibility is enough.
 
-    minimum: VersionText | None = Field(default=None, description='at least this CUDA, as "12.4"')
-    from_image: bool | None = Field(default=None, description="infer the need from the image's tag")
-    accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = None
-    images: tuple[ImageTableRow, ...] = Field(
-        default=(), strict=False, description="what is known of your own images; asked before their tags are read"
+    Native: the driver is as new as the toolkit. MinorVersion: a driver of the same CUDA major version will do.
+    ForwardCompatible: also an older one, by the compatibility package in the image, on data centre GPUs.
+    """
+
+    minimum: VersionText | None = told(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
+    from_image: bool | None = told(
+        Merge.Single, "read the need off the image's tag, where the facts know the family", True, False, default=None
+    )
+    accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = told(
+        Merge.Strictest, "absent everywhere: MinorVersion", "Native", "ForwardCompatible", default=None
+    )
+    images: tuple[ImageTableRow, ...] = told(
+        Merge.InOrder,
+        "what is known of your own images; asked before their tags are read",
+        [{"image": "registry.example/ml/*", "cuda": "12.4"}],
+        [{"image": "registry.example/*", "cuda": "11.8"}],
+        default=(),
+        strict=False,
     )
 
     @property
@@ -78,42 +104,104 @@ class CUDAWish(Part):
 
 
 class Score(Part):
-    """One scorer and its weight."""
+    """One scorer and its weight. The total is the weighted mean of the scorers.
 
-    name: Annotated[ScorerName, Field(strict=False)]
-    weight: Annotated[int, Field(ge=1, le=100)] = 1
+    Packing: fill nodes before opening others. Spreading: the emptiest node. ProductPreference: the order of
+    products.prefer. DriverHeadroom: native CUDA before minor-version before forward compatibility. Interconnect: GPUs
+    joined all-to-all for pods of several, and left alone for pods of one. NVLinkDomain: the gpu.clique where the pods
+    of the same Job, JobSet or LeaderWorkerSet are.
+    """
+
+    name: Annotated[ScorerName, Field(strict=False)] = Field(description="which scorer")
+    weight: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="its share of the total")
 
 
 class HealthWish(Part):
-    """What sick GPUs of a node mean for it."""
+    """What sick GPUs mean for their node: Refuse it, ScoreDown or Ignore.
 
-    ill: Annotated[HealthAction, Field(strict=False)] | None = Field(
-        default=None, description="GPUs that must be drained now, by DCGM (XID, ECC, row remapping); absent: Refuse"
+    Bites only where somebody reports that GPUs are sick: DCGM, or the device plugin by withdrawing them.
+    """
+
+    ill: Annotated[HealthAction, Field(strict=False)] | None = told(
+        Merge.Strictest,
+        "GPUs that must be drained now, by DCGM (XID, ECC, row remapping); absent: Refuse",
+        "Refuse",
+        "Ignore",
+        default=None,
     )
-    ailing: Annotated[HealthAction, Field(strict=False)] | None = Field(
-        default=None, description="GPUs to reset when idle, throttled, or with NVLink errors; absent: ScoreDown"
+    ailing: Annotated[HealthAction, Field(strict=False)] | None = told(
+        Merge.Strictest,
+        "GPUs to reset when idle, throttled, or with NVLink errors; absent: ScoreDown",
+        "ScoreDown",
+        "Refuse",
+        default=None,
     )
-    unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = Field(
-        default=None, description="devices that the device plugin has withdrawn; absent: ScoreDown"
+    unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = told(
+        Merge.Strictest,
+        "devices that the device plugin has withdrawn; absent: ScoreDown",
+        "ScoreDown",
+        "Refuse",
+        default=None,
     )
 
 
 class Placement(Part):
-    """Where a GPU pod may run, and where best."""
+    """Where a GPU pod may run, and where best. Needs of several policies only tighten one another.
 
-    products: ProductsWish | None = None
-    cuda: CUDAWish | None = None
-    gpu_memory: MemoryText | None = Field(default=None, description="at least, per GPU or slice, as 40Gi")
-    compute_capability: VersionText | None = Field(default=None, description='at least, as "8.0"')
-    sharing: Annotated[SharingWish, Field(strict=False)] | None = None
-    interconnect: Literal["NVLink"] | None = None
-    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = Field(
-        default=None, strict=False, description="how the GPU is built in: any of these; absent is all"
+    A contradiction (no product left, Exclusive against Shared) refuses the pod and names the policies.
+    """
+
+    products: ProductsWish | None = Field(default=None, description="which GPU products")
+    cuda: CUDAWish | None = Field(default=None, description="which CUDA must run")
+    gpu_memory: MemoryText | None = told(Merge.Highest, "at least, per GPU or slice", "40Gi", "80Gi", default=None)
+    compute_capability: VersionText | None = told(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
+    sharing: Annotated[SharingWish, Field(strict=False)] | None = told(
+        Merge.Strictest,
+        "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any. Exclusive with Shared is a "
+        "contradiction",
+        "Exclusive",
+        "Any",
+        default=None,
     )
-    node_selector: LabelSelector | None = Field(default=None, description="labels of the nodes that will do")
-    health: HealthWish | None = None
-    unknown_facts: Literal["Accept", "Refuse"] | None = Field(
-        default=None, description="what an unlabelled node is worth"
+    interconnect: Literal["NVLink"] | None = told(
+        Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink", default=None
     )
-    scores: tuple[Score, ...] | None = Field(default=None, strict=False)
-    score_spread: Literal["Ranked", "Proportional"] | None = None
+    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = told(
+        Merge.Intersection,
+        "how the GPU is built in: any of these; absent is all",
+        ["SXM", "superchip"],
+        ["SXM", "PCIe"],
+        default=None,
+        strict=False,
+    )
+    node_selector: LabelSelector | None = told(
+        Merge.Union,
+        "labels of the nodes that will do, in your own words: a pool, no spot nodes",
+        {"matchLabels": {"pool": "training"}},
+        {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
+        default=None,
+    )
+    health: HealthWish | None = Field(default=None, description="what sick GPUs mean for their node")
+    unknown_facts: Literal["Accept", "Refuse"] | None = told(
+        Merge.Strictest,
+        "a node whose labels do not tell what is asked; one of unknown product never serves a pod that asks for some",
+        "Refuse",
+        "Accept",
+        default=None,
+    )
+    scores: tuple[Score, ...] | None = told(
+        Merge.Single,
+        "which of the nodes that fit is best; absent everywhere: Packing 5, ProductPreference 3, DriverHeadroom 1",
+        [{"name": "Packing", "weight": 5}, {"name": "NVLinkDomain", "weight": 4}],
+        [{"name": "Spreading"}],
+        default=None,
+        strict=False,
+    )
+    score_spread: Literal["Ranked", "Proportional"] | None = told(
+        Merge.Single,
+        "Ranked: the best node gets 10 and surely leads, the others 0 to 9; Proportional: 0 to 10 as they scored, so "
+        "that other scores of the scheduler weigh more",
+        "Proportional",
+        "Ranked",
+        default=None,
+    )

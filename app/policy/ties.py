@@ -6,6 +6,8 @@ from itertools import combinations, groupby
 from typing import Any
 
 from app.policy.compiled import Policy
+from app.policy.fields import Merge, merging
+from app.policy.schema import Spec
 from app.requirements import disjoint
 
 
@@ -41,24 +43,7 @@ def _never_together(one: Policy, other: Policy) -> bool:
     return any(disjoint(left or (), right or ()) for left, right in sides)
 
 
-SINGLE_VALUED = (
-    "admission.runtimeClassName",
-    "admission.schedulerName",
-    "admission.priorityClassName",
-    "admission.affinity.mode",
-    "admission.affinity.keys",
-    "admission.defaults.cpuPerGPU",
-    "admission.defaults.memoryPerGPU",
-    "admission.defaults.sharedMemory",
-    "admission.defaults.driverCapabilities",
-    "admission.rightSizing",
-    "admission.migFallback",
-    "admission.tolerations.fromNodeTaints",
-    "placement.cuda.fromImage",
-    "placement.scoreSpread",
-    "placement.products.prefer",
-    "placement.scores",
-)
+SINGLE_VALUED = tuple(path for path, merge, _ in merging(Spec) if merge is Merge.Single)
 """Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
 
 

@@ -139,7 +139,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         (["serve", "--demo", "--prometheus", "http://p", "--dcgm-exporters", "http://e"], "wants one of them"),
         (["serve", "--snapshot", "/no/such/file"], "wants a file from kubectl get -o json"),
         (["serve", "--demo", "--policies", "/no/such/folder"], "wants a directory of policy files"),
-        (["test", "-o", "xml"], "wants text, json or junit"),
+        (["test", "-o", "xml"], "wants text, json, yaml or junit"),
     ],
 )
 def test_bad_input_is_one_line_with_a_remedy_and_exit_2(

@@ -96,7 +96,7 @@ def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
     [
         (("--for", "third"), "wants second or default"),
         (("--filter-answer", "some"), "all or best"),
-        (("-o", "xml"), "text or json"),
+        (("-o", "xml"), "text, json or yaml"),
         (("--ca", "absent"), "wants the CA of our certificate, in PEM"),
         (("--url", "http://10.0.0.1/scheduler"), "wants https://HOST:PORT/scheduler"),
         (("--verify", "absent"), "wants a KubeSchedulerConfiguration"),

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `--help` says of each verb besides its options: what it reads, examples, when it exits with 1, what is near it.
+
+What a verb does stands in its docstring, options in their own helps, environment variables are read off the options.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One verb. `fails`: what exit code 1 means; empty where there is none. `environment`: of other software."""
+
+    reads: str
+    examples: tuple[str, ...]
+    fails: str = ""
+    see: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
+
+
+FLEET = "The fleet: of --snapshot, a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`; of "
+FLEET += "--kubeconfig, a live cluster, by list only, with its DRA objects; or of --demo-fleet. Writes nothing."
+POLICIES = (
+    " Policies: the *.yaml of --policies, else those of ConfigMap gpu-usher/gpu-usher-policies, else the shipped "
+)
+POLICIES += "ones; and what else the fleet keeps in labelled ConfigMaps and GPUPolicy objects."
+SHIPPED = " Policies: the *.yaml of --policies, else the shipped ones."
+
+MANUAL: Mapping[str, Page] = {
+    "serve": Page(
+        "A live cluster (list and watch; the pod's service account, or --kubeconfig), a snapshot or the demo fleet; "
+        "the policies' directory, which is watched. Writes certificates into --certs, and nothing to the cluster.",
+        (
+            "gpu-usher serve --demo",
+            "gpu-usher serve --snapshot now.json --policies policies/ --port 9443",
+            "gpu-usher serve --kubeconfig ~/.kube/config --role admission --shadow",
+        ),
+        see=("demo", "explain", "scheduler-config"),
+        environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "where --tracing sends to"},
+    ),
+    "demo": Page(
+        "Recorded requests of a real API server and scheduler; a server at --url, or one of its own for as long.",
+        ("gpu-usher demo", "gpu-usher demo --url https://127.0.0.1:9443 --ca certs/ca.crt"),
+        see=("serve", "explain"),
+    ),
+    "explain": Page(
+        "A pod: of the fleet by name, or of the file -f. The fleet: of a live cluster (--kubeconfig, else the usual "
+        "kubeconfig; with its volumes, DRA objects and policies as far as they may be read), of --snapshot, of --demo, "
+        "or of a running service (--url, which needs no rights in the cluster). Writes nothing." + POLICIES,
+        (
+            "gpu-usher explain pod team-a/train-0",
+            "gpu-usher explain -f pod.yaml --demo -o wide",
+            "gpu-usher explain -f pod.yaml --snapshot now.json -o json",
+            "gpu-usher explain team-a/train-0 --url http://127.0.0.1:8081",
+        ),
+        "no node will do now",
+        ("mutate", "doctor", "whatif node-template"),
+    ),
+    "doctor": Page(
+        "Nodes and their pods; with --kubeconfig also webhook configurations, certificates, the scheduler's "
+        "configuration, RBAC, policies and running GPU pods; GPU health of --prometheus or --dcgm-exporters. Writes "
+        "nothing.",
+        (
+            "gpu-usher doctor --kubeconfig ~/.kube/config",
+            "gpu-usher doctor --snapshot now.json --strict",
+            "gpu-usher doctor --demo-fleet sick -o json",
+        ),
+        "something hurts pods now; with --strict, also where there is advice",
+        ("explain", "inventory", "scheduler-config", "certs show"),
+    ),
+    "inventory": Page(
+        FLEET,
+        (
+            "gpu-usher inventory --demo-fleet mixed",
+            "gpu-usher inventory --snapshot now.json -o yaml",
+            "gpu-usher inventory --kubeconfig ~/.kube/config --watch",
+        ),
+        see=("doctor", "advise mig"),
+    ),
+    "mutate": Page(
+        "The objects of -f. " + FLEET + POLICIES,
+        (
+            "gpu-usher mutate -f pod.yaml --demo --diff",
+            "gpu-usher mutate -f train.yaml --snapshot now.json -o json",
+            "gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -",
+        ),
+        "an object is denied",
+        ("explain", "diff"),
+    ),
+    "diff": Page(
+        "Two directories of policies, all that is compared; with --decisions a log of `serve --decision-log`. " + FLEET,
+        (
+            "gpu-usher diff policies/ edited/ --snapshot now.json",
+            "gpu-usher diff policies/ edited/ --demo-fleet mixed --limit 3",
+            "gpu-usher diff policies/ edited/ --decisions decisions.log -o json",
+        ),
+        "the edit hurts: a pod is newly refused, or left without any node",
+        ("lint", "test", "replay"),
+    ),
+    "replay": Page(
+        "Logs of `serve --decision-log`, the oldest first; the fleet as it was when they began. Writes nothing."
+        + SHIPPED,
+        (
+            "gpu-usher replay decisions.log --snapshot now.json --policies edited/ -o json",
+            "gpu-usher replay decisions.log --demo-fleet mixed --recount",
+        ),
+        "a line decides otherwise",
+        ("diff", "serve"),
+    ),
+    "lint": Page(
+        "The *.yaml of a directory and of cases/ below it; the shipped ones without one.",
+        ("gpu-usher lint policies/", "gpu-usher lint"),
+        "there are findings",
+        ("test", "schema", "diff"),
+    ),
+    "test": Page(
+        "The policies of a directory, and cases/ below it; no cluster.",
+        ("gpu-usher test policies/", "gpu-usher test policies/ -o junit > cases.xml"),
+        "a case does not hold",
+        ("lint", "diff"),
+    ),
+    "schema": Page(
+        "Nothing: what is printed is made from the models that read policies and write answers.",
+        (
+            "gpu-usher schema > policies/schema/gpupolicy.json",
+            "gpu-usher schema --crd | kubectl apply -f -",
+            "gpu-usher schema --markdown > policies/README.md",
+            "gpu-usher schema --answer whatif-driver",
+        ),
+        see=("lint", "export vap"),
+    ),
+    "scheduler-config": Page(
+        "The CA of our certificate; for the resources a snapshot, a cluster or the demo fleet, else every resource "
+        "that is known; with --verify a KubeSchedulerConfiguration. Writes nothing: the configuration is on stdout.",
+        (
+            "gpu-usher scheduler-config --ca certs/ca.crt > scheduler.yaml",
+            "gpu-usher scheduler-config --verify scheduler.yaml --snapshot now.json",
+            "gpu-usher scheduler-config --for default --ca certs/ca.crt --kubeconfig ~/.kube/config",
+        ),
+        "with --verify, something is dangerous or worth a warning",
+        ("doctor", "serve"),
+    ),
+    "certs issue": Page(
+        "The directory --certs. Writes ca.crt, tls.crt and tls.key there, unless those there are young and right.",
+        ("gpu-usher certs issue", "gpu-usher certs issue --certs certs --name gpu-usher.example.com -o json"),
+        see=("certs show", "certs rotate"),
+    ),
+    "certs rotate": Page(
+        "Writes: a new CA into the directory --certs, or an annotation on the Secret of the CA, which asks the "
+        "cluster's `certs controller` to begin.",
+        ("gpu-usher certs rotate --certs certs", "gpu-usher certs rotate --kubeconfig ~/.kube/config"),
+        see=("certs show", "certs controller"),
+    ),
+    "certs show": Page(
+        "A directory, a Secret (--secret) or an address (--url), one of them. Writes nothing.",
+        (
+            "gpu-usher certs show",
+            "gpu-usher certs show --url https://127.0.0.1:8443 --ca certs/ca.crt",
+            "gpu-usher certs show --secret gpu-usher-tls --kubeconfig ~/.kube/config -o json",
+        ),
+        "it is expired, not yet valid, or does not belong to its key, its CA or the name asked for",
+        ("doctor", "certs rotate"),
+    ),
+    "certs controller": Page(
+        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations: nothing "
+        "else in gpu-usher writes to a cluster. Runs until SIGTERM.",
+        ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
+        see=("certs rotate", "certs show"),
+    ),
+    "export vap": Page(
+        "Nothing but policies." + SHIPPED,
+        ("gpu-usher export vap", "gpu-usher export vap --policies policies/ | kubectl apply -f -"),
+        see=("schema",),
+    ),
+    "whatif driver": Page(
+        FLEET + POLICIES,
+        (
+            "gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json",
+            "gpu-usher whatif driver --to 535.104.05 --demo-fleet mixed -o json",
+        ),
+        "pods are left that no node of the fleet could serve",
+        ("whatif mig", "explain"),
+    ),
+    "whatif mig": Page(
+        FLEET + POLICIES,
+        (
+            "gpu-usher whatif mig --nodes nvidia.com/mig.capable=true --layout all-1g.10gb --snapshot now.json",
+            "gpu-usher whatif mig --layout 3g.40gb:2 --demo-fleet mixed -o yaml",
+        ),
+        "a node cannot have the layout",
+        ("advise mig", "whatif driver"),
+    ),
+    "whatif node-template": Page(
+        "The one Pod or workload of -f; a fleet is not needed. " + FLEET + POLICIES,
+        (
+            "gpu-usher whatif node-template -f pod.yaml",
+            "gpu-usher whatif node-template -f train.yaml --policies policies/ -o json",
+        ),
+        "no GPU product will do",
+        ("explain", "mutate"),
+    ),
+    "advise mig": Page(
+        FLEET + POLICIES,
+        (
+            "gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml",
+            "gpu-usher advise mig --demo-fleet mig",
+            "gpu-usher advise mig --nodes pool=mig --kubeconfig ~/.kube/config -o json",
+        ),
+        "pods stay without a slice",
+        ("whatif mig", "inventory"),
+    ),
+}
+"""By the verb's words."""

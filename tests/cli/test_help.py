@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--help` of every command is a page of a manual: complete, and what it shows works. Shells complete what it names."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.cli.help import environment
+from app.cli.main import app
+from app.cli.manual import MANUAL
+from app.cluster.files import shipped_policies
+from app.demo.fleet import demo_fleet
+from tests.builders import pod
+from tests.cli.commands import every, output_of, root
+from tests.monitoring.test_recorder import posted, questions, rooms
+
+RUN = CliRunner()
+PAGES = [(words, command) for words, command in every() if not hasattr(command, "commands")]
+GROUPS = [words for words, command in every() if hasattr(command, "commands")]
+EXAMPLES = [(name, each) for name, page in MANUAL.items() for each in page.examples]
+ELSEWHERE = ("--kubeconfig", "--url", "gpu-usher serve", "gpu-usher demo", "certs controller", "explain pod ")
+"""Examples that want a cluster or another process; the others are run as they stand."""
+SCRIPT = Path(sys.executable).with_name("gpu-usher")
+
+
+def helped(*words: str) -> str:
+    return RUN.invoke(app, [*words, "--help"], env={"COLUMNS": "160"}).stdout
+
+
+def words_of(example: str) -> list[str]:
+    """Give the words of an example that are ours: up to a pipe or a redirection, without the program."""
+    lexer = shlex.shlex(example, posix=True, punctuation_chars="|>")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    end = next((index for index, each in enumerate(words) if each in ("|", ">")), len(words))
+    assert words[0] == "gpu-usher"
+    return words[1:end]
+
+
+def test_every_verb_has_a_page_and_every_page_a_verb() -> None:
+    """F82."""
+    assert {" ".join(words) for words, _ in PAGES} == set(MANUAL)
+
+
+@pytest.mark.parametrize(("words", "command"), PAGES, ids=[" ".join(words) for words, _ in PAGES])
+def test_help_of_a_verb_says_all_that_a_manual_does(words: tuple[str, ...], command: Any) -> None:
+    """F82."""
+    page = MANUAL[" ".join(words)]
+
+    text = helped(*words)
+
+    assert [each for each in ("Reads", "Examples", "Exit codes", "Environment") if f" {each}\n" not in text] == []
+    assert [each for each in page.examples if f"   {each}\n" not in text] == []
+    assert [each for each in environment(page, command.params) if each not in text] == []
+    assert 2 <= len(page.examples) <= 4 or words == ("lint",)
+    assert bool(page.fails) is ("\n   1  " in text)
+    assert {name for name in page.see if name not in MANUAL} == set()
+
+
+@pytest.mark.parametrize("words", GROUPS, ids=lambda words: " ".join(words) or "gpu-usher")
+def test_help_of_a_group_shows_an_example_of_each_of_its_commands(words: tuple[str, ...]) -> None:
+    """F82."""
+    inner = [page for name, page in MANUAL.items() if name.split()[: len(words)] == list(words)]
+
+    text = helped(*words)
+
+    assert inner
+    assert [page.examples[0] for page in inner if f"   {page.examples[0]}\n" not in text] == []
+
+
+def test_every_option_and_argument_says_what_it_is() -> None:
+    """F82."""
+    silent = [
+        (words, each.name) for words, command in every() for each in command.params if not (each.help or "").strip()
+    ]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[each for _, each in EXAMPLES])
+def test_example_is_a_command_line_that_parses(name: str, example: str) -> None:
+    """F82: parsed by the command line's own parser down to the verb that the page is of, not run."""
+    words, command, context = words_of(example), root(), None
+
+    while hasattr(command, "commands"):
+        context = command.make_context(command.name, words, parent=context)
+        _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+    parsed = command.make_context(command.name, words, parent=context)
+
+    assert example.startswith(f"gpu-usher {name}")
+    assert parsed.args == []
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a directory with the files that the examples name."""
+    folder = tmp_path_factory.mktemp("desk")
+    shutil.copytree(shipped_policies(), folder / "policies")
+    shutil.copytree(shipped_policies(), folder / "edited")
+    for name in ("pod", "train"):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
+    (folder / "now.json").write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
+    posted(list(questions(20)), rooms(folder), str(folder / "decisions.log"))
+    RUN.invoke(app, ["certs", "issue", "--certs", str(folder / "certs")])
+    written = RUN.invoke(app, ["scheduler-config", "--ca", str(folder / "certs" / "ca.crt")]).stdout
+    (folder / "scheduler.yaml").write_text(written, "utf-8")
+    return folder
+
+
+RUNNABLE = [each for _, each in EXAMPLES if not any(words in each for words in ELSEWHERE)]
+
+
+@pytest.mark.parametrize("example", RUNNABLE)
+def test_example_that_needs_no_cluster_works(example: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F82: with the files that it names there."""
+    monkeypatch.chdir(desk)
+    page = next(page for page in MANUAL.values() if example in page.examples)
+
+    done = RUN.invoke(app, words_of(example))
+
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code in ((0, 1) if page.fails else (0,)), done.output
+    assert done.stdout
+
+
+@cache
+def completion() -> str:
+    """Give the script that --install-completion installs for bash."""
+    asked = {**os.environ, "_GPU_USHER_COMPLETE": "source_bash"}
+    return subprocess.run([SCRIPT], capture_output=True, text=True, check=True, timeout=120, env=asked).stdout
+
+
+def completed(*words: str) -> list[str]:
+    """Ask for what a bash would offer for the last word, by the script that it is given."""
+    script = completion() + '\nCOMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+    script += '_gpu_usher_completion gpu-usher; printf "%s\\n" "${COMPREPLY[@]}"'
+    path = f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"
+    line = ["bash", "-c", script, "bash", "gpu-usher", *words]
+    done = subprocess.run(
+        line, capture_output=True, text=True, check=True, timeout=120, env={**os.environ, "PATH": path}
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="wants bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("inv",), ["inventory"]),
+        (("whatif", "d"), ["driver"]),
+        (("doctor", "--stri"), ["--strict"]),
+        (("explain", "-o", ""), ["text", "wide", "json", "yaml"]),
+        (("test", "-o", "ju"), ["junit"]),
+        (("schema", "--answer", "whatif-m"), ["whatif-mig"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_bash_completes_verbs_options_and_their_values(words: tuple[str, ...], offered: list[str]) -> None:
+    """F82: shell completion, in a real bash."""
+    assert completed(*words) == offered
+
+
+def test_completion_offers_what_every_verb_takes_for_its_output() -> None:
+    """F82: the values that the help names are the ones that are offered."""
+    for _, command in every():
+        option = next((each for each in command.params if "-o" in each.opts), None)
+        offered = [each.value for each in option.shell_complete(None, "")] if option else []
+        named = (output_of(command) or "").partition(": ")[2].rstrip(".").replace(" or ", ", ")
+        assert ", ".join(offered) == named
+
+
+def test_completion_can_be_installed() -> None:
+    """F82."""
+    assert "--install-completion" in helped()

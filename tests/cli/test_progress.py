@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A person sees what a long command is doing, on a terminal; a pipe gets nothing of it (F82)."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.cluster.files import shipped_policies
+from app.demo.fleet import demo_fleet
+from tests.builders import gpus, pod
+from tests.cli.commands import verbs
+
+SCRIPT = str(Path(sys.executable).with_name("gpu-usher"))
+WAIT_SECONDS = 120
+READ = 65536
+OLD = str(shipped_policies())
+LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "explain": (["explain", "-f", "pod.yaml"], ("reading now.json", "taking in", "explaining on 23 nodes")),
+    "doctor": (["doctor"], ("reading now.json", "examining 23 nodes")),
+    "diff": (["diff", OLD, OLD], ("reading now.json", "trying pods under both")),
+    "whatif-driver": (["whatif", "driver", "--to", "580.65.06"], ("reading what pods need", "with both drivers")),
+    "whatif-mig": (["whatif", "mig", "--layout", "all-disabled"], ("reading what pods need", "in the new layout")),
+    "advise-mig": (["advise", "mig"], ("reading now.json", "waiting pods")),
+    "inventory": (["inventory"], ("reading now.json", "taking in")),
+    "mutate": (["mutate", "-f", "pod.yaml"], ("reading now.json", "taking in")),
+}
+"""Words, without the snapshot, and what is told on the way. -o json is added."""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "pod.yaml").write_text(yaml.safe_dump(pod(gpus(1))), "utf-8")
+    (folder / "now.json").write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
+    return folder
+
+
+def run(words: list[str], desk: Path, terminal: bool) -> tuple[str, str]:
+    """Run a command with stdout in a pipe, and stderr on a terminal or in a pipe; give what came on both."""
+    main, side = pty.openpty() if terminal else os.pipe()
+    line = [SCRIPT, *words, "--snapshot", "now.json", "-o", "json"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(line, cwd=desk, env=environment, stdout=subprocess.PIPE, stderr=side, text=True) as process:
+        os.close(side)
+        said = bytearray()
+        while piece := _read(main):
+            said += piece
+        out, _ = process.communicate(timeout=WAIT_SECONDS)
+    os.close(main)
+    return out, said.decode()
+
+
+def _read(main: int) -> bytes:
+    try:
+        return os.read(main, READ)
+    except OSError:  # EIO: the other end of a terminal is closed
+        return b""
+
+
+@pytest.mark.parametrize(("words", "told"), LINES.values(), ids=LINES)
+def test_terminal_is_told_what_is_done_and_stdout_has_the_answer_alone(
+    words: list[str], told: tuple[str, ...], desk: Path
+) -> None:
+    """F82."""
+    out, said = run(words, desk, terminal=True)
+
+    json.loads(out)
+    assert [each for each in told if each not in said] == []
+
+
+@pytest.mark.parametrize("words", [LINES[each][0] for each in ("explain", "diff")], ids=["explain", "diff"])
+def test_pipe_gets_nothing_of_it(words: list[str], desk: Path) -> None:
+    """F82: neither words nor escapes in what CI keeps."""
+    out, said = run(words, desk, terminal=False)
+
+    json.loads(out)
+    assert said == ""
+
+
+def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
+    """F82: those that take a snapshot, but for what serves, or needs a log or a configuration besides."""
+    reading = {name for name, each in verbs().items() if any("--snapshot" in option.opts for option in each.params)}
+
+    assert reading - set(LINES) == {"serve", "replay", "scheduler-config", "whatif-node-template"}
+
+
+def test_terminal_has_its_cursor_back_when_the_input_was_bad(desk: Path) -> None:
+    """F82: what hides the cursor shows it again, also where pods cannot be read half-way."""
+    broken = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 1}}
+    (desk / "broken.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), broken]}), "utf-8")
+
+    _, said = run(["whatif", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], desk, terminal=True)
+
+    assert "error:" in said
+    assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")
+    assert said.rfind("error:") > said.rfind("\x1b[?25l")

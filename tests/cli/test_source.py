@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live cluster, read once by any command: its DRA objects and policies count, what is absent does not hurt."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from app.cli.main import app
+from app.cluster.files import shipped_policies
+from app.cluster.once import PATHS
+from app.demo.fleet import demo_fleet
+from tests.builders import gpus, pod, policy
+from tests.cluster.fake_apiserver import FakeApi, served, status
+
+RUN = CliRunner()
+LABELS = {"gpu-usher.io/policy": "true"}
+WAIT_SECONDS = 60
+
+
+class Cluster:
+    """A fake API server in a thread of its own, with a kubeconfig for it. Kinds that it has no objects of are a 404."""
+
+    def __init__(self, folder: Path, objects: list[dict[str, Any]], forbidden: tuple[str, ...] = ()) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        self._apis: dict[str, FakeApi] = {}
+        for kind, path in PATHS.items():
+            found = [each for each in objects if each["kind"] == kind]
+            if found or kind in forbidden or path.startswith("/api/v1"):
+                self._apis[path] = api = FakeApi()
+                for number, each in enumerate(found):
+                    api.objects[f"{number}"] = {key: value for key, value in each.items() if key != "kind"}
+            if kind in forbidden:
+                self._apis[path].faults.extend([status(403)] * 9)
+        self._loop = asyncio.new_event_loop()
+        self._ready, self._stop = Event(), asyncio.Event()
+
+    def __enter__(self) -> "Cluster":
+        self._thread = Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self._thread.start()
+        assert self._ready.wait(WAIT_SECONDS)
+        return self
+
+    async def _serve(self) -> None:
+        async with served(self._apis):
+            url = next(iter(self._apis.values())).url
+            document = {
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+            self.kubeconfig.write_text(yaml.safe_dump(document), "utf-8")
+            self._ready.set()
+            await self._stop.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(WAIT_SECONDS)
+        self._loop.close()
+
+    def run(self, *words: str) -> Result:
+        return RUN.invoke(app, [*words, "--kubeconfig", str(self.kubeconfig)])
+
+
+def config_map(name: str, labels: dict[str, str], **texts: str) -> dict[str, Any]:
+    data = {key.replace("_", ".") + ".yaml": text for key, text in texts.items()}
+    return {"kind": "ConfigMap", "metadata": {"name": name, "namespace": "gpu-usher", "labels": labels}, "data": data}
+
+
+MAPPED = config_map("more", LABELS, a=policy("in-a-map", "priority: 5, placement: {gpuMemory: 8Gi}"))
+OBJECT = {
+    "kind": "GPUPolicy",
+    "metadata": {"name": "only-a10", "uid": "u", "resourceVersion": "7"},
+    "spec": {"priority": 7, "placement": {"products": {"allow": ["A10"]}}},
+}
+MOUNTED = config_map("gpu-usher-policies", {}, base=policy("mounted", "priority: 1, admission: {maxGPUsPerPod: 1}"))
+OTHER = config_map("kube-root-ca.crt", {}, ca="a: [")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod(gpus(2))), "utf-8")
+    return str(tmp_path / "pod.yaml")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, [*demo_fleet(), MAPPED, OBJECT, MOUNTED, OTHER]) as found:
+        yield found
+
+
+def test_every_command_obeys_the_policies_that_the_cluster_keeps(cluster: Cluster, file: str) -> None:
+    """F83, F85, F131: mounted, labelled and as objects; the mounted one refuses what the shipped ones let in."""
+    explained = json.loads(cluster.run("explain", "-f", file, "-o", "json").stdout)
+    mutated = json.loads(cluster.run("mutate", "-f", file, "-o", "json").stdout)
+    shipped = json.loads(cluster.run("mutate", "-f", file, "-o", "json", "--policies", str(shipped_policies())).stdout)
+
+    assert explained["policies"] == ["only-a10", "in-a-map", "mounted"]
+    assert "wants at most 1" in explained["admission"]["message"] + mutated["objects"][0]["message"]
+    assert [each["objects"][0]["allowed"] for each in (mutated, shipped)] == [False, True]
+
+
+def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -> None:
+    """F123, F124: a pod that a policy of the cluster wants CUDA 12.4 for loses the nodes that get an old driver."""
+    words = ["whatif", "driver", "--to", "450.80.02", "--nodes", "nvidia.com/gpu.product=Tesla-T4", "-o", "json"]
+    needs = {**OBJECT, "spec": {"priority": 7, "placement": {"cuda": {"minimum": "12.4"}}}}
+
+    with Cluster(tmp_path, [*demo_fleet(), needs]) as cluster:
+        live = json.loads(cluster.run(*words).stdout)
+        advised = cluster.run("advise", "mig", "-o", "json")
+    demo = json.loads(RUN.invoke(app, [*words, "--demo-fleet", "mixed"]).stdout)
+
+    assert demo["effects"] == []
+    assert {each["loses"] for each in live["effects"]} == {2}
+    assert set(json.loads(advised.stdout)) == {"layouts", "fitting", "unplaced", "configuration"}
+
+
+def test_dra_objects_of_the_cluster_count(tmp_path: Path) -> None:
+    """F86, F100: devices that claims can get are in the inventory of a live cluster as in that of its snapshot."""
+    objects = demo_fleet("dra")
+
+    with Cluster(tmp_path, objects) as cluster:
+        live = cluster.run("inventory", "-o", "json")
+    sample = RUN.invoke(app, ["inventory", "--demo-fleet", "dra", "-o", "json"])
+
+    assert {each["kind"] for each in objects} >= {"DeviceClass", "ResourceSlice"}
+    assert json.loads(live.stdout) == json.loads(sample.stdout)
+
+
+def test_cluster_without_dra_and_policies_is_no_trouble(tmp_path: Path, file: str) -> None:
+    """F83: their paths are a 404 there."""
+    with Cluster(tmp_path, demo_fleet()) as cluster:
+        found = cluster.run("explain", "-f", file, "-o", "json")
+
+    assert found.stderr == ""
+    assert json.loads(found.stdout)["nodes"] == 23
+
+
+def test_what_is_not_shown_to_the_user_is_named_on_stderr(tmp_path: Path, file: str) -> None:
+    """F83: policies that may not be read would have changed the answer; stdout stays JSON."""
+    with Cluster(tmp_path, demo_fleet(), forbidden=("GPUPolicy", "ConfigMap")) as cluster:
+        found = cluster.run("mutate", "-f", file, "-o", "json")
+
+    json.loads(found.stdout)
+    assert PATHS["GPUPolicy"] in found.stderr
+    assert PATHS["ConfigMap"] in found.stderr
+
+
+def test_bad_policy_of_the_cluster_says_where_it_is(tmp_path: Path, file: str) -> None:
+    """F75."""
+    bad = {"kind": "GPUPolicy", "metadata": {"name": "bad"}, "spec": {"placement": {"produts": {}}}}
+
+    with Cluster(tmp_path, [*demo_fleet(), bad]) as cluster:
+        found = cluster.run("mutate", "-f", file)
+
+    assert "policies of the cluster: gpupolicy bad: spec.placement.produts: unknown field" in str(found.exception)

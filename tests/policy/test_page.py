@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page about policies is what the models say, and what it says is so: examples load, fields merge as told."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.cli.policypage import MODELS, page_text
+from app.policy.annotations import _READERS, GRAMMAR, read_annotations
+from app.policy.compiled import PolicySet
+from app.policy.fields import Merge, merging
+from app.policy.load import load_policies
+from app.policy.match import Ruling
+from app.policy.schema import Spec, json_schema
+from tests.builders import gpus, knowledge, pod, ruling
+
+POLICIES = Path(__file__).parents[2] / "policies"
+FIELDS = list(merging(Spec))
+HEAD = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
+GUARDED = {"image": "nvcr.io/nvidia/pytorch:24.05-py3"}, {"image": "registry.example/ml/train:7"}
+
+
+def document(name: str, priority: int, path: str, value: Any) -> str:
+    """Write a policy that sets one field; Exclusive where two would contradict one another is left to the caller."""
+    spec: dict[str, Any] = {"priority": priority}
+    inner = spec
+    *parents, last = path.split(".")
+    for part in parents:
+        inner = inner.setdefault(part, {})
+    inner[last] = value
+    return yaml.safe_dump({**HEAD, "metadata": {"name": name}, "spec": spec})
+
+
+def loaded(*documents: str) -> PolicySet:
+    return load_policies({f"{number}.yaml": text for number, text in enumerate(documents)}, knowledge())
+
+
+def merged(*documents: str) -> Any:
+    """Give what policies say together of a pod of two containers, without who said it and in what order."""
+    containers = [gpus(1, **more) | {"name": f"c{number}"} for number, more in enumerate(GUARDED)]
+    found: Ruling = ruling(pod(*containers), loaded(*documents))
+    demand = replace(found.demand, cuda=(), cuda_wishes=(), products=(), warned=None)
+    needs = (*found.demand.cuda, *found.demand.cuda_wishes)  # every minimum is kept, so that each can be named
+    highest = max((each.cuda for each in needs if each.minimum), default=None)
+    cuda = highest, {each for each in needs if not each.minimum}
+    return _unordered(demand), _unordered(found.demand.products), cuda, _unordered(found.enforced)
+
+
+def _unordered(value: Any) -> Any:
+    """Forget the order of what is a set: denied products, selectors; scores and preferences are compared apart."""
+    if isinstance(value, (tuple, frozenset)):
+        return sorted((_unordered(each) for each in value), key=repr)
+    slots = getattr(type(value), "__slots__", None)
+    if slots and not isinstance(value, str):
+        ordered = ("preferred_products", "scores")
+        return {name: getattr(value, name) if name in ordered else _unordered(getattr(value, name)) for name in slots}
+    return value
+
+
+def test_page_is_what_the_command_prints() -> None:
+    """F74, F75. After a change: gpu-usher schema --markdown > policies/README.md."""
+    printed = CliRunner().invoke(app, ["schema", "--markdown"]).stdout
+
+    assert (POLICIES / "README.md").read_text("utf-8") == printed == page_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "examples"), [(path, shown) for path, _, shown in FIELDS], ids=[each[0] for each in FIELDS]
+)
+def test_field_has_examples_and_each_is_a_policy_that_loads(path: str, examples: list[Any]) -> None:
+    """F75."""
+    assert examples
+    for example in examples:
+        assert len(loaded(document("one", 5, path, example)).policies) == 1
+
+
+def properties() -> Iterator[tuple[str, dict[str, Any]]]:
+    for title, part in {"GPUPolicy": json_schema(), **json_schema()["$defs"]}.items():
+        for name, field in part.get("properties", {}).items():
+            yield f"{title}.{name}", field
+
+
+def test_every_field_says_what_it_is() -> None:
+    """F75: in the schema that editors show, in the definition and on the page."""
+    plain = {"GPUPolicy.apiVersion", "GPUPolicy.kind", "GPUPolicy.metadata", "GPUPolicy.spec", "Metadata.name"}
+    plain |= {"LabelExpression.operator"}
+
+    assert {name for name, field in properties() if not field.get("description")} == plain
+
+
+MERGED = [(path, how, examples) for path, how, examples in FIELDS if how is not Merge.Own and len(examples) > 1]
+
+
+@pytest.mark.parametrize(("path", "how", "examples"), MERGED, ids=[each[0] for each in MERGED])
+def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, examples: list[Any]) -> None:
+    """F70, INTERFACES §4: either policy first, beside each of them alone."""
+    one, other = examples[:2]
+    alone = [merged(document("a", 5, path, each)) for each in (one, other)]
+
+    first, second = (
+        merged(document("a", high, path, one), document("b", low, path, other)) for high, low in ((5, 3), (3, 5))
+    )
+
+    assert alone[0] != alone[1]
+    if how is Merge.Single:
+        assert [first, second] == alone
+    elif how is Merge.InOrder:
+        assert first != second
+    elif how in (Merge.Union, Merge.Intersection):
+        assert first == second
+        assert first not in alone
+    else:
+        assert first == second
+        assert first in alone
+
+
+def test_every_field_of_two_values_is_in_the_test_above() -> None:
+    """F70."""
+    assert {path for path, how, _ in FIELDS if how is not Merge.Own} - {each[0] for each in MERGED} == {
+        "placement.interconnect"
+    }
+
+
+def test_examples_of_the_page_load_as_policies() -> None:
+    """F75: each by itself, and all together as one policy."""
+    blocks = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page_text(), re.S)]
+    fragments = [each["spec"] for each in blocks if "spec" in each]
+    whole = {key: value for spec in fragments for key, value in spec.items()}
+
+    texts = [yaml.safe_dump({**HEAD, "metadata": {"name": "one"}, "spec": spec}) for spec in (*fragments, whole)]
+
+    assert len(fragments) >= 5
+    assert [len(loaded(each).policies) for each in texts] == [1] * len(texts)
+    assert {"match", "admission", "placement", "exceptions", "actions"} <= whole.keys()
+
+
+def test_grammar_names_every_annotation_and_its_examples_parse() -> None:
+    """F71."""
+    products = knowledge().products
+    found = {
+        f"{name}: {example}": read_annotations({f"gpu-usher.io/{name}": example}, products)
+        for name, (_, examples, _) in GRAMMAR.items()
+        for example in examples
+    }
+
+    assert GRAMMAR.keys() == _READERS.keys()
+    assert {name for name, read in found.items() if read.invalid or read.warnings} == set()
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    """F75."""
+    text = page_text()
+    titles = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^#+ (.*)$", text, re.M)}
+
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    lost = [each for each in links if not each.startswith("#") and not (POLICIES / each.partition("#")[0]).exists()]
+
+    assert lost == []
+    assert {each[1:] for each in links if each.startswith("#")} - titles == set()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_of_the_page_says_what_it_is(model: str) -> None:
+    """F75."""
+    assert MODELS[model].__doc__
