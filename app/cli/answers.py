@@ -15,6 +15,7 @@ import msgspec
 from app.api.people import DryRun
 from app.cli.cases import Ran
 from app.cli.certs import Shown
+from app.cli.lint import Linted
 from app.cli.mutate import Mutated
 from app.cli.replay import Replayed
 from app.errors import BadInput
@@ -39,6 +40,7 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "mutate": (Mutated, "gpu-usher mutate -o json"),
     "diff": (Differences, "gpu-usher diff -o json"),
     "replay": (Replayed, "gpu-usher replay -o json"),
+    "lint": (Linted, "gpu-usher lint -o json"),
     "test": (Ran, "gpu-usher test -o json"),
     "scheduler-config": (
         tuple[ConfigFinding, ...] | Mapping[str, Any],

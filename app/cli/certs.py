@@ -21,7 +21,7 @@ from app.certs.controller import ROTATE, Controller, Names
 from app.certs.kube import MERGE, Kube
 from app.certs.show import Described, Found, describe, problems
 from app.cli.help import Group, Verb
-from app.cli.output import Output, check_output, show
+from app.cli.output import Output, show
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
 from app.logs import start_logging
@@ -58,7 +58,6 @@ def issue(
     output: Output = "text",
 ) -> None:
     """Make a CA and a certificate in a directory, unless those there are young and right."""
-    check_output(output)
     names = (*LOCAL_NAMES, *service_names(service, namespace), *(name or ()))
     issue_if_needed(folder, now(), tuple(dict.fromkeys(names)))
     _show(_files(folder), None, output)

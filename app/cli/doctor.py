@@ -13,7 +13,7 @@ from rich.markup import escape
 from app.cli.livedoctor import examine_live
 from app.cli.output import Output, show
 from app.cli.progress import doing
-from app.cli.source import read_objects_of, state_of
+from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.health import ask_once, find_source
 from app.cluster.snapshot import KINDS, fill
@@ -34,8 +34,7 @@ def doctor(
     kubeconfig: Annotated[
         Path | None, typer.Option(help="A live cluster: its webhooks, certificates and rights are examined too.")
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
-    demo_fleet: Annotated[str | None, typer.Option(help="A sample fleet by name, as sick.")] = None,
+    demo_fleet: DemoFleet = None,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
     dcgm_exporters: Annotated[list[str] | None, typer.Option(help="Or the exporters themselves.")] = None,
     scheduler_config: Annotated[
@@ -49,13 +48,12 @@ def doctor(
 
     Reads only. What the kubeconfig's user may not read is named as advice (NotLookedAt).
     """
-    sample = demo_fleet or ("mixed" if demo else None)
-    if not (sample or snapshot or kubeconfig):
+    if not (demo_fleet or snapshot or kubeconfig):
         raise BadInput("doctor: got no fleet, wants --snapshot, --kubeconfig or --demo")
     if scheduler_config and not kubeconfig:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster's objects come with the survey, which goes on where one kind may not be read.
-    state = state_of(read_objects_of(snapshot, None, sample) if snapshot or sample else [])
+    state = state_of(read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else [])
     survey = _look_over(kubeconfig, namespace, state) if kubeconfig else None
     nodes = tuple(state.nodes.values())
     source = find_source(
@@ -84,9 +82,8 @@ def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes
         console.print(f"         on {_names(each.nodes + each.objects)}", markup=False)
         console.print(f"         [green]→[/] {escape(each.remedy)}")
     problems = sum(each.level is Level.Problem for each in findings)
-    console.print(
-        f"{nodes} nodes, {gpu_nodes} with GPUs: {problems or 'no'} problems, {len(findings) - problems or 'no'} advice"
-    )
+    ill = f"{problems or 'no'} problem{'s' * (problems != 1)}"
+    console.print(f"{nodes} nodes, {gpu_nodes} with GPUs: {ill}, {len(findings) - problems or 'no'} advice")
 
 
 def _names(nodes: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ import yaml
 from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import doing
-from app.cli.source import DRA, LIVE, POLICY_KINDS, policies_in, read_live, state_of
+from app.cli.source import DRA, LIVE, POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
 from app.cluster.files import read_snapshot_file
 from app.cluster.lean import read_lean
 from app.cluster.view import bound_volumes, view
@@ -37,8 +37,7 @@ def explain_pod(
     file: Annotated[
         Path | None, typer.Option("--filename", "-f", help="A Pod to explain instead, YAML or JSON.")
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Against an embedded demo fleet.")] = False,
-    demo_fleet: Annotated[str, typer.Option(help="Which one, with --demo.")] = "mixed",
+    demo_fleet: DemoFleet = None,
     snapshot: Annotated[
         list[Path] | None,
         typer.Option(help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc -A -o json`."),
@@ -65,7 +64,7 @@ def explain_pod(
         found = ask(url, document or reference(key), by_node)
     else:
         with uncollected():
-            objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context, key)
+            objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
             world = _world(objects, policies)
             with doing(f"explaining on {len(world.nodes)} nodes"):
                 found = finish(explain(document or _pod(objects, key), world, document is None, by_node))

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from typer.core import TyperCommand, TyperGroup
 
 from app.cli.manual import MANUAL, Page
+from app.cli.source import sampled
 
 ERRORS = (("2", "bad input; stderr says what was found and what is wanted"),
           ("3", "our own fault, or a cluster or service that does not answer"))  # fmt: skip
@@ -17,7 +18,12 @@ TERMINAL = {"NO_COLOR": "no colour on a terminal either", "COLUMNS": "width of t
 
 
 class Verb(TyperCommand):
-    """A command whose help ends with its page of the manual."""
+    """A command whose help ends with its page of the manual, and that takes --demo for the default sample fleet."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; a verb that has a --demo of its own reads that itself."""
+        names = {each.name for each in self.params}
+        return super().parse_args(ctx, sampled(args) if "demo_fleet" in names and "demo" not in names else args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, and the page."""

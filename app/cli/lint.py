@@ -2,32 +2,46 @@
 """`gpu-usher lint`: check policies and their cases without running anything."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from app.cli.output import Output, show
 from app.cluster.files import case_texts, policy_texts, read_knowledge, shipped_policies
 from app.errors import PolicyError
 from app.explain.cases import read_case
 from app.policy.load import load_policies
 
 
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """How many policy files and cases were read, and what is wrong in them: file:line:column: what, remedy."""
+
+    policies: int
+    cases: int
+    findings: tuple[str, ...]
+
+
 def lint(
     directory: Annotated[
         Path | None, typer.Argument(help="Directory of policies; the shipped ones by default.")
     ] = None,
+    output: Output = "text",
 ) -> None:
     """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
     directory = directory or shipped_policies()
-    console = Console(highlight=False, soft_wrap=True)
-    findings = list(_findings(directory))
-    for line in findings:
+    found = Linted(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
+    show(found, output, lambda console: _show(console, found))
+    raise typer.Exit(1 if found.findings else 0)
+
+
+def _show(console: Console, found: Linted) -> None:
+    for line in found.findings:
         console.print(line, markup=False)
-    count = len(policy_texts(directory))
-    console.print(f"{count} policy files, {len(case_texts(directory))} cases: {len(findings) or 'no'} findings")
-    raise typer.Exit(1 if findings else 0)
+    console.print(f"{found.policies} policy files, {found.cases} cases: {len(found.findings) or 'no'} findings")
 
 
 def _findings(directory: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from app.authority import read_certificate
 from app.certs.show import Found, problems
-from app.cluster.files import policy_texts, shipped_default, shipped_policies
+from app.cluster.policysources import policies_of
 from app.cluster.rulings import Rulings
 from app.cluster.slipped import Judges, slip_of
 from app.cluster.state import State
@@ -24,13 +24,10 @@ from app.explain.doctor import Finding, Level
 from app.explain.webhooks import Webhook, webhooks
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
-from app.policy.load import load_policies
 from app.schedulerconfig.verify import verify
 
 ADDRESS_SECONDS = 10.0
 """Bound on one TLS handshake with a webhook that has an address of its own."""
-POLICY_MAP, POLICY_LABEL = "gpu-usher-policies", "gpu-usher.io/policy"
-POLICY_API = "gpu-usher.io/v1alpha1"
 SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
 """Names of deploy/components/second-scheduler and deploy/base."""
 
@@ -51,7 +48,7 @@ def examine_live(survey: Survey, state: State, namespace: str, config: Path | No
         namespace=namespace,
         reached=survey.reached,
     )
-    chosen, unreadable = _policies(survey, state, namespace)
+    chosen, unreadable = _policies(survey, state, namespace, now)
     seen = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, chosen))
     found = examine_cluster(replace(cluster, certificates=seen, slipped=slipped))
@@ -96,33 +93,17 @@ def _judged(webhook: Webhook, where: str, pem: bytes, bundle: bytes, asked: str,
     return Certificate(f"{webhook.shown} ({where})", (now - begins) / (ends - begins), f"{ends:%Y-%m-%d %H:%M}Z", wrong)
 
 
-def _policies(survey: Survey, state: State, namespace: str) -> tuple[PolicySet, list[Finding]]:
+def _policies(survey: Survey, state: State, namespace: str, now: dt.datetime) -> tuple[PolicySet, list[Finding]]:
     """Load the policies that the cluster keeps; the shipped ones where it keeps none, or bad ones."""
-    texts: dict[str, str] = {}
-    for item in survey.objects.get("ConfigMap", ()):
-        metadata = item["metadata"]
-        labelled = (metadata.get("labels") or {}).get(POLICY_LABEL) == "true"
-        if metadata["name"] == POLICY_MAP or labelled:
-            texts |= {f"ConfigMap {metadata['name']}/{key}": text for key, text in (item.get("data") or {}).items()}
-    objects = {
-        f"GPUPolicy {each['metadata']['name']}": _as_in_a_file(each) for each in survey.objects.get("GPUPolicy", ())
-    }
-    fallback = shipped_default(state.knowledge)
-    shipped = load_policies(policy_texts(shipped_policies()), state.knowledge, fallback)
-    if not texts and not objects:
-        return shipped, []
+    kept = [{"kind": kind, **each} for kind in ("ConfigMap", "GPUPolicy") for each in survey.objects.get(kind, ())]
+    today = now.date().isoformat()
     try:
-        return load_policies(texts, state.knowledge, fallback, objects), []
+        return policies_of(kept, None, state.knowledge, today, namespace), []
     except PolicyError as error:
         remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
         place = (f"Namespace {namespace}",)
-        return shipped, [Finding("PolicyUnreadable", Level.Problem, each, remedy, (), place) for each in error.problems]
-
-
-def _as_in_a_file(item: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what the API server adds to a policy."""
-    whole = {"apiVersion": POLICY_API, "kind": "GPUPolicy", "metadata": {"name": item["metadata"]["name"]}}
-    return {**whole, "spec": item["spec"]} if "spec" in item else whole
+        bad = [Finding("PolicyUnreadable", Level.Problem, each, remedy, (), place) for each in error.problems]
+        return policies_of((), None, state.knowledge, today), bad
 
 
 def _slipped(survey: Survey, state: State, policies: PolicySet) -> Iterator[Slipped]:

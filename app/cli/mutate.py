@@ -19,7 +19,6 @@ from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
-from app.demo.fleet import DEFAULT
 from app.errors import BadInput
 from app.pods import member
 
@@ -39,7 +38,6 @@ def mutate(
     snapshot: Snapshots = None,
     kubeconfig: Kubeconfig = None,
     demo_fleet: DemoFleet = None,
-    demo: Annotated[bool, typer.Option("--demo", help="The demo fleet.")] = False,
     policies: Policies = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="For objects that name none.")] = "default",
     diff: Annotated[bool, typer.Option("--diff", help="Show what changes instead of the whole object.")] = False,
@@ -53,7 +51,7 @@ def mutate(
     objects = read_file(file)
     if not any(map(created, objects)):
         raise BadInput(f"{file}: no Pod and no workload in it, wants one")
-    fleet = read_objects_of(snapshot, kubeconfig, demo_fleet or (DEFAULT if demo else None))
+    fleet = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(fleet)
     rules = policies_in(fleet, policies, state)
     setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)

@@ -14,14 +14,23 @@ from app.errors import BadInput
 FORMATS = ("text", "json", "yaml")
 
 
-def one_of(*choices: str, names: tuple[str, ...], means: str = "") -> Any:
+def one_of(*choices: str, names: tuple[str, ...], means: str = "", **more: Any) -> Any:
     """Make an option of a few values, which its help names and a shell completes; the verb refuses others itself."""
-    return typer.Option(*names, help=f"{means}{in_words(choices)}.", autocompletion=lambda: list(choices))
+    return typer.Option(*names, help=f"{means}{in_words(choices)}.", autocompletion=lambda: list(choices), **more)
 
 
 def output_of(*formats: str) -> Any:
-    """Make the option --output of a verb."""
-    return one_of(*formats, names=("--output", "-o"), means="How to print the answer: ")
+    """Make the option --output of a verb; another value is refused before the verb does anything.
+
+    Raises BadInput.
+    """
+
+    def checked(output: str) -> str:
+        if output not in formats:
+            raise BadInput(f"-o {output[:20]}: wants {in_words(formats)}")
+        return output
+
+    return one_of(*formats, names=("--output", "-o"), means="How to print the answer: ", callback=checked)
 
 
 def in_words(choices: tuple[str, ...]) -> str:
@@ -32,21 +41,8 @@ def in_words(choices: tuple[str, ...]) -> str:
 Output = Annotated[str, output_of(*FORMATS)]
 
 
-def check_output(output: str, formats: tuple[str, ...] = FORMATS) -> None:
-    """Refuse an output that is not among the formats; for verbs that work long, or act, before they answer.
-
-    Raises BadInput.
-    """
-    if output not in formats:
-        raise BadInput(f"-o {output[:20]}: wants {in_words(formats)}")
-
-
-def show(answer: Any, output: str, text: Callable[[Console], None], formats: tuple[str, ...] = FORMATS) -> None:
-    """Print an answer made of dataclasses and plain values; `text` prints it for a person, in colour on a terminal.
-
-    Raises BadInput for an output that is not among the formats.
-    """
-    check_output(output, formats)
+def show(answer: Any, output: str, text: Callable[[Console], None]) -> None:
+    """Print an answer made of dataclasses and plain values; `text` prints it for a person, in colour on a terminal."""
     if output == "json":
         print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
     elif output == "yaml":

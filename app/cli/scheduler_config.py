@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.cli.output import Output, check_output, show
-from app.cli.source import read_objects_of, state_of
+from app.cli.output import Output, show
+from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.state import State
 from app.errors import BadInput
 from app.schedulerconfig.verify import Finding, verify
@@ -34,20 +34,18 @@ def scheduler_config(
     ] = None,
     snapshot: Annotated[list[Path] | None, typer.Option(help="Take the resources from a file of kubectl get.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Take the resources from a live cluster.")] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Take the resources from the demo fleet.")] = False,
+    demo_fleet: DemoFleet = None,
     check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
     output: Output = "text",
 ) -> None:
     """Write the scheduler's configuration, every field with its reason; or check an existing one."""
-    check_output(output)
     if target not in get_args(Target) or filter_answer not in ("all", "best"):
         raise BadInput(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer}, "
             "wants second or default, all or best"
         )
-    sample = "mixed" if demo else None
-    asked = demo or snapshot or kubeconfig  # without a fleet the configuration is for every family that we know
-    state = state_of(read_objects_of(snapshot, kubeconfig, sample, ("Node",), ()) if asked else [])
+    asked = demo_fleet or snapshot or kubeconfig  # without a fleet the configuration is for every family that we know
+    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), ()) if asked else [])
     if check is not None:
         _check(check, state, output)
     known: Target = "second" if target == "second" else "default"

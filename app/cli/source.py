@@ -18,7 +18,8 @@ from app.cluster.once import read_objects
 from app.cluster.policysources import policies_of
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
+from app.demo.fleet import DEFAULT, demo_fleet
+from app.demo.notation import fleet_names
 from app.errors import BadInput
 from app.policy.compiled import PolicySet
 from app.service import today
@@ -28,10 +29,21 @@ Snapshots = Annotated[
     typer.Option("--snapshot", help="A file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."),
 ]
 Kubeconfig = Annotated[Path | None, typer.Option("--kubeconfig", help="A live cluster, read once.")]
-DemoFleet = Annotated[str | None, typer.Option("--demo-fleet", help="A sample fleet by name, as mixed.")]
+DemoFleet = Annotated[
+    str | None,
+    typer.Option("--demo-fleet", help=f"A sample fleet; --demo is {DEFAULT}. One of {', '.join(fleet_names())}."),
+]
 Policies = Annotated[
     Path | None, typer.Option("--policies", help="Directory of policies; the shipped ones by default.")
 ]
+
+
+def sampled(args: list[str]) -> list[str]:
+    """Write `--demo` in a command line as the option that it is short for."""
+    named = any(each.split("=")[0] == "--demo-fleet" for each in args)
+    short = [] if named else ["--demo-fleet", DEFAULT]
+    return [word for each in args for word in (short if each == "--demo" else [each])]
+
 
 Objects = list[dict[str, Any]]
 LIVE = ("Node", "Pod", "Namespace", "RuntimeClass")

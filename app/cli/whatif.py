@@ -128,7 +128,7 @@ def node_template_(
     if not ruling.demand.judged:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
     found = node_template(ruling.demand, pod, state.knowledge)
-    show(found, output, lambda _: None, ("yaml", "json"))
+    show(found, output, lambda _: None)
     raise typer.Exit(0 if found.products else 1)
 
 
@@ -167,9 +167,11 @@ def names_of(pods: tuple[str, ...]) -> str:
 def _show(console: Console, found: Rollout) -> None:
     console.print(f"[bold]driver {found.to}[/] on {found.nodes} nodes, of which {found.already} have it")
     for each in found.effects[:SHOWN]:
-        change = " and ".join([f"gain {each.gains}"] * bool(each.gains) + [f"lose {each.loses}"] * bool(each.loses))
+        gains, loses = [f"{each.gains} more"] * bool(each.gains), [f"{each.loses} fewer"] * bool(each.loses)
+        many = "s" * (max(each.gains, each.loses) > 1)
+        change = f"{' and '.join([*gains, *loses])} node{many}, {each.eligible_after or 'none'} in all"
         colour = "red" if each.loses and not each.eligible_after else "yellow" if each.loses else "green"
-        console.print(f"[{colour}]{change} nodes[/], {each.eligible_after} eligible: {escape(names_of(each.pods))}")
+        console.print(f"[{colour}]{change}[/]: {escape(names_of(each.pods))}")
         if each.loses:
             console.print(f"  lost: {escape(each.why)}")
         if each.bound_there:

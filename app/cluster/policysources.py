@@ -16,21 +16,24 @@ from app.policy.calendar import in_force
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
 
-MOUNTED = ("gpu-usher", "gpu-usher-policies")
-"""Namespace and name of the ConfigMap that deploy/base mounts as the directory of policies."""
+NAMESPACE, MOUNTED = "gpu-usher", "gpu-usher-policies"
+"""Where deploy/base puts us, and the ConfigMap there that it mounts as the directory of policies."""
 _LABEL, _, _VALUE = POLICY_LABEL.partition("=")
 
 Object = Mapping[str, Any]
 
 
-def policies_of(objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str) -> PolicySet:
-    """Load what is in force on a day. `directory`: instead of the mounted ConfigMap, or of the shipped policies.
+def policies_of(
+    objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
+) -> PolicySet:
+    """Load what is in force on a day. `directory`: instead of the mounted ConfigMap of the namespace, or of the shipped
+    policies.
 
     Raises PolicyError.
     """
     found = [each for each in objects if each.get("kind") in ("GPUPolicy", "ConfigMap")]
     maps = [each for each in found if each["kind"] == "ConfigMap"]
-    texts = policy_texts(directory) if directory else _mounted(maps) or policy_texts(shipped_policies())
+    texts = policy_texts(directory) if directory else _mounted(maps, namespace) or policy_texts(shipped_policies())
     for each in maps:
         metadata = _metadata(each)
         if (metadata.get("labels") or {}).get(_LABEL) == _VALUE:
@@ -46,9 +49,9 @@ def policies_of(objects: Iterable[Object], directory: Path | None, knowledge: Kn
         raise PolicyError(("policies of the cluster: " + error.problems[0], *error.problems[1:])) from error
 
 
-def _mounted(maps: list[Object]) -> dict[str, str]:
+def _mounted(maps: list[Object], namespace: str) -> dict[str, str]:
     for each in maps:
-        if (_metadata(each).get("namespace"), _metadata(each).get("name")) == MOUNTED:
+        if (_metadata(each).get("namespace"), _metadata(each).get("name")) == (namespace, MOUNTED):
             return _texts("", each)
     return {}
 

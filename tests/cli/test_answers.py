@@ -146,6 +146,7 @@ COMMANDS: dict[str, Make] = {
     "mutate": _mutate,
     "diff": _diff,
     "replay": _replay,
+    "lint": lambda folder: [["lint"], ["lint", _edited(folder)]],
     "test": lambda folder: [["test"], ["test", _edited(folder)]],
     "scheduler-config": _scheduler,
     "whatif-driver": _each_fleet("whatif", "driver", "--to", "535.104.05"),

@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner, Result
 
 from app.certificates import issue_if_needed
-from app.cli.scheduler_config import scheduler_config
+from app.cli.main import app
 from app.demo.fleet import demo_fleet
 from app.errors import BadInput
-
-APP = typer.Typer()
-APP.command()(scheduler_config)
 
 
 @pytest.fixture
@@ -26,7 +22,7 @@ def ca(tmp_path: Path) -> Path:
 
 
 def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(APP, [str(word) for word in words])
+    return CliRunner().invoke(app, ["scheduler-config", *map(str, words)])
 
 
 @pytest.mark.parametrize("answer", ["all", "best"])

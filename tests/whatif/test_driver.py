@@ -133,7 +133,7 @@ def test_rollback_that_strands_pods_fails_and_names_them(tmp_path: Path) -> None
     assert stays.exit_code == 0, stays.output
     assert strands.exit_code == 1, strands.output
     assert "run there now and will not come back: team-a/p" in strands.output
-    assert "gain 1 nodes" in stays.output
+    assert "1 more node, 1 in all" in stays.output
 
 
 @pytest.mark.parametrize(
