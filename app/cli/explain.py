@@ -76,7 +76,7 @@ def explain_pod(
     else:
         with uncollected():
             objects = _objects(demo_fleet if demo else None, snapshot or [], kubeconfig, context, key)
-            world = _world(objects, policies)
+            world = world_of(objects, policies)
             found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
     show(
         found,
@@ -148,7 +148,11 @@ def _objects(
     return asyncio.run(read_objects(find_cluster(kubeconfig, context), *KINDS, optional=OPTIONAL))
 
 
-def _world(objects: list[Any], policies: Path | None) -> World:
+def world_of(objects: list[Any], policies: Path | None) -> World:
+    """Make the cluster of whole objects; policies among them count before those of the directory.
+
+    Raises BadInput, MalformedPod, QuantityError.
+    """
     knowledge = read_knowledge()
     state = State(knowledge)
     fill(state, objects)

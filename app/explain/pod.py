@@ -12,6 +12,7 @@ from app.explain.counterfactual import NODES_AT_ONCE, Fix, Search
 from app.explain.dra import equivalent
 from app.explain.funnel import Objection, Step, code_of, first_of, funnel, words_of
 from app.explain.intree import InTree, unjudged
+from app.explain.seated import seat_of, unseated
 from app.explain.survey import Groups, Judge, Posed, World, plain, pose
 from app.nodeclass import Node
 from app.placement.doubts import DOUBTS
@@ -72,7 +73,8 @@ class NodeVerdict:
 class Explanation:
     """Everything about one pod. `refused`: by the first reason of our filters; `in_tree`: by kube-scheduler's own.
 
-    `primary`: what to look at first; None where the pod fits somewhere.
+    `primary`: what to look at first; None where the pod fits somewhere. `bound`: the node that it has already, and
+    what would stand against it today; None where it has none. Its place counts as given back.
     `fixes`: the smallest first. `verdicts`: None unless asked. `unjudged`: what only kube-scheduler can tell.
     """
 
@@ -96,6 +98,7 @@ class Explanation:
     unjudged: tuple[str, ...]
     admission: Admission
     verdicts: tuple[NodeVerdict, ...] | None = None
+    bound: NodeVerdict | None = None
 
 
 def explain(
@@ -106,6 +109,9 @@ def explain(
     Raises MalformedPod, QuantityError.
     """
     read_pod(document)  # whatever shape is wrong in it, what follows does not meet
+    seat = seat_of(document) if live else None
+    if seat is not None:
+        document, world = unseated(document, world)
     base = plain(document, world)
     yield
     posed = pose(document if live else base, world, admit=not live)
@@ -143,6 +149,7 @@ def explain(
         unjudged=tuple(unjudged(posed.document)),
         admission=said(posed.verdict),
         verdicts=_verdicts(groups) if by_node else None,
+        bound=None if seat is None else _seated(seat, groups),
     )
 
 
@@ -196,10 +203,25 @@ def _refused(found: Objection, count: int) -> Refused:
 def _verdicts(groups: Groups) -> tuple[NodeVerdict, ...]:
     """Say of every node what stands against it; those that the least stands against first."""
     return tuple(
-        NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
+        _verdict(name, against)
         for against, names in sorted(groups.items(), key=lambda each: len(each[0]))
         for name in names
     )
+
+
+def _seated(seat: str, groups: Groups) -> NodeVerdict:
+    """Say what stands against the node that a pod has; it may be gone, and the pod not yet."""
+    against = next((against for against, names in groups.items() if seat in names), None)
+    if against is None:
+        return NodeVerdict(seat, fits=False, reasons=(Code.NodeNotKnown.name,), messages=(GONE,))
+    return _verdict(seat, against)
+
+
+GONE = "the node is not there any more"
+
+
+def _verdict(name: str, against: tuple[Objection, ...]) -> NodeVerdict:
+    return NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
 
 
 def said(verdict: Verdict) -> Admission:

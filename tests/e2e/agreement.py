@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every pod that is there, explained, beside what the real kube-scheduler did with it (F83).
+
+A refusal is compared word by word: the scheduler counts nodes by the reasons of the first plugin that objects, and we
+say all reasons of every node. What the scheduler said before the cluster changed it does not take back; so that a pod
+on which we differ is posed to it again, as a copy, and that answer counts.
+"""
+
+import asyncio
+import copy
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.cli.explain import KINDS, OPTIONAL, world_of
+from app.cluster.access import find_cluster
+from app.cluster.once import read_objects
+from app.explain.intree import REQUIRED, Cause
+from app.explain.pod import Explanation, NodeVerdict, explain, finish
+from app.explain.survey import World
+from app.holdings import FINISHED
+from app.pods import DECISION
+from app.reasons import Code
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.stage import create_pod, eventually, read_pod
+
+GPU = "nvidia.com/gpu"
+LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
+"""What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
+PLUGINS = (
+    {Cause.NodeUnschedulable.name},
+    {Cause.NodeNameMismatch.name},
+    {Cause.UntoleratedTaint.name},
+    {Cause.NodeAffinityMismatch.name},
+    {Cause.InsufficientResource.name, Cause.TooManyPods.name, *LACKING},
+    {Cause.VolumeNodeAffinityConflict.name},
+)
+"""Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that objects."""
+OURS_ALONE = {each.name for each in Code} - LACKING
+ATTEMPTS = 3
+"""A copy is judged in one moment and explained in the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the scheduler did: bound to a node, or refused with these words."""
+
+    node: str = ""
+    words: str = ""
+
+
+def disagreements(plane: ControlPlane, policies: Path | None = None) -> list[str]:
+    """List the pods of running schedulers on which explain and the scheduler differ. `policies`: of the service.
+
+    Prints how many there were, how many of them were posed again, and the CPU that explaining took.
+    """
+    asking = {name: asks for each in plane.schedulers.values() for name, asks in _profiles(each.configuration)}
+    world, pods = read_world(plane, policies)
+    answered = [(pod, answer) for pod in pods if pod["spec"]["schedulerName"] in asking and (answer := answer_of(pod))]
+    started = time.process_time()
+    apart = [each for each in answered if differs(*each, world, asking[each[0]["spec"]["schedulerName"]])]
+    print(f"explained {len(answered)} pods on {len(world.nodes)} nodes in {time.process_time() - started:.2f} s of CPU,")
+    print(f"{sum(bool(answer.words) for _, answer in answered)} of them refused, {len(apart)} posed again")
+    found = []
+    for pod, answer in apart:
+        if why := _still(plane, policies, pod, answer, asking[pod["spec"]["schedulerName"]]):
+            found.append(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}: {why}")
+    return found
+
+
+def _profiles(configuration: Mapping[str, Object]) -> Iterator[tuple[str, bool]]:
+    for each in configuration.get("profiles") or [{}]:
+        yield each.get("schedulerName", "default-scheduler"), bool(configuration.get("extenders"))
+
+
+def read_world(plane: ControlPlane, policies: Path | None) -> tuple[World, list[Object]]:
+    """Read the cluster as the command does, once for all pods."""
+    cluster = find_cluster(plane.kubeconfig("admin"), None)
+    objects = asyncio.run(read_objects(cluster, *KINDS, optional=OPTIONAL))
+    return world_of(objects, policies), [each for each in objects if each["kind"] == "Pod"]
+
+
+def answer_of(pod: Object) -> Answer | None:
+    """Read what the scheduler did with a pod; None where it did nothing, could not, or the pod is going."""
+    status = pod.get("status") or {}
+    condition: Object = next((c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {})
+    if pod["metadata"].get("deletionTimestamp") or status.get("phase") in FINISHED:
+        return None
+    if node := pod["spec"].get("nodeName"):
+        return Answer(node=node)
+    if condition.get("reason") in ("Unschedulable", "SchedulingGated"):
+        return Answer(words=condition["message"])
+    return None
+
+
+def differs(pod: Object, answer: Answer, world: World, asks: bool) -> str:
+    """Say how we differ; empty where we agree. `asks`: the scheduler asks our extender."""
+    found = finish(explain(pod, world, live=True, by_node=True))
+    if answer.node:
+        bound = found.bound and _seen(found.bound, asks)
+        if bound is None or bound.node != answer.node:
+            return f"is bound to {answer.node}, we say {bound}"
+        return "" if bound.fits else f"is bound to {answer.node}, we say {bound.messages}"
+    words = expected(pod, found, asks)
+    if words is not None and answer.words.startswith(words):
+        return ""
+    return f"the scheduler says {answer.words[:800]!r}, we {words!r}"
+
+
+def expected(pod: Object, found: Explanation, asks: bool) -> str | None:
+    """Write what the scheduler will say of a pod; None where we think that it fits (FitError.Error, types.go)."""
+    if found.in_tree and found.in_tree[0].reason == Cause.SchedulingGated.name:
+        return ""
+    verdicts = [_seen(each, asks) for each in found.verdicts or ()]
+    if any(each.fits for each in verdicts):
+        return None
+    if not verdicts:
+        return "no nodes available to schedule pods"
+    counted = predicted(verdicts, named(pod))
+    return f"0/{found.nodes} nodes are available: {', '.join(sorted(f'{n} {text}' for text, n in counted.items()))}."
+
+
+def _seen(verdict: NodeVerdict, asks: bool) -> NodeVerdict:
+    """Leave out what a scheduler does not hear that does not ask us."""
+    if asks or verdict.fits:
+        return verdict
+    said = [each for each in zip(verdict.reasons, verdict.messages, strict=True) if each[0] not in OURS_ALONE]
+    return NodeVerdict(verdict.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
+
+
+def predicted(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Counter[str]:
+    """Say what the scheduler will say: of each node the texts of the first plugin that objects, or ours.
+
+    `names`: the only nodes that it looks at, where node affinity names them (NodeAffinity PreFilter).
+    """
+    texts: Counter[str] = Counter()
+    for each in verdicts:
+        if names is not None and each.node not in names:
+            texts["node(s) didn't satisfy plugin(s) [NodeAffinity]"] += 1
+            continue
+        said = list(zip(each.reasons, each.messages, strict=True))
+        plugin = next((codes for codes in PLUGINS if codes & set(each.reasons)), None)
+        if plugin is None:
+            texts.update([said[0][1]])
+            continue
+        texts.update({f"Insufficient {GPU}" if code in LACKING else text.partition(": ")[0]
+                      for code, text in said if code in plugin})  # fmt: skip
+    return texts
+
+
+def named(pod: Object) -> set[str] | None:
+    """List the nodes that required node affinity names; None where a term names none."""
+    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    found: set[str] = set()
+    for term in required.get("nodeSelectorTerms") or ():
+        fields = [each for each in term.get("matchFields") or () if each["operator"] == "In"]
+        if not fields:
+            return None
+        found.update(*(each["values"] for each in fields))
+    return found or None
+
+
+def _still(plane: ControlPlane, policies: Path | None, pod: Object, answer: Answer, asks: bool) -> str:
+    """Pose a pod again, to the node that it has or to all, and say how we differ then."""
+    why = ""
+    for _ in range(ATTEMPTS):
+        made = plane.api.try_create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", again(pod, answer.node))
+        if not made.is_success:
+            return f"cannot be posed again: {made.text[:300]}"
+        asked: Object = made.json()
+        try:
+            eventually("it is judged", lambda asked=asked: answer_of(asked := read_pod(plane, asked)))  # type: ignore[misc]
+            asked = read_pod(plane, asked)
+            world, _ = read_world(plane, policies)
+            why = differs(asked, answer_of(asked) or Answer(), world, asks)
+        finally:
+            plane.api.delete(pod_path(asked))
+        if not why:
+            return ""
+    return why
+
+
+def again(pod: Object, node: str) -> Object:
+    """Copy a pod; without priority, so that it evicts nobody. `node`: the only one that it may go to, unless empty."""
+    metadata, spec = pod["metadata"], copy.deepcopy(pod["spec"])
+    for key in ("nodeName", "priority", "priorityClassName", "preemptionPolicy", "ephemeralContainers"):
+        spec.pop(key, None)
+    if node:
+        affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        terms = affinity.setdefault(REQUIRED, {}).setdefault("nodeSelectorTerms", [{}])
+        for term in terms:
+            term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    annotations = {key: each for key, each in (metadata.get("annotations") or {}).items() if key != DECISION}
+    labels = {} if metadata.get("ownerReferences") else metadata.get("labels") or {}  # else its controller adopts it
+    kept = {"generateName": "again-", "namespace": metadata["namespace"], "annotations": annotations, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
