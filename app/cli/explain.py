@@ -26,6 +26,7 @@ from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.demo.fleet import demo_fleet as demo_fleet_objects
 from app.errors import ApiError, BadInput
+from app.explain.neighbours import neighbours_of
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
 from app.service import today
@@ -162,7 +163,8 @@ def world_of(objects: list[Any], policies: Path | None) -> World:
         _take_policy(book, each)
     if sources and (problem := book.load().error):
         raise BadInput(f"policies of the cluster: {problem}")
-    return view(state, book.current, bound_volumes(objects))
+    pods = (each for each in objects if each.get("kind") == "Pod")
+    return view(state, book.current, bound_volumes(objects), neighbours_of(pods))
 
 
 def _take_policy(book: PolicyBook, document: Object) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import combinations, islice, product
 
+from app.explain.company import Company
 from app.explain.edits import Edit, Near, edited
 from app.explain.funnel import Objection
 from app.explain.remedies import REMEDIES
-from app.explain.survey import Groups, Judge, Posed, World, pose
+from app.explain.survey import Groups, Judge, Posed, World, company_of, pose
 from app.holdings import Holding
 from app.nodeclass import Node
 from app.ordinary import CPU
@@ -61,8 +62,9 @@ RECREATE = Edit("recreate", "delete the pod and create it again: admission then 
 class Search:
     """Looks for fixes. `base`: the Pod as its user wrote it, which is what is edited."""
 
-    def __init__(self, posed: Posed, base: Mapping[str, object], world: World) -> None:
+    def __init__(self, posed: Posed, base: Mapping[str, object], world: World, company: Company | None) -> None:
         self._posed = posed
+        self._company = company
         self._base = base
         self._world = world
         self._found: dict[Edits, str] = {}
@@ -132,8 +134,15 @@ class Search:
 
     def _judge(self, edits: Edits) -> Judge:
         if all(each.of == "fleet" for each in edits):
-            return Judge(self._posed, self._world.used)
-        return Judge(pose(edited(self._base, edits), ruled(self._world, edits), admit=True), self._world.used)
+            return Judge(self._posed, self._world.used, self._company)
+        posed = pose(edited(self._base, edits), ruled(self._world, edits), admit=True)
+        return Judge(posed, self._world.used, self._met(posed))
+
+    def _met(self, posed: Posed) -> Company | None:
+        """Count the company of an edited pod anew only where the edit touches that."""
+        known, spread = self._posed, bool(posed.companion.spread)
+        same = posed.companion == known.companion and (not spread or posed.seeker == known.seeker)
+        return self._company if same else company_of(posed, self._world)
 
     def _changed(self, name: str, edits: Edits) -> Node:
         node = self._world.nodes[name]

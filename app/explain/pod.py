@@ -13,7 +13,7 @@ from app.explain.dra import equivalent
 from app.explain.funnel import Objection, Step, code_of, first_of, funnel, words_of
 from app.explain.intree import InTree, unjudged
 from app.explain.seated import seat_of, unseated
-from app.explain.survey import Groups, Judge, Posed, World, plain, pose
+from app.explain.survey import Groups, Judge, Posed, World, company_of, plain, pose
 from app.nodeclass import Node
 from app.placement.doubts import DOUBTS
 from app.placement.engine import breakdown, facts, judge_class, total
@@ -115,7 +115,8 @@ def explain(
     base = plain(document, world)
     yield
     posed = pose(document if live else base, world, admit=not live)
-    judge = Judge(posed, world.used)
+    company = company_of(posed, world)
+    judge = Judge(posed, world.used, company)
     yield
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(world.nodes.items()):
@@ -123,7 +124,7 @@ def explain(
         if index % NODES_AT_ONCE == 0:
             yield
     fitting = [world.nodes[name] for name in groups.get((), ())]
-    fixes = () if fitting else (yield from Search(posed, base, world).run(groups, live))
+    fixes = () if fitting else (yield from Search(posed, base, world, company).run(groups, live))
     best = yield from _best(posed.demand, fitting)
     counts = {against: len(names) for against, names in groups.items()}
     refused, in_tree = _counted(counts, posed)
@@ -146,7 +147,7 @@ def explain(
         claims={name: "all" if count is None else count for name, count in posed.classes},
         dra=equivalent(posed.demand, world.setting.knowledge) if posed.demand.resources else None,
         unsourced=_unsourced(world),
-        unjudged=tuple(unjudged(posed.document)),
+        unjudged=() if company else tuple(unjudged(posed.companion)),
         admission=said(posed.verdict),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if seat is None else _seated(seat, groups),

@@ -30,12 +30,18 @@ def _given_back(document: Mapping[str, Any], booking: Booking, world: World) -> 
     node, used = world.nodes.get(booking.node), {**world.used.get(booking.node, {})}
     for resource, amount in (*booking.amounts, (PODS, 1)):
         used[resource] = max(0, used.get(resource, 0) - amount)
-    back = replace(world, used={**world.used, booking.node: used})
+    others = world.neighbours and tuple(each for each in world.neighbours if each.name != _name(document))
+    back = replace(world, used={**world.used, booking.node: used}, neighbours=others)
     holding = read_holding(document, world.setting.knowledge)
     if node is None or holding is None:
         return back
     free = replace(node, free=_freed(node.free, holding))
     return replace(back, nodes={**world.nodes, node.name: free})
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata") or {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
 
 
 def _freed(free: Free, holding: Holding) -> Free:

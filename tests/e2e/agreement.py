@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.cli.explain import KINDS, OPTIONAL, world_of
 from app.cluster.access import find_cluster
 from app.cluster.once import read_objects
-from app.explain.intree import REQUIRED, Cause
+from app.explain.intree import Cause
+from app.explain.neighbours import REQUIRED
 from app.explain.pod import Explanation, NodeVerdict, explain, finish
 from app.explain.survey import World
 from app.holdings import FINISHED
@@ -26,18 +28,22 @@ from app.reasons import Code
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import create_pod, eventually, read_pod
+from tests.e2e.stage import eventually, read_pod
 
 GPU = "nvidia.com/gpu"
 LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
 """What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
+FIT = {Cause.InsufficientResource.name, Cause.TooManyPods.name, *LACKING}
 PLUGINS = (
     {Cause.NodeUnschedulable.name},
     {Cause.NodeNameMismatch.name},
     {Cause.UntoleratedTaint.name},
     {Cause.NodeAffinityMismatch.name},
-    {Cause.InsufficientResource.name, Cause.TooManyPods.name, *LACKING},
+    {Cause.HostPortTaken.name},
+    FIT,
     {Cause.VolumeNodeAffinityConflict.name},
+    {Cause.TopologySpreadConflict.name},
+    {Cause.PodAffinityMismatch.name, Cause.PodAntiAffinityConflict.name, Cause.ExistingPodAntiAffinity.name},
 )
 """Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that objects."""
 OURS_ALONE = {each.name for each in Code} - LACKING
@@ -63,7 +69,9 @@ def disagreements(plane: ControlPlane, policies: Path | None = None) -> list[str
     answered = [(pod, answer) for pod in pods if pod["spec"]["schedulerName"] in asking and (answer := answer_of(pod))]
     started = time.process_time()
     apart = [each for each in answered if differs(*each, world, asking[each[0]["spec"]["schedulerName"]])]
-    print(f"explained {len(answered)} pods on {len(world.nodes)} nodes in {time.process_time() - started:.2f} s of CPU,")
+    print(
+        f"explained {len(answered)} pods on {len(world.nodes)} nodes in {time.process_time() - started:.2f} s of CPU,"
+    )
     print(f"{sum(bool(answer.words) for _, answer in answered)} of them refused, {len(apart)} posed again")
     found = []
     for pod, answer in apart:
@@ -72,8 +80,9 @@ def disagreements(plane: ControlPlane, policies: Path | None = None) -> list[str
     return found
 
 
-def _profiles(configuration: Mapping[str, Object]) -> Iterator[tuple[str, bool]]:
-    for each in configuration.get("profiles") or [{}]:
+def _profiles(configuration: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    profiles: list[Object] = configuration.get("profiles") or [{}]
+    for each in profiles:
         yield each.get("schedulerName", "default-scheduler"), bool(configuration.get("extenders"))
 
 
@@ -120,7 +129,7 @@ def expected(pod: Object, found: Explanation, asks: bool) -> str | None:
         return None
     if not verdicts:
         return "no nodes available to schedule pods"
-    counted = predicted(verdicts, named(pod))
+    counted = predicted(verdicts, next(iter(found.asks), GPU), named(pod))
     return f"0/{found.nodes} nodes are available: {', '.join(sorted(f'{n} {text}' for text, n in counted.items()))}."
 
 
@@ -132,10 +141,11 @@ def _seen(verdict: NodeVerdict, asks: bool) -> NodeVerdict:
     return NodeVerdict(verdict.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
 
 
-def predicted(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Counter[str]:
+def predicted(verdicts: list[NodeVerdict], resource: str = GPU, names: set[str] | None = None) -> Counter[str]:
     """Say what the scheduler will say: of each node the texts of the first plugin that objects, or ours.
 
-    `names`: the only nodes that it looks at, where node affinity names them (NodeAffinity PreFilter).
+    `resource`: the GPU resource asked. `names`: the only nodes that it looks at, where node affinity names them
+    (NodeAffinity PreFilter).
     """
     texts: Counter[str] = Counter()
     for each in verdicts:
@@ -147,8 +157,9 @@ def predicted(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Cou
         if plugin is None:
             texts.update([said[0][1]])
             continue
-        texts.update({f"Insufficient {GPU}" if code in LACKING else text.partition(": ")[0]
-                      for code, text in said if code in plugin})  # fmt: skip
+        theirs = [text.partition(": ")[0] if code not in LACKING else f"Insufficient {resource}"
+                  for code, text in said if code in plugin]  # fmt: skip
+        texts.update(set(theirs) if plugin is FIT else theirs[:1])
     return texts
 
 

@@ -17,6 +17,7 @@ from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.demo.fleet import objects_of
 from app.demo.notation import Fleet
+from app.explain.neighbours import neighbours_of
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
 from tests.builders import knowledge, policies
@@ -34,7 +35,8 @@ def world_of(puzzle: dict[str, Any]) -> World:
         yaml.safe_dump({**header, "metadata": {"name": each["name"]}, "spec": each["spec"]})
         for each in puzzle.get("policies", ())
     )
-    return view(state, policies(*texts), bound_volumes(objects))
+    pods = (each for each in objects if each.get("kind") == "Pod")
+    return view(state, policies(*texts), bound_volumes(objects), neighbours_of(pods))
 
 
 def played(path: Path) -> tuple[dict[str, Any], Explanation]:
