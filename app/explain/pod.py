@@ -102,10 +102,11 @@ class Explanation:
 
 
 def explain(
-    document: Mapping[str, Any], world: World, live: bool = False, by_node: bool = False
+    document: Mapping[str, Any], world: World, live: bool = False, by_node: bool = False, mend: bool = True
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; rests (yields) every so often. `live`: it is in the cluster as it is, admitted or not.
 
+    `mend`: look for fixes, which is most of the time where it fits nowhere.
     Raises MalformedPod, QuantityError.
     """
     read_pod(document)  # whatever shape is wrong in it, what follows does not meet
@@ -124,7 +125,7 @@ def explain(
         if index % NODES_AT_ONCE == 0:
             yield
     fitting = [world.nodes[name] for name in groups.get((), ())]
-    fixes = () if fitting else (yield from Search(posed, base, world, company).run(groups, live))
+    fixes = () if fitting or not mend else (yield from Search(posed, base, world, company).run(groups, live))
     best = yield from _best(posed.demand, fitting)
     counts = {against: len(names) for against, names in groups.items()}
     refused, in_tree = _counted(counts, posed)
