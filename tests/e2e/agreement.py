@@ -18,7 +18,7 @@ from typing import Any
 from app.cli.explain import KINDS, OPTIONAL, world_of
 from app.cluster.access import find_cluster
 from app.cluster.once import read_objects
-from app.explain.intree import Cause
+from app.explain.intree import UNSELECTED, Cause, Seeker, read_seeker, resources_left, selected
 from app.explain.neighbours import REQUIRED
 from app.explain.pod import Explanation, NodeVerdict, explain, finish
 from app.explain.survey import World
@@ -30,10 +30,10 @@ from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import eventually, read_pod
 
-GPU = "nvidia.com/gpu"
 LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
 """What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
-FIT = {Cause.InsufficientResource.name, Cause.TooManyPods.name, *LACKING}
+FITS_NOT = Cause.InsufficientResource.name
+FIT = {FITS_NOT, Cause.TooManyPods.name, *LACKING}
 PLUGINS = (
     {Cause.NodeUnschedulable.name},
     {Cause.NodeNameMismatch.name},
@@ -127,22 +127,26 @@ def differs(pod: Object, answer: Answer, world: World, asks: bool) -> str:
         if bound is None or bound.node != answer.node:
             return f"is bound to {answer.node}, we say {bound}"
         return "" if bound.fits else f"is bound to {answer.node}, we say {bound.messages}"
-    words = expected(pod, found, asks)
+    words = expected(pod, found, world, asks)
     if words is not None and answer.words.startswith(words):
         return ""
     return f"the scheduler says {answer.words[:800]!r}, we {words!r}"
 
 
-def expected(pod: Object, found: Explanation, asks: bool) -> str | None:
-    """Write what the scheduler will say of a pod; None where we think that it fits (FitError.Error, types.go)."""
+def expected(pod: Object, found: Explanation, world: World, asks: bool) -> str | None:
+    """Write what the scheduler will say of a pod; None where we think that it fits (FitError.Error, types.go).
+
+    Where the affinity that admission wrote keeps a node out we say why it was written; the scheduler does not know.
+    """
     if found.in_tree and found.in_tree[0].reason == Cause.SchedulingGated.name:
         return ""
-    verdicts = [_seen(each, asks) for each in found.verdicts or ()]
+    seeker = read_seeker(pod, lambda _resource: False)
+    verdicts = [_heard(each, seeker, world, asks) for each in found.verdicts or ()]
     if any(each.fits for each in verdicts):
         return None
     if not verdicts:
         return "no nodes available to schedule pods"
-    counted = predicted(verdicts, next(iter(found.asks), GPU), named(pod))
+    counted = predicted(verdicts, named(pod))
     return f"0/{found.nodes} nodes are available: {', '.join(sorted(f'{n} {text}' for text, n in counted.items()))}."
 
 
@@ -154,11 +158,23 @@ def _seen(verdict: NodeVerdict, asks: bool) -> NodeVerdict:
     return NodeVerdict(verdict.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
 
 
-def predicted(verdicts: list[NodeVerdict], resource: str = GPU, names: set[str] | None = None) -> Counter[str]:
+def _heard(verdict: NodeVerdict, seeker: Seeker, world: World, asks: bool) -> NodeVerdict:
+    """Put a verdict as the scheduler does: it counts GPUs as it counts CPU, and takes admission's affinity as any."""
+    if verdict.fits:
+        return verdict
+    seen, node = _seen(verdict, asks), world.nodes[verdict.node]
+    said = list(zip(seen.reasons, seen.messages, strict=True))
+    if short := [each.message for each in resources_left(seeker, node, world.used.get(node.name, {}))]:
+        said = [*((FITS_NOT, text) for text in short), *(each for each in said if each[0] not in FIT)]
+    if Cause.NodeAffinityMismatch.name not in seen.reasons and any(selected(seeker, node, {})):
+        said.append((Cause.NodeAffinityMismatch.name, UNSELECTED))
+    return NodeVerdict(seen.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
+
+
+def predicted(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Counter[str]:
     """Say what the scheduler will say: of each node the texts of the first plugin that objects, or ours.
 
-    `resource`: the GPU resource asked. `names`: the only nodes that it looks at, where node affinity names them
-    (NodeAffinity PreFilter).
+    `names`: the only nodes that it looks at, where node affinity names them (NodeAffinity PreFilter).
     """
     texts: Counter[str] = Counter()
     for each in verdicts:
@@ -170,8 +186,7 @@ def predicted(verdicts: list[NodeVerdict], resource: str = GPU, names: set[str] 
         if plugin is None:
             texts.update([said[0][1]])
             continue
-        theirs = [text.partition(": ")[0] if code not in LACKING else f"Insufficient {resource}"
-                  for code, text in said if code in plugin]  # fmt: skip
+        theirs = [text.partition(": ")[0] for code, text in said if code in plugin]
         texts.update(set(theirs) if plugin is FIT else theirs[:1])
     return texts
 
@@ -218,7 +233,17 @@ def again(pod: Object, node: str) -> Object:
         terms = affinity.setdefault(REQUIRED, {}).setdefault("nodeSelectorTerms", [{}])
         for term in terms:
             term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    for each in _with_selectors(spec):
+        for key in ("matchLabelKeys", "mismatchLabelKeys"):
+            each.pop(key, None)  # which the API server has put into the selector already
     annotations = {key: each for key, each in (metadata.get("annotations") or {}).items() if key != DECISION}
     labels = {} if metadata.get("ownerReferences") else metadata.get("labels") or {}  # else its controller adopts it
     kept = {"generateName": "again-", "namespace": metadata["namespace"], "annotations": annotations, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
+
+
+def _with_selectors(spec: Object) -> Iterator[Object]:
+    affinity = spec.get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        yield from (affinity.get(kind) or {}).get(REQUIRED) or ()
+    yield from spec.get("topologySpreadConstraints") or ()
