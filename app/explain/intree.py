@@ -234,12 +234,16 @@ def gated(pod: Seeker) -> InTree | None:
     return InTree(Cause.SchedulingGated, f"waiting for scheduling gates: [{' '.join(pod.gates)}]", pod.gates)
 
 
-def unjudged(pod: Companion) -> Iterator[str]:
-    """Name what a pod asks that depends on others, for who does not know them."""
+def unjudged(claims: bool, pod: Companion | None) -> Iterator[str]:
+    """Name what a pod asks that only kube-scheduler can tell. `claims`: devices by DRA, which that alone gives out.
+
+    `pod`: what depends on other pods, for who does not know them; None for who does.
+    """
     asked = {
-        "podAffinity": pod.attracted,
-        "podAntiAffinity": pod.repels,
-        "topologySpreadConstraints": pod.spread,
-        "hostPort": pod.ports,
+        "resourceClaims": claims,
+        "podAffinity": pod and pod.attracted,
+        "podAntiAffinity": pod and pod.repels,
+        "topologySpreadConstraints": pod and pod.spread,
+        "hostPort": pod and pod.ports,
     }
     return (name for name, said in asked.items() if said)

@@ -148,7 +148,7 @@ def explain(
         claims={name: "all" if count is None else count for name, count in posed.classes},
         dra=equivalent(posed.demand, world.setting.knowledge) if posed.demand.resources else None,
         unsourced=_unsourced(world),
-        unjudged=() if company else tuple(unjudged(posed.companion)),
+        unjudged=tuple(unjudged(posed.pod.claims, None if company else posed.companion)),
         admission=said(posed.verdict),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if seat is None else _seated(seat, groups),

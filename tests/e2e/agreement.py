@@ -142,6 +142,8 @@ def expected(pod: Object, found: Explanation, world: World, asks: bool) -> str |
         return ""
     seeker = read_seeker(pod, lambda _resource: False)
     verdicts = [_heard(each, seeker, world, asks) for each in found.verdicts or ()]
+    if found.unjudged:
+        verdicts = [_unallocated(each) if each.fits else each for each in verdicts]
     if any(each.fits for each in verdicts):
         return None
     if not verdicts:
@@ -156,6 +158,11 @@ def _seen(verdict: NodeVerdict, asks: bool) -> NodeVerdict:
         return verdict
     said = [each for each in zip(verdict.reasons, verdict.messages, strict=True) if each[0] not in OURS_ALONE]
     return NodeVerdict(verdict.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
+
+
+def _unallocated(verdict: NodeVerdict) -> NodeVerdict:
+    """Take a node that only its devices can speak against for one without (dynamicresources.go)."""
+    return NodeVerdict(verdict.node, fits=False, reasons=("resourceClaims",), messages=("cannot allocate all claims",))
 
 
 def _heard(verdict: NodeVerdict, seeker: Seeker, world: World, asks: bool) -> NodeVerdict:

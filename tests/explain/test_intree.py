@@ -118,8 +118,9 @@ def test_what_only_the_scheduler_can_tell_is_named() -> None:
         topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
     )
 
-    assert list(unjudged(read_companion(document))) == ["podAntiAffinity", "topologySpreadConstraints"]
-    assert list(unjudged(read_companion(spec()))) == []
+    assert list(unjudged(False, read_companion(document))) == ["podAntiAffinity", "topologySpreadConstraints"]
+    assert list(unjudged(True, None)) == ["resourceClaims"]
+    assert list(unjudged(False, read_companion(spec()))) == []
 
 
 def drawn(random: Random) -> dict[str, Any]:
