@@ -9,8 +9,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import combinations, islice, product
+from typing import Any
 
 from app.explain.company import Company
+from app.explain.difference import difference
 from app.explain.edits import Edit, Near, edited
 from app.explain.funnel import Objection
 from app.explain.remedies import REMEDIES
@@ -48,11 +50,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Edits by which the pod fits, proven on `node`. `opens`: nodes that it fits on then."""
+    """Edits by which the pod fits, proven on `node`. `opens`: nodes that it fits on then.
+
+    `patch`: what is edited of the pod as its user wrote it, as JSON Patch (RFC 6902); empty where nothing of it is.
+    """
 
     edits: tuple[Change, ...]
     node: str
     opens: int
+    patch: tuple[Mapping[str, Any], ...] = ()
 
 
 Edits = tuple[Edit, ...]
@@ -164,8 +170,11 @@ class Search:
                 opens += judge.fits(self._changed(name, edits))
                 if index % NODES_AT_ONCE == 0:
                     yield
-            shown.append(Fix(tuple(map(_change, edits)), self._found[edits], opens))
+            shown.append(Fix(tuple(map(_change, edits)), self._found[edits], opens, self._patch(edits)))
         return tuple(shown)
+
+    def _patch(self, edits: Edits) -> tuple[Mapping[str, Any], ...]:
+        return tuple(each.as_json() for each in difference(self._base, edited(self._base, edits)))
 
 
 NODES_AT_ONCE = 32
