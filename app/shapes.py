@@ -86,6 +86,54 @@ class PodShape(TypedDict):
     status: NotRequired[PodStatus]
 
 
+class PortShape(TypedDict, total=False):
+    """A port of a container, as far as it is one of the node."""
+
+    hostPort: int
+    hostIP: str
+    protocol: str
+
+
+class NeighbourContainer(ContainerShape, total=False):
+    """A container with its ports."""
+
+    ports: list[PortShape] | None
+
+
+class AffinityShape(TypedDict, total=False):
+    """Whom a pod keeps away."""
+
+    podAntiAffinity: dict[str, Any] | None
+
+
+class NeighbourMetadata(Metadata, total=False):
+    """Metadata with everything that selects a pod."""
+
+    labels: dict[str, str] | None
+    annotations: PodAnnotations | None
+    deletionTimestamp: str | None
+
+
+class NeighbourSpec(TypedDict, total=False):
+    """A PodSpec with what a pod means to others."""
+
+    nodeName: str
+    priority: int | None
+    overhead: dict[str, Any] | None
+    resources: ResourcesShape | None
+    affinity: AffinityShape | None
+    containers: list[NeighbourContainer] | None
+    initContainers: list[NeighbourContainer] | None
+
+
+class NeighbourShape(TypedDict):
+    """A Pod, as far as it can hold GPUs or stand in another pod's way."""
+
+    metadata: NeighbourMetadata
+    spec: NotRequired[NeighbourSpec]
+    status: NotRequired[PodStatus]
+
+
 class NamespaceShape(TypedDict):
     """A Namespace."""
 

@@ -21,6 +21,7 @@ from app.cluster.lean import read_lean
 from app.cluster.view import bound_volumes, view
 from app.demo.fleet import demo_fleet as demo_fleet_objects
 from app.errors import ApiError, BadInput
+from app.explain.neighbours import neighbours_of
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
 
@@ -65,7 +66,7 @@ def explain_pod(
     else:
         with uncollected():
             objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
-            world = _world(objects, policies)
+            world = world_of(objects, policies)
             with doing(f"explaining on {len(world.nodes)} nodes"):
                 found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
     show(
@@ -138,9 +139,14 @@ def _objects(
     return read_live(kubeconfig, context, LIVE, OPTIONAL)
 
 
-def _world(objects: list[Any], policies: Path | None) -> World:
+def world_of(objects: list[Any], policies: Path | None) -> World:
+    """Make the cluster of whole objects; policies among them count too.
+
+    Raises PolicyError, MalformedPod, QuantityError.
+    """
     state = state_of(objects)
-    return view(state, policies_in(objects, policies, state), bound_volumes(objects))
+    pods = (each for each in objects if each.get("kind") == "Pod")
+    return view(state, policies_in(objects, policies, state), bound_volumes(objects), neighbours_of(pods))
 
 
 def _pod(objects: list[Any], key: str) -> Object:

@@ -24,6 +24,11 @@ def print_explanation(console: Console, found: Explanation, by_node: bool = Fals
 
 
 def _headline(console: Console, found: Explanation) -> None:
+    if found.bound is not None:
+        console.print(f"[bold]{escape(found.pod)} is bound to {escape(found.bound.node)}[/]")
+        if not found.bound.fits:
+            against = "; ".join(dict.fromkeys(found.bound.messages))
+            console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
     if found.fits:
         console.print(f"[bold green]{escape(found.pod)} fits on {found.fits} of {found.nodes} nodes[/]")
     elif not found.nodes:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.cluster.snapshot import read_snapshot
-from app.shapes import NodeShape, PodShape
+from app.shapes import NeighbourShape, NodeShape
 
 Object = dict[str, Any]
 
@@ -24,7 +24,7 @@ _KIND = msgspec.json.Decoder(_Kinded)
 _LIST = msgspec.json.Decoder(_List)
 _SHAPES: Mapping[str, msgspec.json.Decoder[Any]] = {
     "Node": msgspec.json.Decoder(NodeShape),
-    "Pod": msgspec.json.Decoder(PodShape),
+    "Pod": msgspec.json.Decoder(NeighbourShape),
 }
 
 

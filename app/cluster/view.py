@@ -14,12 +14,18 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.state import State
 from app.errors import ApiError, WireError
 from app.explain.intree import Term, read_terms
+from app.explain.neighbours import Neighbours
 from app.explain.survey import World
 from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
 
 
-def view(state: State, policies: PolicySet, volumes: Mapping[str, tuple[Term, ...]] | None = None) -> World:
+def view(
+    state: State,
+    policies: PolicySet,
+    volumes: Mapping[str, tuple[Term, ...]] | None = None,
+    neighbours: Neighbours | None = None,
+) -> World:
     """Copy what is known; the copy is shallow, for nodes and sums are never changed, only replaced."""
     setting = Setting(policies, state.fleet(), state.knowledge, claimed=state.claimed)
     return World(
@@ -29,6 +35,7 @@ def view(state: State, policies: PolicySet, volumes: Mapping[str, tuple[Term, ..
         namespace_labels=state.namespace_labels,
         holdings=state.holdings,
         volumes=volumes or {},
+        neighbours=neighbours,
     )
 
 

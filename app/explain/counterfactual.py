@@ -9,11 +9,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import combinations, islice, product
+from typing import Any
 
+from app.explain.company import Company
+from app.explain.difference import difference
 from app.explain.edits import Edit, Near, edited
 from app.explain.funnel import Objection
 from app.explain.remedies import REMEDIES
-from app.explain.survey import Groups, Judge, Posed, World, pose
+from app.explain.survey import Groups, Judge, Posed, World, company_of, pose
 from app.holdings import Holding
 from app.knowledge.mig import profile_of
 from app.nodeclass import Node
@@ -48,11 +51,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Edits by which the pod fits, proven on `node`. `opens`: nodes that it fits on then."""
+    """Edits by which the pod fits, proven on `node`. `opens`: nodes that it fits on then.
+
+    `patch`: what is edited of the pod as its user wrote it, as JSON Patch (RFC 6902); empty where nothing of it is.
+    """
 
     edits: tuple[Change, ...]
     node: str
     opens: int
+    patch: tuple[Mapping[str, Any], ...] = ()
 
 
 Edits = tuple[Edit, ...]
@@ -62,8 +69,9 @@ RECREATE = Edit("recreate", "delete the pod and create it again: admission then 
 class Search:
     """Looks for fixes. `base`: the Pod as its user wrote it, which is what is edited."""
 
-    def __init__(self, posed: Posed, base: Mapping[str, object], world: World) -> None:
+    def __init__(self, posed: Posed, base: Mapping[str, object], world: World, company: Company | None) -> None:
         self._posed = posed
+        self._company = company
         self._base = base
         self._world = world
         self._found: dict[Edits, str] = {}
@@ -135,8 +143,15 @@ class Search:
 
     def _judge(self, edits: Edits) -> Judge:
         if all(each.of == "fleet" for each in edits):
-            return Judge(self._posed, self._world.used)
-        return Judge(pose(edited(self._base, edits), ruled(self._world, edits), admit=True), self._world.used)
+            return Judge(self._posed, self._world.used, self._company)
+        posed = pose(edited(self._base, edits), ruled(self._world, edits), admit=True)
+        return Judge(posed, self._world.used, self._met(posed))
+
+    def _met(self, posed: Posed) -> Company | None:
+        """Count the company of an edited pod anew only where the edit touches that."""
+        known, spread = self._posed, bool(posed.companion.spread)
+        same = posed.companion == known.companion and (not spread or posed.seeker == known.seeker)
+        return self._company if same else company_of(posed, self._world)
 
     def _changed(self, name: str, edits: Edits) -> Node:
         node = self._world.nodes[name]
@@ -158,8 +173,11 @@ class Search:
                 opens += judge.fits(self._changed(name, edits))
                 if index % NODES_AT_ONCE == 0:
                     yield
-            shown.append(Fix(tuple(map(_change, edits)), self._found[edits], opens))
+            shown.append(Fix(tuple(map(_change, edits)), self._found[edits], opens, self._patch(edits)))
         return tuple(shown)
+
+    def _patch(self, edits: Edits) -> tuple[Mapping[str, Any], ...]:
+        return tuple(each.as_json() for each in difference(self._base, edited(self._base, edits)))
 
 
 NODES_AT_ONCE = 32

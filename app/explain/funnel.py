@@ -20,6 +20,7 @@ class Stage(Enum):
     Selectors = "taints and selectors"
     Resources = "CPU, memory and pods"
     Volumes = "volumes"
+    Company = "other pods"
     Product = "GPU product"
     Driver = "driver and CUDA"
     Memory = "GPU memory"
@@ -36,6 +37,11 @@ STAGES: dict[Cause | Code, Stage] = {
     Cause.InsufficientResource: Stage.Resources,
     Cause.TooManyPods: Stage.Resources,
     Cause.VolumeNodeAffinityConflict: Stage.Volumes,
+    Cause.HostPortTaken: Stage.Company,
+    Cause.PodAffinityMismatch: Stage.Company,
+    Cause.PodAntiAffinityConflict: Stage.Company,
+    Cause.ExistingPodAntiAffinity: Stage.Company,
+    Cause.TopologySpreadConflict: Stage.Company,
     Cause.SchedulingGated: Stage.Admission,
     Code.NodeExcluded: Stage.Selectors,
     Code.NodeNotKnown: Stage.Selectors,
@@ -132,7 +138,7 @@ def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes})
+SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.Company})
 
 
 def code_of(objection: Objection) -> str:
@@ -149,4 +155,8 @@ def words_of(objection: Objection) -> str:
             return f"{objection.message}: {key}{f'={value}' if value else ''}:{effect}"
         case Cause.NodeAffinityMismatch, ("nodeSelector", key, value):
             return f"{objection.message}: {key}={value}"
+        case Cause.HostPortTaken, (port, protocol):
+            return f"{objection.message}: {port}/{protocol}"
+        case cause, (key, *_) if STAGES[cause] is Stage.Company:
+            return f"{objection.message}: {key}"
     return objection.message

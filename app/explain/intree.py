@@ -2,23 +2,22 @@
 """Why kube-scheduler itself refuses a node: its own plugins' checks, in their own words, so that an answer is whole.
 
 Words and order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). One function a cause; the tuple at
-the foot is the product. What is not repeated here (pod affinity, topology spread, ports, volume limits) is named by
-`unjudged`.
+the foot is the product. What depends on other pods is in company.py; where those are not known, `unjudged` names it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from app.admission.tolerations import covers
 from app.errors import BadInput
+from app.explain.neighbours import REQUIRED, Companion
 from app.nodeclass import Node
 from app.ordinary import PODS, Amounts, amounts_of, requests_of
 from app.pods import member, strings
 from app.requirements import Requirement, requirement
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """core/v1 TaintNodeUnschedulable: a pod that tolerates it goes to cordoned nodes too (node_unschedulable.go)."""
 
@@ -33,6 +32,11 @@ class Cause(Enum):
     InsufficientResource = "request less, or wait for pods to end, or add nodes"
     TooManyPods = "wait for pods to end, or add nodes"
     VolumeNodeAffinityConflict = "use a volume of another zone, or a StorageClass with WaitForFirstConsumer"
+    HostPortTaken = "use another hostPort or none, or wait for the pod that has it to end, or add nodes"
+    PodAffinityMismatch = "start first the pods that it wants to be near, or change its pod affinity"
+    PodAntiAffinityConflict = "make its pod anti-affinity preferred, or wait for those pods to end, or add nodes"
+    ExistingPodAntiAffinity = "running pods keep it away by their anti-affinity: change that, or its labels"
+    TopologySpreadConflict = "raise maxSkew, or say whenUnsatisfiable: ScheduleAnyway, or make room in other domains"
     SchedulingGated = "whoever set the gate must remove it: see spec.schedulingGates"
 
 
@@ -212,8 +216,8 @@ CHECKS: tuple[Check, ...] = (
     requested_node,
     taints_tolerated,
     selected,
-    volumes_reachable,
     resources_left,
+    volumes_reachable,
 )
 """In kube-scheduler's order of Filter plugins as far as they are here (apis/config/v1/default_plugins.go)."""
 
@@ -230,14 +234,16 @@ def gated(pod: Seeker) -> InTree | None:
     return InTree(Cause.SchedulingGated, f"waiting for scheduling gates: [{' '.join(pod.gates)}]", pod.gates)
 
 
-def unjudged(document: Mapping[str, Any]) -> Collection[str]:
-    """Name what the pod asks of kube-scheduler that is not judged here."""
-    spec = document.get("spec") or {}
-    affinity = spec.get("affinity") or {}
-    said = [name for name in ("podAffinity", "podAntiAffinity") if (affinity.get(name) or {}).get(REQUIRED)]
-    if any(each.get("whenUnsatisfiable") == "DoNotSchedule" for each in _objects(spec, "topologySpreadConstraints")):
-        said.append("topologySpreadConstraints")
-    ports = (port for each in _objects(spec, "containers") for port in _objects(each, "ports"))
-    if any(port.get("hostPort") for port in ports):
-        said.append("hostPort")
-    return said
+def unjudged(claims: bool, pod: Companion | None) -> Iterator[str]:
+    """Name what a pod asks that only kube-scheduler can tell. `claims`: devices by DRA, which that alone gives out.
+
+    `pod`: what depends on other pods, for who does not know them; None for who does.
+    """
+    asked = {
+        "resourceClaims": claims,
+        "podAffinity": pod and pod.attracted,
+        "podAntiAffinity": pod and pod.repels,
+        "topologySpreadConstraints": pod and pod.spread,
+        "hostPort": pod and pod.ports,
+    }
+    return (name for name, said in asked.items() if said)

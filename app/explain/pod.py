@@ -12,15 +12,16 @@ from app.explain.counterfactual import NODES_AT_ONCE, Fix, Search
 from app.explain.dra import equivalent
 from app.explain.funnel import Objection, Step, code_of, first_of, funnel, passing, words_of
 from app.explain.intree import InTree, unjudged
-from app.explain.survey import Groups, Judge, Posed, World, plain, pose
+from app.explain.needs import needs
+from app.explain.seated import seat_of, unseated
+from app.explain.survey import Groups, Judge, Posed, World, company_of, plain, pose
 from app.nodeclass import Node
 from app.placement.doubts import DOUBTS
 from app.placement.engine import breakdown, facts, judge_class, total
 from app.placement.ranking import order, wire_scores
 from app.pods import read_pod
-from app.policy.cuda import show_need
 from app.policy.demand import Demand
-from app.reasons import Code, Reason, either
+from app.reasons import Code, Reason
 
 BEST_SHOWN = 10
 """Nodes shown with their score; the rest are counted."""
@@ -72,7 +73,8 @@ class NodeVerdict:
 class Explanation:
     """Everything about one pod. `refused`: by the first reason of our filters; `in_tree`: by kube-scheduler's own.
 
-    `primary`: what to look at first; None where the pod fits somewhere.
+    `primary`: what to look at first; None where the pod fits somewhere. `bound`: the node that it has already, and
+    what would stand against it today; None where it has none. Its place counts as given back.
     `fixes`: the smallest first. `verdicts`: None unless asked. `unjudged`: what only kube-scheduler can tell.
     """
 
@@ -96,20 +98,26 @@ class Explanation:
     unjudged: tuple[str, ...]
     admission: Admission
     verdicts: tuple[NodeVerdict, ...] | None = None
+    bound: NodeVerdict | None = None
 
 
 def explain(
-    document: Mapping[str, Any], world: World, live: bool = False, by_node: bool = False
+    document: Mapping[str, Any], world: World, live: bool = False, by_node: bool = False, mend: bool = True
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; rests (yields) every so often. `live`: it is in the cluster as it is, admitted or not.
 
+    `mend`: look for fixes, which is most of the time where it fits nowhere.
     Raises MalformedPod, QuantityError.
     """
     read_pod(document)  # whatever shape is wrong in it, what follows does not meet
+    seat = seat_of(document) if live else None
+    if seat is not None:
+        document, world = unseated(document, world)
     base = plain(document, world)
     yield
     posed = pose(document if live else base, world, admit=not live)
-    judge = Judge(posed, world.used)
+    company = company_of(posed, world)
+    judge = Judge(posed, world.used, company)
     yield
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(world.nodes.items()):
@@ -117,7 +125,7 @@ def explain(
         if index % NODES_AT_ONCE == 0:
             yield
     fitting = [world.nodes[name] for name in groups.get((), ())]
-    fixes = () if fitting else (yield from Search(posed, base, world).run(groups, live))
+    fixes = () if fitting or not mend else (yield from Search(posed, base, world, company).run(groups, live))
     best = yield from _best(posed.demand, fitting)
     counts = {against: len(names) for against, names in groups.items()}
     refused, in_tree = _counted(counts, posed)
@@ -140,9 +148,10 @@ def explain(
         claims={name: "all" if count is None else count for name, count in posed.classes},
         dra=equivalent(posed.demand, world.setting.knowledge) if posed.demand.resources else None,
         unsourced=_unsourced(world),
-        unjudged=tuple(unjudged(posed.document)),
+        unjudged=tuple(unjudged(posed.pod.claims, None if company else posed.companion)),
         admission=said(posed.verdict),
         verdicts=_verdicts(groups) if by_node else None,
+        bound=None if seat is None else _seated(seat, groups),
     )
 
 
@@ -203,10 +212,25 @@ def _refused(found: Objection, count: int) -> Refused:
 def _verdicts(groups: Groups) -> tuple[NodeVerdict, ...]:
     """Say of every node what stands against it; those that the least stands against first."""
     return tuple(
-        NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
+        _verdict(name, against)
         for against, names in sorted(groups.items(), key=lambda each: len(each[0]))
         for name in names
     )
+
+
+def _seated(seat: str, groups: Groups) -> NodeVerdict:
+    """Say what stands against the node that a pod has; it may be gone, and the pod not yet."""
+    against = next((against for against, names in groups.items() if seat in names), None)
+    if against is None:
+        return NodeVerdict(seat, fits=False, reasons=(Code.NodeNotKnown.name,), messages=(GONE,))
+    return _verdict(seat, against)
+
+
+GONE = "the node is not there any more"
+
+
+def _verdict(name: str, against: tuple[Objection, ...]) -> NodeVerdict:
+    return NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
 
 
 def said(verdict: Verdict) -> Admission:
@@ -254,28 +278,3 @@ def doubts(demand: Demand, node: Node) -> list[str]:
     missed = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node))
     warned = [f"a policy that warns: {missed.message}"] if missed else []
     return [*warned, *(doubt.__name__.replace("_", " ") for doubt in DOUBTS if doubt(demand, node.node_class))]
-
-
-def needs(demand: Demand) -> list[str]:
-    """Write every need on a line, with its evidence where there is one."""
-    lines = [f"{amount} x {resource}" for resource, amount in demand.resources]
-    lines += ["products " + ", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
-    lines += [f"not product {pattern.text}" for pattern in demand.denied_products]
-    lines += [show_need(need) for need in demand.cuda]
-    lines += [f"preferred: {show_need(need)}" for need in demand.cuda_wishes]
-    if demand.memory_mib:
-        lines.append(f"memory per GPU >= {demand.memory_mib} MiB")
-    if demand.compute_capability:
-        lines.append(f"compute capability >= {'.'.join(map(str, demand.compute_capability))}")
-    if demand.sharing.value != "Any":
-        lines.append(f"sharing {demand.sharing.value}")
-    if demand.mig_profile:
-        lines.append(f"MIG profile {'>= ' if demand.mig_profile[1] else ''}{demand.mig_profile[0]}")
-    if demand.nvlink:
-        lines.append("NVLink")
-    if demand.form_factors is not None:
-        lines.append("form factor " + either(sorted(each.value for each in demand.form_factors)))
-    lines += [f"node label {each.key}" for each in demand.node_selector]
-    if demand.declared_mib:
-        lines.append(f"declares {demand.declared_mib} MiB of each shared GPU")
-    return lines

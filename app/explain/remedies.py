@@ -2,8 +2,9 @@
 """All remedies: small edits that may let a pod run. A remedy only proposes; `counterfactual.py` proves."""
 
 from app.explain.edits import Remedy
+from app.explain.remedies_company import COMPANY
 from app.explain.remedies_gpu import GPU
 from app.explain.remedies_in_tree import IN_TREE
 from app.explain.remedies_policy import POLICY
 
-REMEDIES: tuple[Remedy, ...] = (*IN_TREE, *GPU, *POLICY)
+REMEDIES: tuple[Remedy, ...] = (*IN_TREE, *COMPANY, *GPU, *POLICY)

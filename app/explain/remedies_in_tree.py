@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.explain.edits import Document, Edit, Near, amount_text, asked, hungriest
-from app.explain.intree import REQUIRED, Cause
+from app.explain.intree import Cause
+from app.explain.neighbours import REQUIRED
 from app.ordinary import amounts_of
 
 

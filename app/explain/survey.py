@@ -9,8 +9,10 @@ from typing import Any
 from app.admission.affinity import NODE_AFFINITY
 from app.admission.patch import apply
 from app.admission.review import Setting, Verdict, mutate
+from app.explain.company import Company, keep_company
 from app.explain.funnel import Objection
-from app.explain.intree import REQUIRED, Seeker, Term, gated, read_seeker, refusals
+from app.explain.intree import Seeker, Term, gated, read_seeker, refusals
+from app.explain.neighbours import REQUIRED, Companion, Neighbours, read_companion
 from app.holdings import Holding
 from app.nodeclass import Node
 from app.placement import engine
@@ -31,6 +33,7 @@ class World:
     """The cluster at one moment. `used`: what pods have booked of each node; `holdings`: who holds GPUs on a node.
 
     `volumes`: the node affinity of the PersistentVolume behind each PersistentVolumeClaim, by "namespace/name".
+    `neighbours`: all pods that have a node; None where they are not known: a service keeps only what pods hold.
     """
 
     nodes: Mapping[str, Node]
@@ -39,6 +42,7 @@ class World:
     namespace_labels: Callable[[str], Mapping[str, str]]
     holdings: Callable[[str], tuple[Holding, ...]] = lambda _name: ()
     volumes: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
+    neighbours: Neighbours | None = None
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -58,6 +62,7 @@ class Posed:
     seeker: Seeker
     own: Seeker
     classes: tuple[tuple[str, int | None], ...]
+    companion: Companion
 
     @property
     def demand(self) -> Demand:
@@ -84,7 +89,15 @@ def pose(document: Mapping[str, Any], world: World, admit: bool) -> Posed:
     ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
     seeker = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
     own = read_seeker(plain(document, world), setting.knowledge.families.of)
-    return Posed(admitted, pod, verdict, ruling, seeker, replace(seeker, terms=own.terms), claimed.classes)
+    bare = replace(seeker, terms=own.terms)
+    return Posed(admitted, pod, verdict, ruling, seeker, bare, claimed.classes, read_companion(admitted))
+
+
+def company_of(posed: Posed, world: World) -> Company | None:
+    """Count what the pods that are there mean to a pod; None where they are not known."""
+    if world.neighbours is None:
+        return None
+    return keep_company(posed.companion, posed.seeker, world.neighbours, world.nodes, world.namespace_labels)
 
 
 def plain(document: Mapping[str, Any], world: World) -> Mapping[str, Any]:
@@ -140,8 +153,9 @@ def namespace_of(document: Mapping[str, Any]) -> str:
 class Judge:
     """Judges nodes for one pod; what is the same for all nodes of a class is asked once."""
 
-    def __init__(self, posed: Posed, used: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, posed: Posed, used: Mapping[str, Mapping[str, int]], company: Company | None) -> None:
         self.posed = posed
+        self._company = company
         self._demand = posed.demand
         self._used = used
         self._classes: dict[int, tuple[Reason, ...]] = {}
@@ -149,14 +163,18 @@ class Judge:
     def objections(self, node: Node) -> tuple[Objection, ...]:
         """List all that stands against a node, the filters' reasons last; none where the pod fits."""
         posed, used = self.posed, self._used.get(node.name, NOTHING)
-        found: list[Objection] = [*posed.against(), *refusals(posed.own, node, used), *self._filters(node)]
+        company = self._company.refusals(node) if self._company else ()
+        found: list[Objection] = [*posed.against(), *refusals(posed.own, node, used), *company, *self._filters(node)]
         return tuple(found) or refusals(posed.seeker, node, used)
 
     def fits(self, node: Node) -> bool:
         """Tell whether the pod can be bound to the node now."""
         posed = self.posed
         return not (
-            posed.against() or self._filters(node) or refusals(posed.seeker, node, self._used.get(node.name, NOTHING))
+            posed.against()
+            or self._filters(node)
+            or refusals(posed.seeker, node, self._used.get(node.name, NOTHING))
+            or (self._company and any(self._company.refusals(node)))
         )
 
     def _filters(self, node: Node) -> tuple[Reason, ...]:

@@ -15,6 +15,7 @@ from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.fleet import demo_fleet
 from app.errors import BadInput
+from app.explain.neighbours import neighbours_of
 from tests.builders import gpus, knowledge, pod, policy, usher
 from tests.running import running
 
@@ -122,6 +123,8 @@ def test_lean_snapshot_fills_the_same_state(snapshot: str) -> None:
     fill(lean, read_lean("x", data))
     fill(whole, read_snapshot("x", data))
 
+    pods = ([each for each in read("x", data) if each["kind"] == "Pod"] for read in (read_lean, read_snapshot))
+    assert neighbours_of(next(pods)) == neighbours_of(next(pods))
     assert lean.nodes == whole.nodes
     assert lean.bookings.used == whole.bookings.used
     assert [each.unschedulable for each in lean.nodes.values()] == [each.unschedulable for each in whole.nodes.values()]

@@ -57,6 +57,7 @@ class ControlPlane:
         self.folder = folder
         self._binaries = binaries
         self._processes: dict[str, Process] = {}
+        self.schedulers: dict[str, Scheduler] = {}
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -181,8 +182,9 @@ class ControlPlane:
             "authorization-always-allow-paths": "/metrics,/healthz,/readyz,/livez",
         }
         process = self._start(name, flags, "kube-scheduler")
-        scheduler = Scheduler(process, f"https://127.0.0.1:{port}", self.ca)
+        scheduler = Scheduler(process, f"https://127.0.0.1:{port}", self.ca, configuration)
         wait_until(f"{name} is ready", scheduler.ready, START_SECONDS, process)
+        self.schedulers[name] = scheduler
         return scheduler
 
     def _start(self, name: str, flags: Mapping[str, str], program: str | None = None) -> Process:
@@ -192,6 +194,7 @@ class ControlPlane:
 
     def stop(self, name: str) -> None:
         """Stop one part at once, as a crash does: asked politely, kube-apiserver waits for its watchers to go."""
+        self.schedulers.pop(name, None)
         self._processes.pop(name).stop(signal.SIGKILL)
 
     def close(self) -> None:
@@ -206,10 +209,11 @@ class ControlPlane:
 
 
 class Scheduler:
-    """A running kube-scheduler."""
+    """A running kube-scheduler, and its KubeSchedulerConfiguration."""
 
-    def __init__(self, process: Process, url: str, ca: Path) -> None:
+    def __init__(self, process: Process, url: str, ca: Path, configuration: Mapping[str, Any]) -> None:
         self.process = process
+        self.configuration = configuration
         self._url = url
         self._context = ssl.create_default_context(cafile=str(ca))
 

@@ -11,10 +11,12 @@ from random import Random
 
 import pytest
 
-from app.explain.intree import Cause
+from app.explain.neighbours import REQUIRED
+from app.explain.pod import NodeVerdict
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
+from tests.e2e.agreement import LACKING, predicted
 from tests.e2e.stage import (
     Service,
     create_pod,
@@ -31,17 +33,6 @@ from tests.e2e.stage import (
 BARE, ADMITTED = "bare", "admitted"
 PODS = 60
 GPU = "nvidia.com/gpu"
-LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
-"""What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
-PLUGINS = (
-    {Cause.NodeUnschedulable.name},
-    {Cause.NodeNameMismatch.name},
-    {Cause.UntoleratedTaint.name},
-    {Cause.NodeAffinityMismatch.name},
-    {Cause.InsufficientResource.name, Cause.TooManyPods.name, *LACKING},
-    {Cause.VolumeNodeAffinityConflict.name},
-)
-"""Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that objects."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +76,7 @@ def drawn(random: Random, index: int) -> Object:
     if random.random() < 0.3:
         spec["nodeSelector"] = random.choice([{"zone": "a"}, {"zone": "b"}, {"zone": "c"}])
     if random.random() < 0.4:
-        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        spec["affinity"] = {"nodeAffinity": {REQUIRED: {
             "nodeSelectorTerms": [{"matchExpressions": [random.choice(EXPRESSIONS)]} for _ in range(2)]}}}  # fmt: skip
     if random.random() < 0.5:
         spec["tolerations"] = [{"key": "team", "operator": "Exists"}]
@@ -102,19 +93,11 @@ EXPRESSIONS = (
 )
 
 
-def predicted(verdicts: list[Object]) -> Counter[str]:
-    """Say what the scheduler will say: of each node the texts of the first plugin that objects, or ours."""
-    texts: Counter[str] = Counter()
-    for each in verdicts:
-        said = list(zip(each["reasons"], each["messages"], strict=True))
-        plugin = next((names for names in PLUGINS if names & set(each["reasons"])), None)
-        if plugin is None:
-            texts.update([said[0][1]])
-            continue
-        ours = {f"Insufficient {GPU}" if code in LACKING else text.partition(": ")[0]
-                for code, text in said if code in plugin}  # fmt: skip
-        texts.update(ours)
-    return texts
+def counting(verdict: Object) -> NodeVerdict:
+    """Read a verdict, GPUs that lack as the scheduler says it."""
+    messages = (text if code not in LACKING else f"Insufficient {GPU}"
+                for code, text in zip(verdict["reasons"], verdict["messages"], strict=True))  # fmt: skip
+    return NodeVerdict(verdict["node"], verdict["fits"], tuple(verdict["reasons"]), tuple(messages))
 
 
 def counted(text: str) -> Counter[str]:
@@ -138,7 +121,10 @@ def test_explain_agrees_with_the_real_scheduler_on_every_pod(plane: ControlPlane
             left[node] -= int(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
             wait_for_booking(service, node, left[node])
         else:
-            assert predicted(found["verdicts"]) == counted(refused(plane, pod)), (pod["spec"], refused(plane, pod))
+            assert predicted(list(map(counting, found["verdicts"]))) == counted(refused(plane, pod)), (
+                pod["spec"],
+                refused(plane, pod),
+            )
             refusals += 1
             plane.api.delete(pod_path(pod))
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.explain.funnel import STAGES, Stage, code_of, first_of, funnel, words_of
 from app.explain.intree import Cause, gated, read_seeker, read_terms, refusals, unjudged
+from app.explain.neighbours import read_companion
 from app.nodes import read_node
 from app.reasons import Code, reason
 from tests.builders import gpus, knowledge, node_document, pod
@@ -117,8 +118,9 @@ def test_what_only_the_scheduler_can_tell_is_named() -> None:
         topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
     )
 
-    assert unjudged(document) == ["podAntiAffinity", "topologySpreadConstraints"]
-    assert unjudged(spec()) == []
+    assert list(unjudged(False, read_companion(document))) == ["podAntiAffinity", "topologySpreadConstraints"]
+    assert list(unjudged(True, None)) == ["resourceClaims"]
+    assert list(unjudged(False, read_companion(spec()))) == []
 
 
 def drawn(random: Random) -> dict[str, Any]:

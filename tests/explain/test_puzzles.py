@@ -8,6 +8,7 @@ The file's name is the sentence. `says`: words of the smallest fix; `also`: kind
 from pathlib import Path
 from typing import Any
 
+import jsonpatch
 import msgspec
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.demo.fleet import objects_of
 from app.demo.notation import Fleet
+from app.explain.neighbours import neighbours_of
 from app.explain.pod import Explanation, explain, finish
 from app.explain.survey import World
 from tests.builders import knowledge, policies
@@ -34,7 +36,8 @@ def world_of(puzzle: dict[str, Any]) -> World:
         yaml.safe_dump({**header, "metadata": {"name": each["name"]}, "spec": each["spec"]})
         for each in puzzle.get("policies", ())
     )
-    return view(state, policies(*texts), bound_volumes(objects))
+    pods = (each for each in objects if each.get("kind") == "Pod")
+    return view(state, policies(*texts), bound_volumes(objects), neighbours_of(pods))
 
 
 def played(path: Path) -> tuple[dict[str, Any], Explanation]:
@@ -57,6 +60,18 @@ def test_puzzle_has_its_primary_cause_and_its_smallest_fix(path: Path) -> None:
     assert [each.pod for edit in edits for each in edit.evicts] == expect.get("evicts", [])
     assert set(expect.get("also", ())) <= {edit.kind for fix in found.fixes for edit in fix.edits}
     assert smallest is None or smallest.opens >= expect.get("opens", 1)
+
+
+@pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
+def test_patch_of_a_fix_does_what_its_words_say(path: Path) -> None:
+    """F84: the pod that it makes fits, where nothing but the pod is to be edited; by a library of JSON Patch."""
+    puzzle, found = played(path)
+    for fix in found.fixes:
+        kinds = {edit.of for edit in fix.edits}
+        assert bool(fix.patch) is ("pod" in kinds and fix.edits[0].kind != "recreate"), fix
+        if kinds == {"pod"}:
+            patched = jsonpatch.apply_patch(puzzle["pod"], [dict(each) for each in fix.patch])
+            assert finish(explain(patched, world_of(puzzle))).fits == fix.opens
 
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that mind their neighbours, beside the real scheduler: host ports, pod affinity, topology spread."""
+
+import json
+from collections import Counter
+from random import Random
+
+from app.explain.company import PORT_TAKEN, REPELLED, SHUNNED, UNATTRACTED, UNEVEN
+from app.explain.neighbours import REQUIRED
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.agreement import answer_of, differs, read_world
+from tests.e2e.stage import create_pod, eventually, gpu_pod, namespace, read_pod
+from tests.e2e.test_explain import GPU, fleet
+
+PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+
+
+def minding(random: Random, index: int) -> Object:
+    """Draw a pod, of three kinds, that minds its neighbours: by ports, by affinity of either sort, by spread."""
+    labels = {"kind": random.choice("abc"), "batch": random.choice("xy")}
+    pod = gpu_pod(f"minding-{index}", random.choice(CROWDS), {GPU: 1, "cpu": "1"}, labels=labels)
+    spec, affinity = pod["spec"], {}
+    spec["schedulerName"] = "default-scheduler"
+    spec["tolerations"] = random.choice([[], [{"key": "team", "operator": "Exists"}]])
+    if random.random() < 0.4:
+        ports = [{"containerPort": 80, "hostPort": random.choice([80, 81]), "protocol": random.choice(["TCP", "UDP"])}]
+        ports[0] |= random.choice([{}, {"hostIP": "127.0.0.1"}, {"hostIP": "127.0.0.2"}])
+        spec["containers"][0]["ports"] = ports
+    for kind, share in (("podAffinity", 0.3), ("podAntiAffinity", 0.5)):
+        if random.random() < share:
+            affinity[kind] = {REQUIRED: [term(random, kind) for _ in range(random.choice([1, 1, 2]))]}
+    if random.random() < 0.3:
+        spec["nodeSelector"] = {"zone": random.choice("ab")}
+    if random.random() < 0.5:
+        spec["topologySpreadConstraints"] = [
+            spread(random, key) for key in random.sample(DOMAINS, random.choice([1, 2]))
+        ]
+    return {**pod, "spec": {**spec, "affinity": affinity}}
+
+
+CROWDS = ("crowd-a", "crowd-b")
+DOMAINS = ["zone", "cores", "kubernetes.io/hostname", "nvidia.com/gpu.product"]
+
+
+def term(random: Random, kind: str) -> Object:
+    """Draw a term; of those that repel, some are over nodes only, or nobody would find a place soon."""
+    keys = ["kubernetes.io/hostname", "cores"] if kind == "podAntiAffinity" else DOMAINS
+    spaces: list[Object] = [{}, {}, {"namespaces": ["crowd-a"]}, {"namespaceSelector": {}},
+                            {"namespaceSelector": {"matchLabels": {"crowd": "b"}}}]  # fmt: skip
+    own: list[Object] = [{}, {}, {"matchLabelKeys": ["batch"]}, {"mismatchLabelKeys": ["batch"]}]
+    return {
+        "topologyKey": random.choice(keys),
+        "labelSelector": selector(random),
+        **random.choice(spaces),
+        **random.choice(own),
+    }
+
+
+def selector(random: Random) -> Object:
+    wanted = [{"key": "kind", "operator": "NotIn", "values": ["a"]}]
+    return random.choice([{"matchLabels": {"kind": random.choice("abc")}}, {"matchExpressions": wanted}])
+
+
+def spread(random: Random, key: str) -> Object:
+    policies = {
+        "nodeAffinityPolicy": random.choice(["Honor", "Ignore"]),
+        "nodeTaintsPolicy": random.choice(["Honor", "Ignore"]),
+    }
+    more: list[Object] = [{}, policies, {"minDomains": random.choice([2, 5])}, {"matchLabelKeys": ["batch"]}]
+    said = {"topologyKey": key, "maxSkew": random.choice([1, 2]), "whenUnsatisfiable": "DoNotSchedule"}
+    return {**said, "labelSelector": selector(random), **random.choice(more)}
+
+
+def test_pods_that_mind_their_neighbours_are_explained_as_the_scheduler_judges(plane: ControlPlane) -> None:
+    """F83: host ports, pod affinity and anti-affinity of both sides, topology spread; by whoever knows all pods."""
+    add_nodes(plane.api, fleet())
+    plane.start_scheduler(PLAIN)
+    for each in CROWDS:
+        namespace(plane, each, crowd=each[-1])
+    random, said = Random(84), Counter[str]()
+    for index in range(MINDING):
+        pod = create_pod(plane, minding(random, index))
+        eventually("it is judged", lambda pod=pod: answer_of(read_pod(plane, pod)))  # type: ignore[misc]
+        pod = read_pod(plane, pod)
+        answer = answer_of(pod)
+        assert answer is not None
+        assert differs(pod, answer, read_world(plane, None)[0], asks=False) == "", json.dumps(pod["spec"])
+        said.update(words for words in COMPANY if words in answer.words)
+        if answer.words or index % 6 == 0:
+            plane.api.delete(pod_path(pod))
+            eventually("it is gone", lambda pod=pod: plane.api.client.get(pod_path(pod)).status_code == 404)  # type: ignore[misc]
+
+    assert all(said[words] > 2 for words in COMPANY), said
+
+
+MINDING = 110
+COMPANY = (PORT_TAKEN, UNATTRACTED, REPELLED, SHUNNED, UNEVEN)
