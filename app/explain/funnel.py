@@ -86,7 +86,6 @@ PASSING: frozenset[Cause | Code] = frozenset(
         Cause.HostPortTaken,
         Cause.PodAntiAffinityConflict,
         Cause.ExistingPodAntiAffinity,
-        Cause.TopologySpreadConflict,
         Code.MIGReconfiguring,
         Code.DriverUpgrading,
         Code.GPUUnhealthy,
