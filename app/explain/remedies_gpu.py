@@ -37,14 +37,18 @@ def _lowered(resource: str, by: int) -> Callable[[Document], None]:
 
 
 def ask_another(near: Near) -> Iterator[Edit]:
-    """Ask for another resource of the same make: the MIG profile, the share or the whole GPU that the node has."""
+    """Ask for another resource of the same make: the MIG profile, the share or the whole GPU that the node has.
+
+    Several GPUs are never turned into slices: a CUDA process sees one MIG device (MIG user guide).
+    """
     if near.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
         return
     for resource, amount in near.posed.demand.resources:
         domain = resource.partition("/")[0]
         for other, free in near.node.free.units.items():
-            if other != resource and other.partition("/")[0] == domain and free >= amount:
-                unlike = (profile_of(other) is None) is not (profile_of(resource) is None)
+            unlike = (profile_of(other) is None) is not (profile_of(resource) is None)
+            enough = amount <= min(free, 1 if unlike else free)
+            if enough and other != resource and other.partition("/")[0] == domain:
                 text = f"ask for {other} instead of {resource}"
                 yield Edit("ask-another", text, 35 + unlike, _renamed(resource, other))
 
@@ -126,9 +130,10 @@ def allow_product(near: Near) -> Iterator[Edit]:
     name = row.label if row else product
     kept = [each for each in said.split(",") if not each.strip().startswith("!")]
     denied = [each for each in said.split(",") if each.strip().startswith("!")]
-    if kept:
+    parts = _parts(near)
+    if kept and not (parts and any(amount > 1 for _, amount in near.posed.demand.resources)):
+        lesser = parts or _lesser(near)
         value = ",".join((*(each.strip() for each in said.split(",")), name))
-        lesser = _lesser(near)
         text = f"allow {name} too, in {key}{f': {lesser}' if lesser else ''}"
         yield Edit("allow-product", text, 45 if lesser else 23, annotated(key, value))
     if denied:
@@ -137,14 +142,17 @@ def allow_product(near: Near) -> Iterator[Edit]:
                    annotated(key, text or None))  # fmt: skip
 
 
+def _parts(near: Near) -> str:
+    """Say that a unit is no whole GPU on the node; empty where it is one."""
+    units = [near.node.node_class.unit(resource) for resource, _ in near.posed.demand.resources]
+    return next((f"one unit is {unit.value} there" for unit in units if unit is not Sharing.Exclusive), "")
+
+
 def _lesser(near: Near) -> str:
-    """Say in which way the node's GPUs are less than those of any product asked; empty where they are not."""
+    """Say that the node's GPUs have less memory than those of any product asked; empty where they have not."""
     demand, found = near.posed.demand, near.node.node_class
     rows = near.world.setting.knowledge.products.by_form.items()
     wanted = [row.memory_mib for form, row in rows if row.memory_mib and demand.allows(form)]
-    parts = [unit for resource, _ in demand.resources if (unit := found.unit(resource)) is not Sharing.Exclusive]
-    if parts:
-        return f"one unit is {parts[0].value} there"
     if wanted and found.memory_mib and found.memory_mib < SAME_MEMORY * min(wanted):
         return f"{found.memory_mib} MiB of memory each"
     return ""
