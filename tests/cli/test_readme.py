@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README's console blocks: what it shows of commands that need no cluster is what they print."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.cluster.files import shipped_policies
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text("utf-8")
+EDIT = re.compile(r"sed -i 's/(.*)/(.*)/' (\S+)$")
+
+
+def shown() -> Iterator[tuple[str, list[str], list[str]]]:
+    """List the commands on sample fleets: the command, those before it in its block, the lines shown."""
+    for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL):
+        before: list[str] = []
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = part.rstrip().split("\n")
+            if command.startswith("gpu-usher ") and "--demo" in command and " serve " not in command:
+                yield command, list(before), lines
+            before.append(command)
+
+
+def words(line: str) -> list[str]:
+    """Compare by words: the width of a column is the terminal's business."""
+    return re.sub("─+", "─", line).split()
+
+
+SHOWN = list(shown())
+
+
+@pytest.mark.parametrize(("command", "before", "lines"), SHOWN, ids=[command for command, *_ in SHOWN])
+def test_readme_shows_what_is_printed(
+    command: str, before: list[str], lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F82: line by line in this order; `…` stands for what is left out."""
+    monkeypatch.chdir(tmp_path)
+    train = re.search(r"# train.yaml\n(.*?)```", TEXT, re.DOTALL)
+    assert train is not None
+    Path("train.yaml").write_text(train[1], "utf-8")
+    shutil.copytree(shipped_policies(), "policies")
+    for each in before:
+        if (edit := EDIT.search(each)) is not None:
+            shutil.copytree("policies", "edited")
+            file = Path(edit[3])
+            file.write_text(re.sub(edit[1], edit[2], file.read_text("utf-8")), "utf-8")
+
+    printed = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "120"}).output.splitlines()
+
+    rest = iter(printed)
+    for line in lines:
+        wanted = words(line.removesuffix("…"))
+        assert not wanted or any(words(each)[: len(wanted)] == wanted for each in rest), line
+
+
+def test_readme_shows_the_commands_of_the_tour() -> None:
+    assert len(SHOWN) >= 6
