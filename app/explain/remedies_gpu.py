@@ -8,6 +8,7 @@ from app.explain.edits import Document, Edit, Near, annotated, asked, containers
 from app.holdings import Holding
 from app.knowledge.mig import profile_of
 from app.nodeclass import Node, Sharing
+from app.placement.filters import allows
 from app.pods import PREFIX
 from app.reasons import Code
 from app.versions import show_version
@@ -152,7 +153,7 @@ def _lesser(near: Near) -> str:
     """Say that the node's GPUs have less memory than those of any product asked; empty where they have not."""
     demand, found = near.posed.demand, near.node.node_class
     rows = near.world.setting.knowledge.products.by_form.items()
-    wanted = [row.memory_mib for form, row in rows if row.memory_mib and demand.allows(form)]
+    wanted = [row.memory_mib for form, row in rows if row.memory_mib and allows(demand, form)]
     if wanted and found.memory_mib and found.memory_mib < SAME_MEMORY * min(wanted):
         return f"{found.memory_mib} MiB of memory each"
     return ""

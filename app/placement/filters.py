@@ -78,12 +78,19 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     candidates = (node.product,) if node.product is not None else node.may_be
     if not candidates and not node.offered and not node.by_dra:
         return None  # no GPU node: resources_offered says so
-    verdicts = {demand.allows(product) for product in candidates}
+    verdicts = {allows(demand, product) for product in candidates}
     if verdicts == {True}:
         return None
     if verdicts == {False}:
         return reason(Code.ProductNotAllowed, "GPU product not allowed", _wanted_products(demand))
     return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
+
+
+def allows(demand: Demand, product: str) -> bool:
+    """Tell whether a product, in normal form, is among those asked."""
+    if any(pattern.matches(product) for pattern in demand.denied_products):
+        return False
+    return all(any(pattern.matches(product) for pattern in any_of) for any_of in demand.products)
 
 
 def _wanted_products(demand: Demand) -> str:

@@ -72,12 +72,6 @@ class Demand(HashedOnce):
     """What policies with action Warn ask besides: nodes that miss it score lower."""
     __hash__ = HashedOnce.__hash__
 
-    def allows(self, product: str) -> bool:
-        """Tell whether GPUs of a product, in normal form, will do by what is asked of products."""
-        if any(pattern.matches(product) for pattern in self.denied_products):
-            return False
-        return all(any(pattern.matches(product) for pattern in any_of) for any_of in self.products)
-
     @property
     def label_keys(self) -> tuple[str, ...]:
         """List the node labels that the node selectors look at."""
