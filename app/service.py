@@ -150,6 +150,10 @@ class Usher:
         """Judge all nodes for a demand."""
         return self._appraisals.of(demand)
 
+    def matched(self) -> Mapping[str, Mapping[str, int]]:
+        """Say how many pods each policy matched since the start, by what became of them."""
+        return self.metrics.results_by_policy()
+
     def world(self) -> World:
         """Copy what is known now, for what takes longer than one turn of the event loop."""
         return view(self.state, self.policies)
@@ -160,7 +164,10 @@ class Usher:
         Raises WireError.
         """
         if self.server is None:
-            raise WireError(404, "no live cluster is followed here: post the Pod itself")
+            known = self.state.waiting.named(namespace, name)
+            if known is None or known.document is None:
+                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
+            return known.document
         return await get_pod(self.server, namespace, name)
 
     def unready(self) -> str | None:
