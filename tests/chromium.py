@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real browser without a window: the one on PATH, or Debian's chromium-headless-shell, unpacked here (`make chromium`).
+"""A real browser without a window: the one on PATH, or Debian's, unpacked here (`make chromium`).
 
-Downloaded is what this machine lacks of it, some 130 MB, with apt's own settings and without root. Where there is no
-apt the tests that want one skip, and say so.
+Downloaded is what this machine lacks of it, some 110 MB, with apt's own settings and without root. Where there is
+no apt the tests that want one skip, and say so.
 """
 
 import os
@@ -20,7 +20,10 @@ PROGRAM = UNPACKED / "usr" / "lib" / "chromium" / "chromium-headless-shell"
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 REMEDY = f"run `make chromium` (needs apt-get), or set {VARIABLE} to a program"
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>{fonts}</dir><dir>/usr/share/fonts</dir><cachedir>{cache}</cachedir></fontconfig>
+<fontconfig><dir>{fonts}</dir><dir>/usr/share/fonts</dir><cachedir>{cache}</cachedir>
+<alias><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
+<alias><family>system-ui</family><prefer><family>DejaVu Sans</family></prefer></alias>
+<alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias></fontconfig>
 """
 
 
@@ -38,10 +41,11 @@ def environment(program: Path) -> dict[str, str]:
     """Give what the unpacked program needs to find its libraries and fonts; nothing for one that is installed."""
     if program != PROGRAM:
         return {}
-    libraries = sorted({str(each.parent) for each in UNPACKED.glob("usr/lib/**/*.so*") if each.parent.name != "chromium"})
+    libraries = sorted(
+        {str(each.parent) for each in UNPACKED.glob("usr/lib/**/*.so*") if each.parent.name != "chromium"}
+    )
     config = UNPACKED / "fonts.conf"
-    if not config.is_file():
-        config.write_text(FONTS.format(fonts=UNPACKED / "usr" / "share" / "fonts", cache=UNPACKED / "cache"), "utf-8")
+    config.write_text(FONTS.format(fonts=UNPACKED / "usr" / "share" / "fonts", cache=UNPACKED / "cache"), "utf-8")
     return {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(config)}
 
 

@@ -2,6 +2,8 @@
 """What keeps the page true: one task that takes in what changed, tells the open pages, and notes the totals."""
 
 import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from app.api.backend import Backend
 from app.api.causes import Causes
@@ -23,9 +25,22 @@ MOST_DECISIONS = 50
 
 
 class Live:
-    """The task. `totals`: gives the HTML of the totals."""
+    """The task. `start`: a word that another process would not say; `totals`: gives what their template shows."""
 
-    def __init__(self, backend: Backend, fleet: FleetMap, causes: Causes, turns: Turns, tail: Tail) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        fleet: FleetMap,
+        causes: Causes,
+        turns: Turns,
+        tail: Tail,
+        start: str,
+        totals: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._start = start
+        self._totals = totals
+        self._totals_of = -1
+        self._ticks = 0
         self._backend = backend
         self._fleet = fleet
         self._causes = causes
@@ -58,6 +73,7 @@ class Live:
     async def look(self) -> None:
         """Tell every open page what is new to it."""
         listeners = self.listeners
+        listeners.tell(listeners.new, "hello", {"start": self._start})
         self._tell_decisions(listeners.of("decisions"))
         self._tell_waiting(listeners.of("pending"))
         if watching := listeners.of("fleet"):
@@ -84,6 +100,10 @@ class Live:
         elif names:
             tiles = {name: _tile(fleet, name) for name in names}
             self.listeners.tell(watching, "tiles", {"generation": fleet.generation, "tiles": tiles})
+        self._ticks += 1
+        if self._ticks % TOTALS_TICKS == 0 and self._totals_of != fleet.generation:
+            self._totals_of = fleet.generation
+            self.listeners.tell(watching, "totals", {"html": render("totals.html", **self._totals())})
 
     def _tell_decisions(self, watching: list[Listener]) -> None:
         if watching and self._tail.total > self._told:

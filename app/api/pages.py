@@ -5,13 +5,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
+from secrets import token_hex
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
+from app.admission.preview import preview
 from app.api.backend import Backend
+from app.api.bodies import Bodies
 from app.api.causes import Causes
 from app.api.explaining import Explainer
 from app.api.fleetmap import FleetMap
@@ -20,9 +23,11 @@ from app.api.rendering import MEDIA_TYPES, STATIC, render, render_parts
 from app.api.slices import RETRY_SECONDS, SLICE_SECONDS, Turns, in_slices
 from app.api.tail import Tail
 from app.errors import BadInput, WireError
+from app.explain.survey import namespace_of
 from app.page.charts import chart
 from app.page.decisions import asked_of, choices_of, rows_of
 from app.page.fleet import wanted_of
+from app.page.pasting import PASTED_LIMIT, changed_lines, read_pasted
 from app.page.pending import rows as pending_rows
 from app.page.tiles import Cell
 
@@ -53,7 +58,8 @@ class Page:
         self._map = FleetMap(backend.state)
         self.explainer = Explainer(backend)
         self._causes = Causes(backend, self.explainer)
-        self._live = Live(backend, self._map, self._causes, self._turns, self._tail)
+        self._start = token_hex(8)
+        self._live = Live(backend, self._map, self._causes, self._turns, self._tail, self._start, self.totals)
 
     async def run(self) -> None:
         """Keep the map and its history up to date, tell who listens, and look for causes; for ever."""
@@ -71,7 +77,7 @@ class Page:
             ("/policies", self.policies),
             ("/decisions", self.decisions),
         ):
-            app.add_route(path, _told(answer))
+            app.add_route(path, told(answer))
         app.add_route("/static/{name}", self.static)
         app.add_route("/events", self.events)
 
@@ -91,6 +97,7 @@ class Page:
         asked = {name: word for name, word in asdict(wanted).items() if word}
         parts = render_parts(
             "fleet.html", here="/", live="" if table else "fleet", generation=fleet.generation, table=table,
+            start=self._start,
             choices=_choices(fleet.choices()), wanted=wanted, wanted_any=bool(asked), query=urlencode(asked),
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
             rows=rows[first : first + ROWS_ON_A_PAGE], page=page, pages=pages, first=first + 1,
@@ -131,7 +138,8 @@ class Page:
         self._causes.wanted()
         waiting = self._backend.state.waiting
         rows = pending_rows(waiting.values(), self._causes.known())
-        return _html("pending.html", here="/pending", live="pending", rows=rows[:ROWS_ON_A_PAGE], all=len(rows),
+        return _html("pending.html", here="/pending", live="pending", start=self._start,
+                     rows=rows[:ROWS_ON_A_PAGE], all=len(rows),
                      missed=waiting.missed, looking=self._causes.looking)  # fmt: skip
 
     async def pod(self, request: Request) -> Response:
@@ -149,15 +157,30 @@ class Page:
     def policies_shown(self, **tried: Any) -> dict[str, Any]:
         """Give what the policies' template shows. `tried`: the pod that was sent, and what came of it."""
         backend = self._backend
-        empty = {"sent": "", "result": None, "problem": ""}
+        empty = {"sent": "", "result": None, "lines": (), "problem": ""}
         return {"here": "/policies", "live": "", "status": backend.status()["policies"],
                 "matched": backend.matched(), **empty, **tried}  # fmt: skip
+
+    async def tried(self, request: Request, bodies: Bodies) -> Response:
+        """Show what admission would do to a pod, or to a workload, that somebody pasted."""
+        async with bodies.read(request, PASTED_LIMIT) as body:
+            sent = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=4)).get("pod", "")
+        try:
+            document = await asyncio.to_thread(read_pasted, sent)
+            namespace = namespace_of(document)
+            backend = self._backend
+            found = preview(document, namespace, backend.namespace_labels, backend.setting())
+            lines = await asyncio.to_thread(changed_lines, document, found.object)
+        except BadInput as error:
+            return _html("policies.html", 400, **self.policies_shown(sent=sent, problem=str(error)))
+        return _html("policies.html", **self.policies_shown(sent=sent, result=found, lines=lines))
 
     async def decisions(self, request: Request) -> Response:
         """Show the last decisions."""
         asked = asked_of(request.query_params)
         said = self._tail.since(0)
-        return _html("decisions.html", here="/decisions", live="decisions", rows=rows_of(said, asked),
+        return _html("decisions.html", here="/decisions", live="decisions", start=self._start,
+                     rows=rows_of(said, asked),
                      asked=asked, choices=choices_of(said), total=self._tail.total, kept=len(said))  # fmt: skip
 
     async def events(self, request: Request) -> Any:
@@ -185,7 +208,9 @@ def problem_page(status: int, message: str) -> Response:
     return found
 
 
-def _told(answer: Any) -> Any:
+def told(answer: Any) -> Any:
+    """Answer bad input with a page that says what is wrong."""
+
     async def handle(request: Request) -> Response:
         try:
             found: Response = await answer(request)

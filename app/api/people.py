@@ -12,13 +12,14 @@ from app.admission.subjects import Subject
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
-from app.api.pages import Page
+from app.api.pages import Page, told
 from app.api.slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
 from app.pods import member
 
 JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
 
 
 def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
@@ -48,7 +49,14 @@ def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
         return dry_run(_pod(body), backend)
 
     app.add_route("/explain", posted(explained), methods=["POST"])
-    app.add_route("/dry-run", posted(tried), methods=["POST"])
+    as_json = posted(tried)
+
+    async def dry_run_of(request: Request) -> Response:
+        """Answer the form of the page in HTML, everybody else in JSON."""
+        pasted = request.headers.get("content-type", "").startswith(FORM)
+        return await (page.tried(request, bodies) if pasted else as_json(request))
+
+    app.add_route("/dry-run", told(dry_run_of), methods=["POST"])
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
     page.add_routes(app)
     answer_unknown_routes(app)

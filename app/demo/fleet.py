@@ -100,14 +100,21 @@ def _pod(pod: Pod) -> Object:
     metadata: Object = {"name": pod.name, "namespace": pod.namespace, "uid": pod.name}
     if pod.annotations:
         metadata["annotations"] = dict(pod.annotations)
+    if pod.created:
+        metadata["creationTimestamp"] = pod.created
+    place = {"nodeName": pod.node} if pod.node else {"tolerations": [TOLERATION]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
         "spec": {
-            "nodeName": pod.node,
+            **place,
             "containers": [container],
             **({"priority": pod.priority} if pod.priority else {}),
         },
-        "status": {"phase": "Running"},
+        "status": {"phase": "Running" if pod.node else "Pending"},
     }
+
+
+TOLERATION: Object = {"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}
+"""What admission gives every GPU pod (F3)."""

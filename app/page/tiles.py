@@ -98,9 +98,9 @@ def tile_of(node: Node, holdings: Sequence[Holding], used: Mapping[str, int], kn
     stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
     runs = tuple(_split(_runs(node, knowledge, state)))
     most = sorted(held.items(), key=lambda pair: (-pair[1], pair[0]))
-    words = f"{node.name}: {state.value}, {offered - free} of {offered} used" + "".join(
-        f"; {namespace} {amount}" for namespace, amount in most
-    )
+    promised = f"labels promise {node.node_class.labelled}, none is offered"
+    counted = promised if state is NodeState.Ghost else f"{offered - free} of {offered} used"
+    words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     sizes = tuple(sum(amount for _, amount in holding.units) for holding in holdings)
     whole = unit == Sharing.Exclusive.value
     names = tuple(sorted(held))
