@@ -23,8 +23,8 @@ TILES_AT_ONCE = 512
 """Between two rests where tiles are only looked at, which is some 0.5 µs each."""
 TILES_IN_A_PART = 200
 """Of one product; a browser leaves parts alone that are out of sight (page.css, content-visibility)."""
-SAMPLE_SECONDS = 30.0
-SAMPLES_KEPT = 720
+SAMPLE_SECONDS = 60.0
+SAMPLES_KEPT = 360
 """Six hours; a sample of a fleet of 20 products is some 3 kB."""
 
 
