@@ -45,9 +45,10 @@ class Listener:
 
 
 class Listeners:
-    """The open pages."""
+    """The open pages. `taking_seconds`: how long one may take to take a message."""
 
-    def __init__(self) -> None:
+    def __init__(self, taking_seconds: float = TAKING_SECONDS) -> None:
+        self.taking_seconds = taking_seconds
         self._all: set[Listener] = set()
         self.new: list[Listener] = []
         self.closed = False
@@ -122,11 +123,11 @@ class Stream:
         clock = asyncio.get_running_loop().time
         message: bytes | None = b"retry: 2000\n\n"
         while message is not None:
-            patience.reschedule(clock() + TAKING_SECONDS)
+            patience.reschedule(clock() + self._listeners.taking_seconds)
             await send({"type": "http.response.body", "body": message, "more_body": True})
             patience.reschedule(None)
             message = await self._next(gone)
-        patience.reschedule(clock() + TAKING_SECONDS)
+        patience.reschedule(clock() + self._listeners.taking_seconds)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self, gone: asyncio.Task[None]) -> bytes | None:

@@ -71,7 +71,7 @@ class Page:
         """Add the page to the application of the people listener."""
         for path, answer in (
             ("/", self.fleet),
-            ("/nodes/{node}", self.node),
+            ("/nodes/{node:path}", self.node),
             ("/pending", self.pending),
             ("/pending/{namespace}/{name}", self.pod),
             ("/policies", self.policies),

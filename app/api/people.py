@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from app.admission.preview import preview
-from app.admission.review import denial
 from app.admission.subjects import Subject
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
+from app.api.hosts import OnlyOwnPages
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
 from app.api.pages import Page, told
 from app.api.slices import RETRY_SECONDS
@@ -19,12 +19,12 @@ from app.errors import MalformedPod, QuantityError, WireError
 from app.pods import member
 
 JSON = "application/json"
-FORM = "application/x-www-form-urlencoded"
 
 
 def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
     """Build the application of the people listener. `page`: whose `run` somebody runs; without one nothing is live."""
     app = bare_app()
+    app.add_middleware(OnlyOwnPages)
     bodies = Bodies()
     page = page or Page(backend)
     explainer = page.explainer
@@ -52,9 +52,9 @@ def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
     as_json = posted(tried)
 
     async def dry_run_of(request: Request) -> Response:
-        """Answer the form of the page in HTML, everybody else in JSON."""
-        pasted = request.headers.get("content-type", "").startswith(FORM)
-        return await (page.tried(request, bodies) if pasted else as_json(request))
+        """Answer the form of the page in HTML, everybody else in JSON: curl says it sends a form whatever it sends."""
+        browser = "text/html" in request.headers.get("accept", "")
+        return await (page.tried(request, bodies) if browser else as_json(request))
 
     app.add_route("/dry-run", told(dry_run_of), methods=["POST"])
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
@@ -79,19 +79,6 @@ def dry_run(document: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
     return {**said, "pod": found.object}
 
 
-def _said(verdict: Any) -> dict[str, Any]:
-    return {
-        "allowed": verdict.allowed,
-        "message": denial(verdict) if verdict.reasons else "",
-        "warnings": list(verdict.warnings),
-        "actions": list(verdict.record),
-    }
-
-
 def _namespace(document: Mapping[str, Any]) -> str:
     metadata = member(document, "metadata", dict, "") or {}
     return member(metadata, "namespace", str, "metadata.") or "default"
-
-
-def _labels(document: Mapping[str, Any], backend: Backend) -> Mapping[str, str]:
-    return backend.namespace_labels(_namespace(document))

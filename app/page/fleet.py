@@ -4,8 +4,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from app.page.tiles import NodeState, Tile
+
+Word = TypeVar("Word", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,11 @@ class Sums:
         return Total(*key, self._nodes[key], self._units[key], used, fragmented, self._stranded[key])
 
 
-def _count(counter: Counter[int] | Counter[str], words: Iterable[int] | Iterable[str], sign: int) -> None:
+def _count(counter: Counter[Word], words: Iterable[Word], sign: int) -> None:
     for word in words:
-        counter[word] += sign  # type: ignore[index]
-        if not counter[word]:  # type: ignore[index]
-            del counter[word]  # type: ignore[arg-type]
+        counter[word] += sign
+        if not counter[word]:
+            del counter[word]
 
 
 def fragmentation(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:

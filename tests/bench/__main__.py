@@ -187,6 +187,8 @@ def _explain() -> Iterator[Row]:
     yield Row("  wall time of that", found.wall_seconds, 1, "s")
     yield Row("explain from a JSON snapshot of that size, whole command", found.file_seconds, 5, "s")
     yield Row("filter p99 beside an endless explain, wall time", found.beside / found.alone, 2, "x alone")
+    yield Row("  with the page open", found.watched / found.alone, 1.1, "x alone")
+    yield Row("  with the page loaded twice a second", found.loaded / found.alone, 2, "x alone")
 
 
 def _pair(what: str, figure: Figure, p50: float, p99: float) -> Iterator[Row]:

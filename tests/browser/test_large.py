@@ -16,6 +16,11 @@ MOST_ELEMENTS = 25_000
 """Of the page: some three a node. One a GPU would be 36,000 more."""
 
 
+COUNTING = """window.made = 0;
+new MutationObserver(all => window.made += all.length).observe(
+  document.getElementById('shown'), {childList: true, subtree: true})"""
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve 5,000 nodes."""
@@ -42,8 +47,7 @@ def test_one_node_of_many_is_drawn_anew_alone(browser: Browser, large: Served) -
     """F132: a change costs one tile, whatever the fleet's size."""
     with tab(browser, large.base) as opened:
         opened.live("/")
-        opened.page.evaluate("window.made = 0; new MutationObserver(all => window.made += all.length)"
-                             ".observe(document.getElementById('shown'), {childList: true, subtree: true})")  # fmt: skip
+        opened.page.evaluate(COUNTING)
         large.change(lambda: large.service.state.drop_node(node_name(7)))
         opened.page.wait_for_selector(f"[id='n-{node_name(7)}']", state="detached")
 
