@@ -103,7 +103,10 @@ class Live:
         self._ticks += 1
         if self._ticks % TOTALS_TICKS == 0 and self._totals_of != fleet.generation:
             self._totals_of = fleet.generation
-            self.listeners.tell(watching, "totals", {"html": render("totals.html", **self._totals())})
+            shown = self._totals()
+            self.listeners.tell(
+                watching, "totals", {"html": render("sum.html", **shown) + render("totals.html", **shown)}
+            )
 
     def _tell_decisions(self, watching: list[Listener]) -> None:
         if watching and self._tail.total > self._told:

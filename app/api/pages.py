@@ -26,7 +26,7 @@ from app.errors import BadInput, WireError
 from app.explain.survey import namespace_of
 from app.page.charts import chart
 from app.page.decisions import asked_of, choices_of, rows_of
-from app.page.fleet import wanted_of
+from app.page.fleet import sum_of, wanted_of
 from app.page.pasting import PASTED_LIMIT, changed_lines, read_pasted
 from app.page.pending import rows as pending_rows
 from app.page.tiles import Cell
@@ -118,7 +118,7 @@ class Page:
             (each, chart(history.get((each.product, each.unit), ()), f"{each.product} allocated", span))
             for each in self._map.totals()
         ]
-        return {"totals": shown, "span": span}
+        return {"totals": shown, "span": span, "sum": sum_of(total for total, _ in shown)}
 
     async def node(self, request: Request) -> Response:
         """Show one node: its facts, and who holds its GPUs."""

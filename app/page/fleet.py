@@ -69,6 +69,13 @@ class Total:
         return self.used / self.units if self.units else 0.0
 
 
+def sum_of(totals: Iterable[Total]) -> Total:
+    """Add totals up, of whatever products and units."""
+    rows = [(each.nodes, each.units, each.used, each.stranded) for each in totals]
+    nodes, units, used, stranded = map(sum, zip(*rows, strict=True)) if rows else (0, 0, 0, 0)
+    return Total("", "", nodes, units, used, None, stranded)
+
+
 class Sums:
     """The sums over all tiles, kept up to date tile by tile."""
 

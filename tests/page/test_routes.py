@@ -26,7 +26,8 @@ TAGS = frozenset(
     re.split(
         " +",
         "html head meta title link script body a header p nav ul li main h1 h2 h3 form label select option button "
-        "section div span i b table caption thead tbody tr th td svg path meter ol pre code textarea footer input",
+        "section div span i b table caption thead tbody tr th td svg path meter ol pre code textarea footer input "
+        "strong",
     )
 )
 

@@ -93,7 +93,7 @@ const heard = {
   hello: ({ start }) => { if (start !== body.dataset.start) location.reload(); },
   reload: loadSoon,
   waiting: loadSoon,
-  totals: ({ html }) => replace(html, "totals"),
+  totals: ({ html }) => { replace(html, "sum"); replace(html, "totals"); },
   tiles: ({ generation, tiles }) => {
     body.dataset.generation = generation;
     for (const [name, found] of Object.entries(tiles)) draw(name, found);
