@@ -64,11 +64,11 @@ class FleetMap:
 
         `whole`: look at every node: what pods without GPUs took of CPU and memory is no change of a node.
         """
-        seen, generation = self._seen, self._seen.changes.generation
-        changed = None if whole or self.generation < 0 else seen.changes.since(self.generation)
+        seen, generation, first = self._seen, self._seen.changes.generation, self.generation < 0
+        changed = None if whole or first else seen.changes.since(self.generation)
         names: Iterable[str] = {**seen.nodes, **self.tiles} if changed is None else dict.fromkeys(changed)
         for index, name in enumerate(names):
-            if self._renew(name):
+            if self._renew(name) and not first:
                 self.changed[name] = None
             if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 yield

@@ -20,7 +20,7 @@ from app.api.explaining import Explainer
 from app.api.fleetmap import FleetMap
 from app.api.live import Live
 from app.api.rendering import MEDIA_TYPES, STATIC, render, render_parts
-from app.api.slices import RETRY_SECONDS, SLICE_SECONDS, Turns, in_slices
+from app.api.slices import RETRY_SECONDS, SLICE_SECONDS, Busy, Turns, in_slices
 from app.api.tail import Tail
 from app.errors import BadInput, WireError
 from app.explain.survey import namespace_of
@@ -166,11 +166,14 @@ class Page:
         async with bodies.read(request, PASTED_LIMIT) as body:
             sent = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=4)).get("pod", "")
         try:
-            document = await asyncio.to_thread(read_pasted, sent)
-            namespace = namespace_of(document)
-            backend = self._backend
-            found = preview(document, namespace, backend.namespace_labels, backend.setting())
-            lines = await asyncio.to_thread(changed_lines, document, found.object)
+            async with self._turns.turn():
+                document = await asyncio.to_thread(read_pasted, sent)
+                namespace = namespace_of(document)
+                backend = self._backend
+                found = preview(document, namespace, backend.namespace_labels, backend.setting())
+                lines = await asyncio.to_thread(changed_lines, document, found.object)
+        except Busy:
+            raise
         except BadInput as error:
             return _html("policies.html", 400, **self.policies_shown(sent=sent, problem=str(error)))
         return _html("policies.html", **self.policies_shown(sent=sent, result=found, lines=lines))

@@ -7,11 +7,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.bench.fleet import node_name, nodes, pods
-from tests.browser.figures import Figures, measure, write
+from tests.browser.figures import RESULTS, UPDATED, measure, write
 from tests.browser.opening import Served, served, tab
 from tests.builders import usher
 
 NODES, PODS = 5_000, 20_000
+LARGEST_PICTURE = 200_000
+"""Bytes; of a picture that every clone of the repository carries."""
 MOST_ELEMENTS = 25_000
 """Of the page: some three a node. One a GPU would be 36,000 more."""
 
@@ -60,4 +62,21 @@ def test_figures_of_a_large_fleet_are_kept(browser: Browser, large: Served) -> N
     figures = measure(browser, large)
 
     write(figures, NODES, PODS, browser.version)
-    assert isinstance(figures, Figures)
+    assert len(figures.updates) == UPDATED
+
+
+@pytest.mark.long
+def test_pictures_of_the_front_page_are_kept(browser: Browser, large: Served, demo: Served) -> None:
+    """F132: what README shows is what is served; none is larger than a page may be."""
+    pictures = (
+        (demo, "/", "fleet", "light"),
+        (large, "/", "large", "dark"),
+        (demo, "/pending/team-a/train-h100-0", "pod", "light"),
+    )
+    for served_by, path, name, scheme in pictures:
+        with tab(browser, served_by.base, color_scheme=scheme, viewport={"width": 1200, "height": 760}) as opened:
+            opened.open(path)
+            opened.page.screenshot(path=RESULTS.with_name(f"page-{name}.png"))
+
+    sizes = [RESULTS.with_name(f"page-{name}.png").stat().st_size for _, _, name, _ in pictures]
+    assert max(sizes) < LARGEST_PICTURE
