@@ -37,7 +37,6 @@ PENDING: tuple[dict[str, Any], ...] = (
     pod(gpus(1)),
 )
 """Three that fit nowhere, of which the first needs three edits, and one that fits everywhere."""
-LOAD_SECONDS, LONG_SECONDS = 0.5, 3600.0
 ALLOCATABLE = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "900Gi"}
 
 
@@ -45,8 +44,7 @@ ALLOCATABLE = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage
 class Explained:
     """Seconds of an explanation at worst: of CPU in the service, of wall time to the client, of CPU from a file.
 
-    p99 of filter in ms of wall time: `alone`, `beside` an endless explain, `watched` by an open page, and with the page
-    `loaded` twice a second.
+    `alone`, `beside`: p99 of filter in ms of wall time, without and with an endless explain.
     """
 
     service_seconds: float
@@ -54,8 +52,6 @@ class Explained:
     file_seconds: float
     alone: float
     beside: float
-    watched: float
-    loaded: float
 
 
 def bench(node_count: int, pod_count: int) -> Explained:
@@ -65,21 +61,22 @@ def bench(node_count: int, pod_count: int) -> Explained:
         snapshot = folder / "snapshot.json"
         write_snapshot(snapshot, node_count, pod_count)
         from_file = _from_file(folder, snapshot)
-        with _served(folder, snapshot) as (people, tls, process):
+        with served(folder, snapshot) as (people, tls, process):
             used, wall = _through(people, process)
-            names = [node_name(index) for index in range(node_count)]
-            recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
-            body = json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
-            alone = beside = watched = loaded = float("inf")
+            body = filter_body(node_count)
+            alone = beside = float("inf")
             for _ in range(ROUNDS):
-                alone = min(alone, _p99(tls, body))
+                alone = min(alone, p99(tls, body))
                 with _endless(people):
-                    beside = min(beside, _p99(tls, body))
-                with _page(people, LONG_SECONDS):
-                    watched = min(watched, _p99(tls, body))
-                with _page(people, LOAD_SECONDS):
-                    loaded = min(loaded, _p99(tls, body))
-    return Explained(used, wall, from_file, alone, beside, watched, loaded)
+                    beside = min(beside, p99(tls, body))
+    return Explained(used, wall, from_file, alone, beside)
+
+
+def filter_body(node_count: int) -> bytes:
+    """Write what kube-scheduler asks about all nodes."""
+    names = [node_name(index) for index in range(node_count)]
+    recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
+    return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 def write_snapshot(path: Path, node_count: int, pod_count: int) -> None:
@@ -112,7 +109,8 @@ def _from_file(folder: Path, snapshot: Path) -> float:
 
 
 @contextmanager
-def _served(folder: Path, snapshot: Path) -> Iterator[tuple[str, httpx.Client, int]]:
+def served(folder: Path, snapshot: Path) -> Iterator[tuple[str, httpx.Client, int]]:
+    """Serve a snapshot in a process; gives its people listener's address, a client of the TLS one, and its number."""
     port, ops, people = free_port(), free_port(), free_port()
     words = [f"--snapshot={snapshot}", f"--certs={folder}", f"--port={port}", f"--ops-port={ops}", "--recount=false"]
     command = [sys.executable, "-m", "app.cli.main", "serve", *words, f"--ui-address=127.0.0.1:{people}"]
@@ -143,14 +141,15 @@ def _through(people: str, process: int) -> tuple[float, float]:
     used, wall = [], []
     with httpx.Client(trust_env=False, timeout=60) as client:
         for document in PENDING:
-            before, started = _cpu_seconds(process), time.perf_counter()
+            before, started = cpu_seconds(process), time.perf_counter()
             assert client.post(people + "/explain", json=document).status_code == 200
             wall.append(time.perf_counter() - started)
-            used.append(_cpu_seconds(process) - before)
+            used.append(cpu_seconds(process) - before)
     return max(used), max(wall)
 
 
-def _cpu_seconds(process: int) -> float:
+def cpu_seconds(process: int) -> float:
+    """Give the CPU seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -173,29 +172,7 @@ def _endless(people: str) -> Iterator[None]:
         thread.join()
 
 
-@contextmanager
-def _page(people: str, seconds: float) -> Iterator[None]:
-    """Hold the page open: its events as they come, and itself loaded again every so often."""
-    ended = threading.Event()
-
-    def load() -> None:
-        with httpx.Client(trust_env=False, timeout=60) as client:
-            while not ended.wait(seconds):
-                client.get(people + "/")
-
-    with httpx.Client(trust_env=False, timeout=60) as client:
-        client.get(people + "/")
-        with client.stream("GET", people + "/events?of=fleet"):
-            thread = threading.Thread(target=load)
-            thread.start()
-            try:
-                yield
-            finally:
-                ended.set()
-                thread.join()
-
-
-def _p99(client: httpx.Client, body: bytes, requests: int = 200) -> float:
+def p99(client: httpx.Client, body: bytes, requests: int = 200) -> float:
     """Give the 99th percentile of filter, in ms of wall time."""
     taken = []
     for _ in range(requests):
