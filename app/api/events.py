@@ -50,12 +50,17 @@ class Listeners:
     def __init__(self, taking_seconds: float = TAKING_SECONDS) -> None:
         self.taking_seconds = taking_seconds
         self._all: set[Listener] = set()
-        self.new: list[Listener] = []
+        self._new: list[Listener] = []
         self.closed = False
 
     def of(self, what: str) -> list[Listener]:
         """List those that show something."""
         return [each for each in self._all if each.of == what]
+
+    def newcomers(self) -> list[Listener]:
+        """List those that came since this was asked last."""
+        new, self._new = self._new, []
+        return new
 
     def tell(self, listeners: list[Listener], event: str, content: object) -> None:
         """Tell some of them; who has not taken the last many is dropped."""
@@ -82,7 +87,7 @@ class Listeners:
     def listening(self, listener: Listener) -> Iterator[None]:
         """Count a listener in as long as its stream lasts."""
         self._all.add(listener)
-        self.new.append(listener)
+        self._new.append(listener)
         try:
             yield
         finally:

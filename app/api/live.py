@@ -73,16 +73,16 @@ class Live:
     async def look(self) -> None:
         """Tell every open page what is new to it."""
         listeners = self.listeners
-        listeners.tell(listeners.new, "hello", {"start": self._start})
+        new = listeners.newcomers()
+        listeners.tell(new, "hello", {"start": self._start})
         self._tell_decisions(listeners.of("decisions"))
         self._tell_waiting(listeners.of("pending"))
         if watching := listeners.of("fleet"):
-            await self._tell_fleet(watching)
+            await self._tell_fleet(watching, new)
         else:
             self._fleet.changed.clear()
-        listeners.new.clear()
 
-    async def _tell_fleet(self, watching: list[Listener]) -> None:
+    async def _tell_fleet(self, watching: list[Listener], new: list[Listener]) -> None:
         fleet = self._fleet
         if fleet.generation != self._backend.generation:
             try:
@@ -91,7 +91,7 @@ class Live:
             except Busy:
                 return
         names, fleet.changed = fleet.changed, {}
-        for each in self.listeners.new:
+        for each in new:
             if each.of == "fleet":
                 missed = self._backend.state.changes.since(each.since)
                 names |= dict.fromkeys(missed) if missed is not None else {}

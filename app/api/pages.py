@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import asdict
 from secrets import token_hex
 from typing import Any
@@ -24,6 +24,7 @@ from app.api.slices import RETRY_SECONDS, SLICE_SECONDS, Busy, Turns, in_slices
 from app.api.tail import Tail
 from app.errors import BadInput, WireError
 from app.explain.survey import namespace_of
+from app.logs import LOGGER
 from app.page.charts import chart
 from app.page.decisions import asked_of, choices_of, rows_of
 from app.page.fleet import sum_of, wanted_of
@@ -44,6 +45,7 @@ STATIC_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutab
 DENSE_FROM = 300
 """Tiles from which on names are left out and cells are drawn small: more than fit on a screen (guess)."""
 ROWS_ON_A_PAGE = 250
+BEGIN_AGAIN_SECONDS = 5.0
 CHUNK = 1 << 15
 """Characters sent at once."""
 
@@ -64,8 +66,8 @@ class Page:
     async def run(self) -> None:
         """Keep the map and its history up to date, tell who listens, and look for causes; for ever."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._live.run())
-            tasks.create_task(self._causes.run())
+            tasks.create_task(kept_up(self._live.run))
+            tasks.create_task(kept_up(self._causes.run))
 
     def add_routes(self, app: FastAPI) -> None:
         """Add the page to the application of the people listener."""
@@ -224,6 +226,16 @@ def told(answer: Any) -> Any:
         return found
 
     return handle
+
+
+async def kept_up(run: Callable[[], Awaitable[None]], pause_seconds: float = BEGIN_AGAIN_SECONDS) -> None:
+    """Run a task of the page for ever: a bug of the page must not end a service that admits and schedules."""
+    while True:
+        try:
+            await run()
+        except Exception:  # noqa: BLE001  # the edge
+            LOGGER.exception("a task of the page failed, and begins again")
+        await asyncio.sleep(pause_seconds)
 
 
 async def _sliced(parts: Iterator[str]) -> AsyncIterator[bytes]:

@@ -190,7 +190,8 @@ def _carved(layout: Layout) -> Iterator[Run]:
     for profile, start in sorted(layout.taken, key=lambda each: each.start):
         if start > at:
             yield Run(Cell.Free, 1, (start - at) * scale)
-        length = layout.geometry.slots[profile].length
+        slot = layout.geometry.slots.get(profile)
+        length = slot.length if slot else 1  # no geometry has another: one odd GPU must not hide the fleet
         yield Run(Cell.Used, 1, length * scale)
         at = start + length
     yield Run(Cell.Free, 1 if at < layout.geometry.memory_total else 0, (layout.geometry.memory_total - at) * scale)

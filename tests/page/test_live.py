@@ -13,7 +13,7 @@ from app.api.events import Listener, Listeners
 from app.api.explaining import Explainer
 from app.api.fleetmap import FleetMap
 from app.api.live import MOST_TILES, TOTALS_TICKS, Live
-from app.api.pages import Page
+from app.api.pages import Page, kept_up
 from app.api.slices import Turns
 from app.api.tail import Tail
 from app.page.decisions import Asked
@@ -132,3 +132,19 @@ def test_pages_hear_nothing_once_the_service_ends() -> None:
             return listener.untold.get_nowait(), listeners.closed
 
     assert asyncio.run(end()) == (None, True)
+
+
+def test_bug_of_the_page_does_not_end_the_service() -> None:
+    """F132: its tasks begin again, and admission goes on."""
+    begun = []
+
+    async def fail() -> None:
+        begun.append(1)
+        if len(begun) == 3:
+            raise asyncio.CancelledError
+        raise ValueError("a bug")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(kept_up(fail, pause_seconds=0))
+
+    assert len(begun) == 3
