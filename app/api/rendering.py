@@ -34,6 +34,7 @@ def _environment() -> Environment:
     )
     found.globals |= {"version": __version__, "stamp": _STAMP}
     found.filters["percent"] = lambda share: f"{100 * share:.0f} %"
+    found.filters["number"] = "{:,}".format
     for name in found.list_templates():  # compiled now: one takes longer than the event loop may be held
         found.get_template(name)
     return found

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the browser tests: one browser for all of them; where there is none they skip, and say what to do."""
+"""Fixtures of the browser tests: one browser a module; where there is none they skip, and say what to do.
+
+Not one for all: while Playwright is at work its event loop runs in this thread, and other tests run loops of their own.
+"""
 
 from collections.abc import Iterator
 
@@ -11,7 +14,7 @@ from tests.builders import usher
 from tests.chromium import find_chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = find_chromium()
     if isinstance(program, str):

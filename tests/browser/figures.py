@@ -101,4 +101,5 @@ def write(found: Figures, nodes: int, pods: int, version: str) -> None:
         "| --- | ---: | ---: |",
         *(f"| {what} | {value:.0f} | {most or ''} |" for what, value, most in rows),
     ]
+    lines += ["", "![5,000 nodes on one page](page-large.png)"]
     RESULTS.write_text("\n".join(lines) + "\n", "utf-8")

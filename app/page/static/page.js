@@ -103,7 +103,7 @@ const heard = {
     const rows = document.getElementById("rows");
     rows.insertAdjacentHTML("afterbegin", html);
     while (rows.rows.length > ROWS_KEPT) rows.deleteRow(-1);
-    document.getElementById("total").textContent = total;
+    document.getElementById("total").textContent = total.toLocaleString("en");
     performance.mark("decisions");
   },
 };
