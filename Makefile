@@ -9,7 +9,7 @@ SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,9 +36,10 @@ test: $(STAMP) ## run the tests
 	@$(BIN)/python -m tests.deploy.tools --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m tests.haproxy --if-possible
+	@$(BIN)/python -m tests.chromium --if-possible
 	@$(BIN)/python -m pytest $(SHARED) -m "not long"
 
-test-long: $(STAMP) controlplane prometheus haproxy ## run every test, the long ones too; keeps its table in tests/results
+test-long: $(STAMP) controlplane prometheus haproxy chromium ## run every test, the long ones too; keeps its table in tests/results
 	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
 		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
 
@@ -52,6 +53,9 @@ prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package,
 
 haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpacked here; once)
 	@$(BIN)/python -m tests.haproxy
+
+chromium: $(STAMP) ## fetch a real browser for the tests (Debian packages, unpacked here; once)
+	@$(BIN)/python -m tests.chromium
 
 e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m pytest tests/e2e --durations=0

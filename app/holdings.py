@@ -43,7 +43,7 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
     spec = member(document, "spec", dict, "") or {}
     bound = member(spec, "nodeName", str, "spec.")
     node = bound or member(status, "nominatedNodeName", str, "status.")
-    if not node or member(status, "phase", str, "status.") in FINISHED or not _names_gpus(spec, knowledge):
+    if not node or member(status, "phase", str, "status.") in FINISHED or not names_gpus(spec, knowledge):
         return None
     units = _plain_units(spec, knowledge)
     if units is None:
@@ -101,7 +101,7 @@ def _plain_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[s
     return tuple(sorted((name, units) for name, units in found.items() if units))
 
 
-def _names_gpus(spec: Mapping[str, Any], knowledge: Knowledge) -> bool:
+def names_gpus(spec: Mapping[str, Any], knowledge: Knowledge) -> bool:
     """Tell whether any container names a GPU resource: most pods of a cluster do not, and are read no further."""
     for list_name in ("containers", "initContainers"):
         for index, container in objects(spec, list_name, "spec."):

@@ -203,6 +203,15 @@ class Metrics:
         for policy in policies:
             self.policy_results.labels(policy, result).inc()
 
+    def results_by_policy(self) -> Mapping[str, Mapping[str, int]]:
+        """Give how many decisions of admission each policy matched since the start, by result."""
+        found: dict[str, dict[str, int]] = {}
+        for metric in self.policy_results.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total"):
+                    found.setdefault(sample.labels["policy"], {})[sample.labels["result"]] = int(sample.value)
+        return found
+
     def policies_loaded(self, policies: PolicySet, error: str | None) -> None:
         """Note an attempt to load the policies; `error` is None where they were taken."""
         self.policy_loads.labels("error" if error else "success").inc()

@@ -150,6 +150,10 @@ class Usher:
         """Judge all nodes for a demand."""
         return self._appraisals.of(demand)
 
+    def matched(self) -> Mapping[str, Mapping[str, int]]:
+        """Say how many pods each policy matched since the start, by what became of them."""
+        return self.metrics.results_by_policy()
+
     def world(self) -> World:
         """Copy what is known now, for what takes longer than one turn of the event loop."""
         return view(self.state, self.policies)
@@ -160,7 +164,9 @@ class Usher:
         Raises WireError.
         """
         if self.server is None:
-            raise WireError(404, "no live cluster is followed here: post the Pod itself")
+            if (known := self.state.waiting.named(namespace, name)) is None or known.document is None:
+                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
+            return known.document
         return await get_pod(self.server, namespace, name)
 
     def unready(self) -> str | None:
@@ -194,8 +200,8 @@ class Usher:
 
     def _filled(self) -> dict[str, Any]:
         """Say how old a demo fleet or a snapshot is."""
-        age = int(time.monotonic() - self.filled)
-        return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": age}
+        age = time.monotonic() - self.filled
+        return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": int(age)}
 
     def status(self) -> dict[str, Any]:
         """Give the body of /statusz."""
@@ -244,8 +250,7 @@ def build(settings: Settings) -> Usher:
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
     usher = Usher(settings, certificates, State(knowledge), book)
-    if settings.tracing:
-        usher.tracing = Tracing()
+    usher.tracing = Tracing() if settings.tracing else None
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
         usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)

@@ -17,8 +17,10 @@ from app.api.app import create_tls_app
 from app.api.clients import OnlyKnownClients
 from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
+from app.api.pages import Page
 from app.api.people import create_people_app
 from app.api.recorder import open_recorder
+from app.api.tail import Tail
 from app.cluster.policies import Taken
 from app.errors import BadInput
 from app.logs import event, lost_lines
@@ -94,6 +96,9 @@ class Listeners:
             None if settings.ui_address == "off" else bind(*split_address(settings.ui_address), "--ui-address")
         )
 
+        self._tail = Tail() if self._people is not None else None
+        self._page = Page(usher, self._tail) if self._people is not None else None
+
     @property
     def addresses(self) -> Addresses:
         """Say where the listeners are, with the ports really taken."""
@@ -122,6 +127,8 @@ class Listeners:
                 loops.append(self._usher.cluster.run())
             if self._usher.gpu_health is not None:
                 loops.append(self._usher.gpu_health.run())
+            if self._page is not None:
+                loops.append(self._page.run())
             if self._usher.slipped is not None:
                 loops.append(self._usher.slipped.run())
             background = [tasks.create_task(each) for each in loops]
@@ -145,14 +152,16 @@ class Listeners:
             shed=metrics.shed_requests.inc,
             closed=lambda why: metrics.closed_connections.labels(why).inc(),
         )
-        tls_app: ASGIApp = create_tls_app(usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing)
+        tls_app: ASGIApp = create_tls_app(
+            usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing, tail=self._tail
+        )
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
             tls_app = OnlyKnownClients(tls_app, allowed, settings.require_webhook_client_cert)
         yield uvicorn_config(tls_app, self._tls, usher.certificates.context, house), self._tls
         yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house=house), self._ops
         if self._people is not None:
-            yield uvicorn_config(create_people_app(usher), self._people, house=house), self._people
+            yield uvicorn_config(create_people_app(usher, self._page), self._people, house=house), self._people
 
     async def _beat(self) -> None:
         while True:

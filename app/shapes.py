@@ -40,8 +40,9 @@ PodAnnotations = TypedDict("PodAnnotations", {"gpu-usher.io/gpu-memory": str}, t
 
 
 class PodMetadata(Metadata, total=False):
-    """Metadata with the few labels and annotations of a bound pod that count."""
+    """Metadata with the few labels and annotations of a bound pod that count; since when one waits."""
 
+    creationTimestamp: str | None
     labels: PodLabels | None
     annotations: PodAnnotations | None
 

@@ -14,8 +14,10 @@ from tests.controlplane.binaries import BUILT
 APT_SECONDS = 300
 
 
-def unpack(name: str, packages: Sequence[str], into: Path) -> None:
+def unpack(name: str, packages: Sequence[str], into: Path, whole: bool = False) -> None:
     """Download packages and unpack them over one another; `into` is there whole or not at all.
+
+    `whole`: with all that they depend on and this machine has not installed.
 
     Raises SystemExit with apt's own words, and where there is no apt.
     """
@@ -24,7 +26,7 @@ def unpack(name: str, packages: Sequence[str], into: Path) -> None:
     BUILT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILT) as temporary:
         folder = Path(temporary)
-        _download(folder, packages)
+        _download(folder, packages, whole)
         for package in sorted(folder.glob("*.deb")):
             _run(["dpkg-deb", "-x", str(package), str(folder / "unpacked")], folder)
         shutil.rmtree(into, ignore_errors=True)
@@ -41,21 +43,30 @@ def fetching(name: str, fetch: Callable[[], Path], words: Sequence[str]) -> int:
     return 0
 
 
-def _download(folder: Path, packages: Sequence[str]) -> None:
+def _download(folder: Path, packages: Sequence[str], whole: bool) -> None:
     """Download by the machine's own package lists; where it has none, by lists of our own, which needs no root."""
     with contextlib.suppress(SystemExit):
-        _run(["apt-get", "download", *packages], folder)
+        _run(["apt-get", "download", *_closure(["apt-get"], folder, packages, whole)], folder)
         return
     (folder / "lists" / "partial").mkdir(parents=True)
     (folder / "archives" / "partial").mkdir(parents=True)
     own = [f"-oDir::State::lists={folder / 'lists'}", f"-oDir::Cache={folder}", "-oDebug::NoLocking=true"]
     own.append("-oAPT::Sandbox::User=")  # the folder is ours alone, root's own _apt could not write into it
     _run(["apt-get", *own, "update"], folder)
-    _run(["apt-get", *own, "download", *packages], folder)
+    _run(["apt-get", *own, "download", *_closure(["apt-get", *own], folder, packages, whole)], folder)
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _closure(apt: list[str], folder: Path, packages: Sequence[str], whole: bool) -> Sequence[str]:
+    """Name the packages, and with `whole` what an installation of them would bring along; apt only plays it through."""
+    if not whole:
+        return packages
+    played = _run([*apt, "-s", "-y", "--no-install-recommends", "install", *packages], folder)
+    return [line.split()[1] for line in played.splitlines() if line.startswith("Inst ")]
+
+
+def _run(command: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, timeout=APT_SECONDS, check=False, capture_output=True, text=True)
     if done.returncode:
         words = done.stderr[-300:]
         raise SystemExit(f"{' '.join(command)[:60]} ended with {done.returncode}: {words}")
+    return done.stdout

@@ -20,11 +20,12 @@ START_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Clients of the three listeners; `tls` trusts the CA that the service made."""
+    """Clients of the three listeners; `tls` trusts the CA that the service made. `loop`: on which the service runs."""
 
     tls: httpx.Client
     ops: httpx.Client
     people: httpx.Client
+    loop: asyncio.AbstractEventLoop
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def running(service: Usher, limits: Limits = Limits()) -> Iterator[Running]:  # 
             httpx.Client(base_url=f"http://127.0.0.1:{addresses.ops[1]}", trust_env=False) as ops,
             httpx.Client(base_url=f"http://127.0.0.1:{addresses.people[1]}", trust_env=False) as people,
         ):
-            yield Running(tls, ops, people)
+            yield Running(tls, ops, people, loop)
     finally:
         loop.call_soon_threadsafe(served[0].stop)
         thread.join(START_SECONDS)

@@ -21,6 +21,7 @@ from app.api.extender import Answer, filter_nodes, preempt, prioritize
 from app.api.ops import answer_unknown_routes, bare_app
 from app.api.recorder import Recorder
 from app.api.secondlook import SecondLooks, lacks_memory
+from app.api.tail import Tail
 from app.api.tracing import Tracing
 from app.api.wire import status_body
 from app.errors import WireError
@@ -45,10 +46,11 @@ def create_tls_app(
     clock: Callable[[], float] = time.perf_counter,
     recorder: Recorder | None = None,
     tracing: Tracing | None = None,
+    tail: Tail | None = None,
 ) -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
     app = bare_app(tracing)
-    desk = Desk(backend, metrics, clock, recorder, tracing)
+    desk = Desk(backend, metrics, clock, recorder, tracing, tail)
     if role != "extender":
         for verb in ADMISSION_VERBS:
             app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
@@ -69,7 +71,9 @@ class Desk:
         clock: Callable[[], float],
         recorder: Recorder | None = None,
         tracing: Tracing | None = None,
+        tail: Tail | None = None,
     ) -> None:
+        self._tail = tail
         self._backend = backend
         self._metrics = metrics
         self._clock = clock
@@ -135,6 +139,8 @@ class Desk:
                     break
         count(verb, decision, self._metrics)
         say(verb, decision, self._backend.generation, spent)
+        if self._tail is not None:
+            self._tail.note(verb, decision, spent)
         if self._recorder is not None:
             self._recorder.note(verb, body, content, decision, self._backend.generation)
         if self._tracing is not None:

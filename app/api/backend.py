@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the routes need of the rest of the service; service.py provides it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from app.admission.review import Setting
 from app.explain.survey import World
+from app.holdings import Holding
+from app.knowledge.tables import Knowledge
 from app.nodeclass import Node
 from app.pods import Pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.reasons import Code
+from app.waiting import Waiting
 
 
 class Appraised(Protocol):
@@ -44,6 +47,69 @@ class Appraised(Protocol):
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Totals of nodes, in the order asked."""
+        ...
+
+
+class Changed(Protocol):
+    """The log of changed nodes."""
+
+    @property
+    def generation(self) -> int:
+        """How many changes there were since the start."""
+        ...
+
+    def since(self, generation: int) -> Iterable[str] | None:
+        """Names of the nodes changed after a generation, repeats possible; None if that is too long ago."""
+        ...
+
+
+class WaitingPods(Protocol):
+    """The GPU pods that wait for a node."""
+
+    @property
+    def generation(self) -> int:
+        """How often one came, went or changed."""
+        ...
+
+    @property
+    def missed(self) -> int:
+        """How many found no room in the list."""
+        ...
+
+    def values(self) -> Collection[Waiting]:
+        """Those that are kept."""
+        ...
+
+
+class Seen(Protocol):
+    """What the page shows of the cluster: the index itself, read between two turns of the event loop."""
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All known nodes."""
+        ...
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """The fact tables."""
+        ...
+
+    @property
+    def changes(self) -> Changed:
+        """Which nodes are other than they were."""
+        ...
+
+    @property
+    def waiting(self) -> WaitingPods:
+        """The GPU pods that wait for a node."""
+        ...
+
+    def holdings(self, node: str) -> tuple[Holding, ...]:
+        """What bound pods hold of a node's GPUs."""
+        ...
+
+    def booked(self, node: str) -> Mapping[str, int]:
+        """What bound pods have booked of a node's resources of every kind."""
         ...
 
 
@@ -119,6 +185,20 @@ class Backend(Protocol):
 
     def appraise(self, demand: Demand) -> Appraised:
         """Judge all nodes for a demand."""
+        ...
+
+    @property
+    def state(self) -> Seen:
+        """What is known of the cluster, for the page."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service is about to end."""
+        ...
+
+    def matched(self) -> Mapping[str, Mapping[str, int]]:
+        """How many pods each policy matched since the start, by what became of them."""
         ...
 
     def world(self) -> World:

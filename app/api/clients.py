@@ -12,6 +12,8 @@ from app.api.wire import status_body
 
 SUBJECT = "gpu-usher.client_subject"
 """Key of the ASGI scope: the common name of the client's verified certificate; None without one."""
+ABORT = "gpu-usher.abort"
+"""Key of the ASGI scope: ends the connection at once, whatever is not sent yet."""
 SCHEDULER = "/scheduler/"
 
 
@@ -21,7 +23,7 @@ def client_scope(transport: asyncio.BaseTransport) -> Mapping[str, Any]:
     shown = connection.getpeercert() if connection is not None else None
     # Verified, or the handshake would have failed: OpenSSL refuses what no CA of ours signed.
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
-    return {SUBJECT: names[0] if len(names) == 1 else None}
+    return {SUBJECT: names[0] if len(names) == 1 else None, ABORT: getattr(transport, "abort", None)}
 
 
 class OnlyKnownClients:

@@ -33,3 +33,23 @@ class OnlyHosts:
         host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         return name.lower() in self._names
+
+
+class OnlyOwnPages:
+    """Pure ASGI middleware that answers 403 to what another site's page sends; following a link is nothing of that.
+
+    Browsers say who asks (W3C Fetch Metadata, Sec-Fetch-Site and -Mode); without the headers it is no browser.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
+        ours = headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
+        if ours or (scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == b"navigate"):
+            await self._app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": status_body(403, "Sec-Fetch-Site: wants our own page")})

@@ -1,37 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """The people listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from app import __version__
 from app.admission.preview import preview
 from app.admission.subjects import Subject
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies
-from app.api.explaining import RETRY_SECONDS, Explainer
+from app.api.hosts import OnlyOwnPages
 from app.api.ops import answer_unknown_routes, bare_app, on_loop
+from app.api.pages import Page, told
+from app.api.slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
 from app.pods import member
 
 JSON = "application/json"
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
-def create_people_app(backend: Backend) -> FastAPI:
-    """Build the application of the people listener."""
+def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
+    """Build the application of the people listener. `page`: whose `run` somebody runs; without one nothing is live."""
     app = bare_app()
+    app.add_middleware(OnlyOwnPages)
     bodies = Bodies()
-
-    explainer = Explainer(backend)
+    page = page or Page(backend)
+    explainer = page.explainer
 
     def posted(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
@@ -53,9 +50,16 @@ def create_people_app(backend: Backend) -> FastAPI:
         return dry_run(_pod(body), backend)
 
     app.add_route("/explain", posted(explained), methods=["POST"])
-    app.add_route("/dry-run", posted(tried), methods=["POST"])
+    as_json = posted(tried)
+
+    async def dry_run_of(request: Request) -> Response:
+        """Answer the form of the page in HTML, everybody else in JSON: curl says it sends a form whatever it sends."""
+        browser = "text/html" in request.headers.get("accept", "")
+        return await (page.tried(request, bodies) if browser else as_json(request))
+
+    app.add_route("/dry-run", told(dry_run_of), methods=["POST"])
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
-    app.add_route("/", on_loop(lambda _: Response(_page(backend), media_type="text/html", headers=PAGE_HEADERS)))
+    page.add_routes(app)
     answer_unknown_routes(app)
     return app
 
@@ -90,32 +94,3 @@ def dry_run(document: Mapping[str, Any], backend: Backend) -> DryRun:
 def _namespace(document: Mapping[str, Any]) -> str:
     metadata = member(document, "metadata", dict, "") or {}
     return member(metadata, "namespace", str, "metadata.") or "default"
-
-
-def _page(backend: Backend) -> str:
-    """Render the fleet by kind, and the policies in force."""
-    kinds: dict[tuple[str, ...], int] = {}
-    for node in backend.nodes.values():
-        facts = node.node_class
-        driver = ".".join(map(str, facts.driver or ())) or "unknown"
-        offered = ", ".join(f"{amount} x {name}" for name, amount in facts.offered) or "none"
-        key = (facts.product or "no GPU product", driver, facts.sharing.value, offered, facts.mig_state or "")
-        kinds[key] = kinds.get(key, 0) + 1
-    rows = [(str(count), *key) for key, count in sorted(kinds.items())]
-    status = backend.status()
-    policies = [(each["name"], str(each["priority"]), each["description"]) for each in status["policies"]["loaded"]]
-    fleet_head = ("nodes", "product", "driver", "one unit is", "offers", "MIG state")
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>gpu-usher</title>"
-        "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:75rem;color-scheme:light dark}"
-        "td,th{text-align:left;padding:.2rem .8rem;border-bottom:1px solid #8884}</style>"
-        f"<h1>gpu-usher {__version__}</h1>{_table('Fleet', fleet_head, rows)}"
-        f"{_table('Policies', ('name', 'priority', 'what it is for'), policies)}"
-        "<p>POST a Pod to <code>/explain</code> or <code>/dry-run</code>; <code>/statusz</code> has more, as JSON.</p>"
-    )
-
-
-def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    cells = "".join(f"<th scope=col>{escape(each)}" for each in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(each)}" for each in row) for row in rows)
-    return f"<h2>{title}</h2><table><tr>{cells}{body}</table>"

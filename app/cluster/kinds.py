@@ -16,6 +16,7 @@ from app.pods import member, strings
 from app.policy.crd import GROUP, PLURAL, VERSION
 from app.shapes import ClaimShape, ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
 from app.slices import read_device_class, read_slice
+from app.waiting import Waiting, read_waiting
 
 Fact = TypeVar("Fact")
 POLICY_LABEL = "gpu-usher.io/policy=true"
@@ -107,9 +108,10 @@ def _nodes(state: State) -> Kind[Node]:
     return Kind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None]]:
-    def read(document: Mapping[str, Any]) -> tuple[Holding | None, Booking | None]:
-        return holding(document), read_booking(document)
+def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None, Waiting | None]]:
+    def read(document: Mapping[str, Any]) -> tuple[Holding | None, Booking | None, Waiting | None]:
+        booking = read_booking(document)
+        return holding(document), booking, None if booking else read_waiting(document, state.knowledge)
 
     def holding(document: Mapping[str, Any]) -> Holding | None:
         """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
@@ -119,9 +121,10 @@ def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None]]:
             return known
         return read_holding(document, state.knowledge)
 
-    def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None]) -> None:
+    def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None, Waiting | None]) -> None:
         state.take_pod(uid, fact[0])
         state.bookings.take(uid, fact[1])
+        state.waiting.take(uid, fact[2])
 
     return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
 

@@ -18,6 +18,7 @@ from app.cluster.changes import Changes
 from app.cluster.claimindex import ClaimIndex
 from app.cluster.deviceindex import DeviceIndex
 from app.cluster.occupancy import NOMINATED, NOTE_SECONDS, Occupancy
+from app.cluster.waiting import WaitingPods
 from app.health import HEALTHY, Health
 from app.holdings import Holding, read_booking, read_holding
 from app.knowledge.families import Family
@@ -26,6 +27,7 @@ from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
 from app.pods import member
 from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
+from app.waiting import read_waiting
 
 CLASSES_SPARE = 1024
 """Classes kept beyond two a node, before those that no node has are let go; a fleet has dozens, at some 2 kB each."""
@@ -55,6 +57,7 @@ class State:
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.bookings = Bookings()
+        self.waiting = WaitingPods()
         self._fleet: Fleet | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -94,6 +97,7 @@ class State:
         uid = member(metadata, "uid", str, "metadata.") or ""
         self.take_pod(uid, read_holding(document, self.knowledge))
         self.bookings.take(uid, read_booking(document))
+        self.waiting.take(uid, read_waiting(document, self.knowledge, keep=True))
 
     def take_pod(self, uid: str, holding: Holding | None) -> None:
         """Take in what a pod holds, or is to hold where it is nominated; None: it holds nothing."""
@@ -108,6 +112,7 @@ class State:
         """Forget a pod."""
         self._recount(self._occupancy.drop(uid))
         self.bookings.take(uid, None)
+        self.waiting.take(uid, None)
 
     def promise(self, holding: Holding, now: float) -> None:
         """Note where a pod will be, and what it will hold there. `now`: of a monotonic clock."""
@@ -141,10 +146,7 @@ class State:
             self._renew([name])
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
-        """Take a ResourceSlice in, new or changed.
-
-        Raises MalformedPod.
-        """
+        """Take a ResourceSlice in, new or changed. Raises MalformedPod."""
         self.take_slice(read_slice(document))
 
     def take_slice(self, found: ResourceSlice) -> None:
@@ -174,10 +176,7 @@ class State:
             self._renew(self._devices.nodes())
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
-        """Take a ResourceClaim in, new or changed.
-
-        Raises MalformedPod.
-        """
+        """Take a ResourceClaim in, new or changed. Raises MalformedPod."""
         self.take_claim(read_claim(document))
 
     def take_claim(self, claim: Claim) -> None:
@@ -191,10 +190,7 @@ class State:
         self._recount(self._devices.give(key))
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
-        """Take a ResourceClaimTemplate in, new or changed.
-
-        Raises MalformedPod.
-        """
+        """Take a ResourceClaimTemplate in, new or changed. Raises MalformedPod."""
         self.claim_templates.put(read_claim_template(document))
 
     def claimed(self, spec: Mapping[str, Any], namespace: str) -> Claimed:
@@ -244,6 +240,10 @@ class State:
     def holdings(self, node: str) -> tuple[Holding, ...]:
         """List what pods hold on a node."""
         return self._occupancy.bound(node)
+
+    def booked(self, node: str) -> Mapping[str, int]:
+        """Say what bound pods have booked of a node's resources of every kind."""
+        return self.bookings.used.get(node, {})
 
     def intern(self, node_class: NodeClass) -> NodeClass:
         """Give the one object that stands for all equal classes, so that verdicts can be kept by identity."""

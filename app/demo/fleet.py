@@ -14,6 +14,11 @@ from app.demo.notation import Fleet, Pod, Pool, read_fleet
 DEFAULT = "mixed"
 WHOLE = "nvidia.com/gpu"
 POD = {"apiVersion": "v1", "kind": "Pod"}
+ADMITTED = {
+    "runtimeClassName": "nvidia",
+    "tolerations": [{"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}],
+}
+"""What admission gives every GPU pod (F3, F5)."""
 
 Object = dict[str, Any]
 
@@ -101,14 +106,15 @@ def _pod(pod: Pod) -> Object:
     metadata: Object = {"name": pod.name, "namespace": pod.namespace, "uid": pod.name}
     if pod.annotations:
         metadata["annotations"] = dict(pod.annotations)
+    if pod.created:
+        metadata["creationTimestamp"] = pod.created
     spec: Object = {"containers": [container], **({"priority": pod.priority} if pod.priority else {})}
     if pod.node:
         return {**POD, "metadata": metadata, "spec": {"nodeName": pod.node, **spec}, "status": {"phase": "Running"}}
-    admitted = {"runtimeClassName": "nvidia", "tolerations": [{"key": WHOLE, "operator": "Exists"}]}
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     return {
         **POD,
         "metadata": metadata,
-        "spec": {**spec, **admitted},
+        "spec": {**spec, **ADMITTED},
         "status": {"phase": "Pending", "conditions": [unscheduled]},
     }

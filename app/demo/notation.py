@@ -97,13 +97,14 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod bound to a node, or waiting without one; `asks`: requests and limits of its one container. `priority`: its
-    class's.
+    """A pod bound to a node; without `node` one that waits, as admission let it in. `asks`: requests and limits of its
+    one container. `priority`: its class's. `created`: when, as the API server writes it.
     """
 
     name: str
     asks: dict[str, int | str]
     node: str = ""
+    created: str = ""
     namespace: str = "team-b"
     annotations: dict[str, str] = {}
     image: str = "train:1"

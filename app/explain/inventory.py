@@ -119,15 +119,15 @@ def take_inventory(
     total = _Sum()
     for name, node in nodes.items():
         if node.has_gpus:
-            for each in (sums.setdefault(_kind(node, products), _Sum()), total):
+            for each in (sums.setdefault(kind_of(node, products), _Sum()), total):
                 each.add(node, holdings.get(name, ()))
     kinds = (Kind(*key, each.nodes, each.units, each.free, each.unhealthy, *each.named()) for key, each in sums.items())
     found = Total(len(nodes), total.nodes, total.units, total.free, total.unhealthy, *total.named())
     return Inventory(tuple(sorted(kinds, key=lambda kind: (kind.product, kind.driver, kind.unit))), found)
 
 
-def _kind(node: Node, products: Products) -> tuple[str, str, str]:
-    """Name a node's kind; of GPUs of several products, all of them."""
+def kind_of(node: Node, products: Products) -> tuple[str, str, str]:
+    """Name a node's kind: product, driver, unit; of GPUs of several products, all of them."""
     known = node.node_class
     found = {form for each in known.by_make() if (form := each.product)}
     if found:

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.explaining import MOST_WAITING, Explainer
+from app.api.explaining import Explainer
 from app.api.people import create_people_app
+from app.api.slices import MOST_WAITING
 from app.service import Usher
 from tests.api.conftest import Ask
 from tests.builders import gpus, pod

@@ -24,7 +24,7 @@ from app.cluster.files import shipped_policies
 from app.logs import LOGGER
 from app.metrics import Metrics
 from app.service import Usher, settle
-from tests.bench import explaining
+from tests.bench import explaining, watching
 from tests.bench.fleet import node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import Figure, cpu, per_request, reference, served
@@ -187,6 +187,9 @@ def _explain() -> Iterator[Row]:
     yield Row("  wall time of that", found.wall_seconds, 1, "s")
     yield Row("explain from a JSON snapshot of that size, whole command", found.file_seconds, 5, "s")
     yield Row("filter p99 beside an endless explain, wall time", found.beside / found.alone, 2, "x alone")
+    page = watching.bench(NODES, PODS // 10)
+    yield Row("CPU of filter with the page open", page.cpu, 1.05, "x alone")
+    yield Row("filter p99 with the page loaded twice a second, wall time", page.loaded, 2, "x alone")
 
 
 def _pair(what: str, figure: Figure, p50: float, p99: float) -> Iterator[Row]:

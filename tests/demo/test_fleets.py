@@ -256,11 +256,12 @@ def test_pods_are_on_nodes_of_the_fleet_in_namespaces_of_the_fleet(name: str) ->
         kind: {each["metadata"]["name"] for each in objects if each["kind"] == kind} for kind in ("Node", "Namespace")
     }
     pods = [each for each in objects if each["kind"] == "Pod"]
-    bound = [each for each in pods if each["status"]["phase"] == "Running"]
+    waiting = [each for each in pods if each["status"]["phase"] == "Pending"]
 
-    assert {each["spec"]["nodeName"] for each in bound} <= known["Node"]
+    assert {each["spec"]["nodeName"] for each in pods if each not in waiting} <= known["Node"]
     assert {each["metadata"]["namespace"] for each in pods} <= known["Namespace"]
     assert len({each["metadata"]["uid"] for each in pods}) == len(pods)
+    assert not any("nodeName" in each["spec"] for each in waiting)
 
 
 def test_pods_of_the_weekday_are_bound_as_a_scheduler_could_have() -> None:

@@ -28,6 +28,7 @@ PLACES = ("/opt/", "/dist", "/src")
 INSTALL_SECONDS = 900
 """Bound; two environments from a package index take a minute or two."""
 READY_SECONDS = 60
+PAGES = ("/", "/pending", "/policies", "/decisions", "/static/page.css", "/static/page.js", "/static/icon.svg")
 SHIPPED = ("linux/amd64", "linux/arm64")
 
 
@@ -122,7 +123,7 @@ print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
 def test_dependencies_stay_small() -> None:
-    """SUP-03: 52 packages, by memory after all that is imported to serve."""
+    """SUP-03: 54 packages, by memory after all that is imported to serve."""
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=True)
 
     assert (
@@ -205,9 +206,9 @@ def test_what_was_built_serves_the_demo_fleet_as_the_image_would(built: Path, tm
     """F134, PSS-02: with its own default command, no sources, and an environment that cannot be written to."""
     home = built / "opt" / "gpu-usher"
     before = sorted(home.rglob("*"))
-    ops = free_port()
+    ops, people = free_port(), free_port()
     words = ["serve", "--demo", "--certs", str(tmp_path / "certs")]
-    ports = ["--port", str(free_port()), "--ops-port", str(ops), "--ui-address", "off"]
+    ports = ["--port", str(free_port()), "--ops-port", str(ops), "--ui-address", f"127.0.0.1:{people}"]
     process = Process(
         "image",
         [str(home / "bin" / "gpu-usher"), *words, *ports],
@@ -216,10 +217,12 @@ def test_what_was_built_serves_the_demo_fleet_as_the_image_would(built: Path, tm
     )
     try:
         wait_until("the image is ready", lambda: _ready(ops), READY_SECONDS, process)
+        pages = [httpx.get(f"http://127.0.0.1:{people}{path}", trust_env=False, timeout=30) for path in PAGES]
     finally:
         code = process.stop()
 
     assert code == 0
+    assert [each.status_code for each in pages] == [200] * len(PAGES)  # templates and static files are in the wheel
     assert sorted(home.rglob("*")) == before
 
 

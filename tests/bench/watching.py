@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of the page: what filter feels of one that is open. The service is a process of its own, on a snapshot."""
+
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from tests.bench.explaining import cpu_seconds, filter_body, p99, served, write_snapshot
+
+ROUNDS = 6
+REQUESTS = 200
+"""Some 0.7 s of CPU, which the kernel counts in hundredths."""
+LOAD_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Medians over rounds, each taken within a round against the service alone.
+
+    `cpu`: of the service for the same requests, with a page open, so that what the page itself costs is in it.
+    `loaded`: p99 of filter by the wall clock, with the page loaded twice a second.
+    """
+
+    cpu: float
+    loaded: float
+
+
+def bench(node_count: int, pod_count: int) -> Watched:
+    """Write the snapshot, then measure on it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        snapshot = folder / "snapshot.json"
+        write_snapshot(snapshot, node_count, pod_count)
+        body = filter_body(node_count)
+        cpu, loaded = [], []
+        with served(folder, snapshot) as (people, tls, process):
+            p99(tls, body)
+            for _ in range(ROUNDS):
+                alone = _cpu(tls, body, process)
+                with _open_page(people):
+                    cpu.append(_cpu(tls, body, process) / alone)
+                quiet = p99(tls, body)
+                with _loaded(people):
+                    loaded.append(p99(tls, body) / quiet)
+    return Watched(statistics.median(cpu), statistics.median(loaded))
+
+
+def _cpu(client: httpx.Client, body: bytes, process: int) -> float:
+    before = cpu_seconds(process)
+    for _ in range(REQUESTS):
+        assert client.post("/scheduler/filter", content=body).status_code == 200
+    return cpu_seconds(process) - before
+
+
+@contextmanager
+def _open_page(people: str) -> Iterator[None]:
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        client.get(people + "/")
+        with client.stream("GET", people + "/events?of=fleet"):
+            yield
+
+
+@contextmanager
+def _loaded(people: str) -> Iterator[None]:
+    ended = threading.Event()
+
+    def load() -> None:
+        with httpx.Client(trust_env=False, timeout=60) as client:
+            while not ended.wait(LOAD_SECONDS):
+                client.get(people + "/")
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    print(bench(*map(int, sys.argv[1:3])))

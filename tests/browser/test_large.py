@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fleet map of 5,000 nodes in a real browser: what it is made of, and how long it takes (tests/results/page.md)."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.bench.fleet import node_name, nodes, pods
+from tests.browser.figures import RESULTS, UPDATED, measure, write
+from tests.browser.opening import Served, served, tab
+from tests.builders import usher
+
+NODES, PODS = 5_000, 20_000
+LARGEST_PICTURE = 200_000
+"""Bytes; of a picture that every clone of the repository carries."""
+MOST_ELEMENTS = 25_000
+"""Of the page: some three a node. One a GPU would be 36,000 more."""
+
+
+COUNTING = """window.made = 0;
+new MutationObserver(all => window.made += all.length).observe(
+  document.getElementById('shown'), {childList: true, subtree: true})"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve 5,000 nodes."""
+    service = usher(tmp_path_factory.mktemp("certs"), [])
+    for document in nodes(NODES):
+        service.state.put_node(document)
+    for document in pods(PODS, NODES):
+        service.state.put_pod(document)
+    with served(service) as found:
+        yield found
+
+
+def test_whole_fleet_is_on_one_page_of_few_elements(browser: Browser, large: Served) -> None:
+    """F132: 5,000 nodes stay smooth."""
+    with tab(browser, large.base) as opened:
+        opened.open("/")
+
+        assert opened.page.evaluate("document.querySelectorAll('.tiles .t').length") == NODES
+        assert opened.page.evaluate("document.getElementsByTagName('*').length") < MOST_ELEMENTS
+        assert opened.complaints == []
+
+
+def test_one_node_of_many_is_drawn_anew_alone(browser: Browser, large: Served) -> None:
+    """F132: a change costs one tile, whatever the fleet's size."""
+    with tab(browser, large.base) as opened:
+        opened.live("/")
+        opened.page.evaluate(COUNTING)
+        large.change(lambda: large.service.state.drop_node(node_name(7)))
+        opened.page.wait_for_selector(f"[id='n-{node_name(7)}']", state="detached")
+
+        assert opened.page.evaluate("window.made") == 1
+
+
+@pytest.mark.long
+def test_figures_of_a_large_fleet_are_kept(browser: Browser, large: Served) -> None:
+    """F132: first paint and update as the browser says; measured, not judged."""
+    figures = measure(browser, large)
+
+    write(figures, NODES, PODS, browser.version)
+    assert len(figures.updates) == UPDATED
+
+
+@pytest.mark.long
+def test_pictures_of_the_front_page_are_kept(browser: Browser, large: Served, demo: Served) -> None:
+    """F132: what README shows is what is served; none is larger than a page may be."""
+    pictures = (
+        (demo, "/", "fleet", "light"),
+        (large, "/", "large", "dark"),
+        (demo, "/pending/team-a/train-h100-0", "pod", "light"),
+    )
+    for served_by, path, name, scheme in pictures:
+        with tab(browser, served_by.base, color_scheme=scheme, viewport={"width": 1200, "height": 760}) as opened:
+            opened.open(path)
+            opened.page.screenshot(path=RESULTS.with_name(f"page-{name}.png"))
+
+    sizes = [RESULTS.with_name(f"page-{name}.png").stat().st_size for _, _, name, _ in pictures]
+    assert max(sizes) < LARGEST_PICTURE

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page while things change: filters, tiles, waiting pods and decisions, in place and without a reload."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from app.service import Usher
+from tests.browser.opening import WAIT_MS, Served, served, tab
+from tests.builders import CONTRACT, gpus, node_document, pod, review, usher
+
+UPDATES = 5
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Served]:
+    """Serve a demo fleet that the test may change."""
+    with served(usher(tmp_path)) as found:
+        yield found
+
+
+def bound(service: Usher, name: str, node: str, amount: int) -> None:
+    """Bind a pod to a node."""
+    made = pod(gpus(amount), nodeName=node)
+    made["metadata"] |= {"uid": name, "name": name}
+    service.state.put_pod({**made, "status": {"phase": "Running"}})
+
+
+def test_filter_shows_what_it_says_with_and_without_scripts(browser: Browser, demo: Served) -> None:
+    """F132: by GET parameters; scripts do the same in place, and change the address."""
+    for scripts in (True, False):
+        with tab(browser, demo.base, java_script_enabled=scripts) as opened:
+            opened.open("/")
+            opened.page.select_option("select[name=product]", "H100-80GB-HBM3")
+            if not scripts:
+                opened.page.click("form.filter button")
+            opened.page.wait_for_url("**/?product=H100-80GB-HBM3*", timeout=WAIT_MS)
+            opened.page.wait_for_function("document.querySelectorAll('.tiles .t').length === 6") if scripts else None
+
+            names = opened.page.eval_on_selector_all(".tiles .t b", "all => all.map(each => each.textContent)")
+
+            assert set(names) == {"h100-0", "h100-1", "h100-ghost-0", "h100-mig-failed", "h100-mig-pending",
+                                  "h100-mig-success"}  # fmt: skip
+            assert opened.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("query", "nodes"),
+    [
+        ("driver=470.57.02", {"a100-old-0"}),
+        ("state=driver+upgrading", {"a100-upgrading-0"}),
+        ("product=A10&namespace=team-b", {"a10-0", "a10-shared-0"}),
+        ("product=%3Cscript%3E", set()),
+    ],
+    ids=["driver", "state", "product and namespace", "nothing"],
+)
+def test_each_filter_is_an_address(browser: Browser, demo: Served, query: str, nodes: set[str]) -> None:
+    """F132: an address that is kept, or sent to somebody, shows the same."""
+    with tab(browser, demo.base) as opened:
+        opened.open(f"/?{query}")
+
+        found = opened.page.eval_on_selector_all(".tiles .t", "all => all.map(each => each.id.slice(2))")
+
+        assert set(found) == nodes
+
+
+def test_tile_changes_as_its_node_does(browser: Browser, own: Served) -> None:
+    """F132: within some tenths of a second, by the page's own performance marks; the figure is kept, not judged."""
+    taken = []
+    with tab(browser, own.base) as opened:
+        opened.live("/")
+        for index in range(UPDATES):
+            at = time.time() * 1000
+            own.change(lambda index=index: bound(own.service, f"new-{index}", "h200-0", 1))  # type: ignore[misc]
+            opened.page.wait_for_selector(f"#n-h200-0[title*='{index + 1} of 8 used']")
+            drawn = opened.page.evaluate(
+                "performance.timeOrigin + performance.getEntriesByName('tiles').at(-1).startTime"
+            )
+            taken.append(drawn - at)
+        cells = opened.page.eval_on_selector_all("#n-h200-0 i", "all => all.map(each => each.className)")
+
+        assert cells == ["u n5 w8", "f n3 w8"]
+        assert opened.complaints == []
+    print(f"update: {[round(each) for each in taken]} ms from the change to the tile, at most {max(taken):.0f}")
+
+
+def test_node_that_comes_and_goes_is_drawn_and_removed(browser: Browser, own: Served) -> None:
+    """F132."""
+    with tab(browser, own.base) as opened:
+        opened.live("/")
+        own.change(lambda: own.service.state.put_node(node_document("brand-new-0")))
+        opened.page.wait_for_selector("#n-brand-new-0")
+        own.change(lambda: own.service.state.drop_node("brand-new-0"))
+        opened.page.wait_for_selector("#n-brand-new-0", state="detached")
+
+        assert opened.page.is_visible("#n-h100-0")
+        assert opened.complaints == []
+
+
+def test_totals_follow_the_fleet(browser: Browser, own: Served) -> None:
+    """F132."""
+    with tab(browser, own.base) as opened:
+        opened.live("/")
+        own.change(lambda: bound(own.service, "big", "h200-0", 8))
+        row = opened.page.locator("#totals tr", has=opened.page.get_by_role("rowheader", name="H200"))
+        row.get_by_text("100 %").wait_for()
+
+        assert "0" in row.inner_text()
+
+
+def test_stream_that_is_paused_tells_nothing_until_it_goes_on(browser: Browser, own: Served) -> None:
+    """F132: WCAG 2.2.2, what moves by itself can be stopped."""
+    with tab(browser, own.base) as opened:
+        opened.live("/")
+        opened.page.click("#pause")
+        own.change(lambda: bound(own.service, "one", "h200-0", 1))
+        before = opened.page.get_attribute("#n-h200-0", "title")
+        opened.page.click("#pause")
+        opened.page.wait_for_selector("#n-h200-0[title*='1 of 8 used']")
+
+        assert before is not None
+        assert "0 of 8 used" in before
+
+
+def test_decision_comes_in_while_one_looks_and_others_are_filtered(browser: Browser, own: Served) -> None:
+    """F132: live tail by server-sent events, filter by reason."""
+    body = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
+    with tab(browser, own.base) as opened:
+        opened.live("/decisions?reason=QuantityFractional")
+        own.clients.tls.post("/scheduler/filter", json=body)
+        own.clients.tls.post("/mutate", json=review(pod(gpus("500m"))))
+        opened.page.wait_for_selector("#rows tr")
+
+        rows = opened.page.eval_on_selector_all("#rows tr", "all => all.map(each => each.innerText)")
+
+        assert len(rows) == 1
+        assert "QuantityFractional" in rows[0]
+        assert "team-a" in rows[0]
+        assert opened.complaints == []
+
+
+def test_cause_of_a_waiting_pod_comes_by_itself(browser: Browser, own: Served) -> None:
+    """F132: nobody waits for it; the page shows that it is being worked out."""
+    with tab(browser, own.base) as opened:
+        opened.live("/pending")
+        opened.page.get_by_text("asks more than the node has in all").wait_for()
+        opened.page.get_by_role("link", name="team-a/train-large-0").click()
+        opened.page.wait_for_url("**/pending/team-a/train-large-0")
+
+        assert "ask for 8 nvidia.com/gpu instead of 16" in opened.page.inner_text("main")
+
+
+def test_pasted_pod_is_tried_in_place(browser: Browser, demo: Served) -> None:
+    """F132: the playground; /dry-run alone is posted to."""
+    manifest = "spec:\n  containers:\n  - name: m\n    resources: {requests: {nvidia.com/gpu: 1}}\n"
+    for scripts in (True, False):
+        with tab(browser, demo.base, java_script_enabled=scripts) as opened:
+            opened.open("/policies")
+            opened.page.fill("#pod", manifest)
+            opened.page.click("#playground button")
+            opened.page.wait_for_selector("#result pre .added")
+
+            assert "+      limits:" in opened.page.inner_text("#result pre")
+            assert opened.complaints == []

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTML read by the standard library's parser: elements with their text, and whether all that opens is closed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+VOID = frozenset({"meta", "link", "input", "br", "path"})
+
+
+@dataclass
+class Element:
+    """One element. `text`: all of it, that of its children too."""
+
+    tag: str
+    attributes: Mapping[str, str]
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Give its text, with single spaces."""
+        return " ".join("".join(self.texts).split())
+
+
+class Reader(HTMLParser):
+    """Reads a page; fails where an element closes that is not the last one open."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[Element] = []
+        self._open: list[Element] = []
+        self.feed(page)
+        self.close()
+        assert not self._open, f"not closed: {[each.tag for each in self._open]}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(Element(tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open[-1].tag == tag, f"</{tag}> closes <{self._open[-1].tag}>"
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for each in self._open:
+            each.texts.append(data)
+
+    def all(self, tag: str, **attributes: str) -> list[Element]:
+        """List the elements of a tag, with these attributes (class_ for class)."""
+        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        return [each for each in self.elements if each.tag == tag and wanted.items() <= each.attributes.items()]
+
+    def one(self, tag: str, **attributes: str) -> Element:
+        """Give the only one."""
+        (found,) = self.all(tag, **attributes)
+        return found
+
+    @property
+    def tiles(self) -> set[str]:
+        """Name the nodes of the map."""
+        return {each.attributes["id"].removeprefix("n-") for each in self.all("a") if "id" in each.attributes}
