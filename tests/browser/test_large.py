@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from app.demo.fleet import demo_fleet
 from tests.bench.fleet import node_name, nodes, pods
 from tests.browser.figures import RESULTS, UPDATED, measure, write
 from tests.browser.opening import Served, served, tab
@@ -65,13 +66,20 @@ def test_figures_of_a_large_fleet_are_kept(browser: Browser, large: Served) -> N
     assert len(figures.updates) == UPDATED
 
 
+@pytest.fixture(scope="module")
+def weekday(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve the sample fleet that is at work."""
+    with served(usher(tmp_path_factory.mktemp("weekday"), demo_fleet("weekday"))) as found:
+        yield found
+
+
 @pytest.mark.long
-def test_pictures_of_the_front_page_are_kept(browser: Browser, large: Served, demo: Served) -> None:
+def test_pictures_of_the_front_page_are_kept(browser: Browser, large: Served, weekday: Served) -> None:
     """F132: what README shows is what is served; none is larger than a page may be."""
     pictures = (
-        (demo, "/", "fleet", "light"),
+        (weekday, "/", "fleet", "light"),
         (large, "/", "large", "dark"),
-        (demo, "/pending/team-a/train-h100-0", "pod", "light"),
+        (weekday, "/pending/language/distill", "pod", "light"),
     )
     for served_by, path, name, scheme in pictures:
         with tab(browser, served_by.base, color_scheme=scheme, viewport={"width": 1200, "height": 760}) as opened:
