@@ -26,6 +26,7 @@ from app.cli.replay import replay
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
 from app.cli.serve import serve
+from app.cli.simulate import simulate
 from app.cli.whatif import whatif
 from app.errors import BadInput, UsherError
 
@@ -55,6 +56,7 @@ VERBS = (
     ("mutate", mutate),
     ("diff", diff),
     ("replay", replay),
+    ("simulate", simulate),
     ("lint", lint),
     ("test", run_cases),
     ("schema", schema),
