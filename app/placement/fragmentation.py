@@ -23,6 +23,8 @@ SQUASH_MILLI = 1000.0
 """A change of F by one GPU is one unit of the sigmoid (the paper's plugin)."""
 NEUTRAL = 0.5
 """Where nothing is expected, or slices are asked: of those counts say nothing."""
+MOST_UNITS = 256
+"""Units of a node that are told apart: sixteen GPUs, each shared by sixteen; a node may claim a billion."""
 STATES_KEPT = 1 << 17
 """Node states remembered, at some 300 bytes; a run of 1,213 nodes and 10,000 pods sees some 50,000."""
 TABLES_KEPT = 256
@@ -51,10 +53,11 @@ def fragmentation(demand: Demand, node: Node) -> float:
 
 
 def free_gpus(free: Free) -> GPUs:
-    """Give the free milli per GPU; where only counts are known, each free unit is a whole GPU."""
+    """Give the free milli per GPU; where only counts are known, each free unit counts as a whole GPU."""
     if free.gpus is not None:
         return free.gpus
-    return (WHOLE_MILLI,) * sum(max(0, units) for name, units in free.units.items() if not profile_of(name))
+    units = sum(max(0, units) for name, units in free.units.items() if not profile_of(name))
+    return (WHOLE_MILLI,) * min(units, MOST_UNITS)
 
 
 @lru_cache(STATES_KEPT)
@@ -93,10 +96,10 @@ def _stranded(outlook: Outlook, product: str | None, step: int, gpus: GPUs) -> f
 def _table(outlook: Outlook, product: str | None) -> tuple[tuple[int, ...], tuple[_Row, ...]]:
     """Sort the classes by the CPU that they ask: the amounts, and a row for each number of amounts that there is."""
     steps = tuple(sorted({ask.cpu_milli for ask, _ in outlook.asks}))
-    return steps, tuple(_row(outlook, product, steps[:count]) for count in range(len(steps) + 1))
+    return steps, tuple(_row(outlook, product, frozenset(steps[:count])) for count in range(len(steps) + 1))
 
 
-def _row(outlook: Outlook, product: str | None, served: tuple[int, ...]) -> _Row:
+def _row(outlook: Outlook, product: str | None, served: frozenset[int]) -> _Row:
     unable = 0.0
     able: dict[tuple[int, int], float] = {}
     for ask, probability in outlook.asks:

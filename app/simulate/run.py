@@ -129,17 +129,18 @@ class Simulation:
     def _choose(self, task: Task) -> int | None:
         fleet = self.fleet
         appraisal = self._appraisals.of(self.demands.of(task))
-        names, cpu, memory, feasible = fleet.names, fleet.cpu, fleet.memory, appraisal.feasible
-
-        def fits(position: int) -> bool:
-            room = cpu[position] >= task.cpu_milli and memory[position] >= task.memory_mib
-            return room and names[position] in feasible
-
-        found, self._start = look(fits, self._start, len(names), self._wanted)
+        fitting = [
+            position
+            for position, name in enumerate(fleet.names)
+            if fleet.cpu[position] >= task.cpu_milli
+            and fleet.memory[position] >= task.memory_mib
+            and name in appraisal.feasible
+        ]
+        found, self._start = look(fitting, self._start, self._wanted)
         if len(found) <= 1:
             return found[0] if found else None
         asked = self._policy.asked and (task.gpus > 0 or self._options.all_pods)
-        points = self.answer(task, [names[position] for position in found]) if asked else [0] * len(found)
+        points = self.answer(task, [fleet.names[position] for position in found]) if asked else [0] * len(found)
         if not asked and not self._policy.in_tree:
             return self._rng.choice(found)
         return found[select(points, lambda index: fleet.in_tree(found[index], task), self._rng)]

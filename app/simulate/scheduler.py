@@ -5,6 +5,7 @@ After v1.36: pkg/scheduler/schedule_one.go, framework/plugins/noderesources. Def
 the trace the same (taints, affinity, spread, images) are left out: a constant moves no choice.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -30,20 +31,16 @@ def nodes_to_find(nodes: int, percent: int = 0) -> int:
     return max(LEAST_NODES, nodes * min(percent, 100) // 100)
 
 
-def look(fits: Callable[[int], bool], start: int, nodes: int, wanted: int) -> tuple[list[int], int]:
+def look(feasible: Sequence[int], start: int, wanted: int) -> tuple[list[int], int]:
     """Look for feasible nodes from a start index on; gives them, and where the next search starts.
 
-    As findNodesThatPassFilters does with one worker: the search ends at the first feasible node beyond those wanted,
-    and that one does not count as looked at.
+    `feasible`: the positions of all that there are, ascending. As findNodesThatPassFilters does with one worker: the
+    search ends at the first feasible node beyond those wanted, and that one does not count as looked at; after a whole
+    turn it starts where it did.
     """
-    found: list[int] = []
-    for step in range(nodes):
-        position = (start + step) % nodes
-        if fits(position):
-            if len(found) == wanted:
-                return found, position
-            found.append(position)
-    return found, start  # a whole turn
+    first = bisect_left(feasible, start)
+    found = [*feasible[first:], *feasible[:first]]
+    return found[:wanted], found[wanted] if len(found) > wanted else start
 
 
 def least_allocated(requested: tuple[int, int], allocatable: tuple[int, int]) -> int:

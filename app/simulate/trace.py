@@ -129,7 +129,7 @@ def _rows(text: str, where: str, columns: tuple[str, ...]) -> Iterator[tuple[str
                 raise BadInput(f"{line}: wants {len(reader.fieldnames or ())} columns")
             yield line, row
     except csv.Error as error:
-        raise BadInput(f"{where}:{reader.line_num}: no CSV: {error}") from error
+        raise BadInput(f"{where}:{reader.reader.line_num}: no CSV: {error}") from error
 
 
 def _number(row: Mapping[str, str], column: str, line: str, least: int, most: int) -> int:
