@@ -20,11 +20,19 @@ def show(answer: Any, output: str, text: Callable[[Console], None], formats: tup
 
     Raises BadInput for an output that is not among the formats.
     """
-    if output not in formats:
-        raise BadInput(f"-o {output[:20]}: wants {', '.join(formats[:-1])} or {formats[-1]}")
+    check(output, formats)
     if output == "json":
         print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
     elif output == "yaml":
         print(yaml.safe_dump(msgspec.to_builtins(answer), sort_keys=False, width=120), end="")
     else:
         text(Console(highlight=False, soft_wrap=True))
+
+
+def check(output: str, formats: tuple[str, ...] = FORMATS) -> None:
+    """Check an output before the work is done.
+
+    Raises BadInput for one that is not among the formats.
+    """
+    if output not in formats:
+        raise BadInput(f"-o {output[:20]}: wants {', '.join(formats[:-1])} or {formats[-1]}")

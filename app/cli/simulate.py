@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from app.cli.output import Output, show
+from app.cli.output import Output, check, show
 from app.errors import BadInput
 from app.simulate.batch import Job, load, make
 from app.simulate.policies import read_policy
@@ -71,6 +71,7 @@ def simulate(
 
     Example: gpu-usher simulate --policies Fragmentation=5+Packing=1,fgd --history online -o json
     """
+    check(output)
     if asked not in ASKED:
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
     options = Options(history, all_pods=asked == "all", percent=sampled)

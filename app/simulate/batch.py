@@ -142,8 +142,7 @@ def _read(keep: Path) -> list[Kept]:
 def _append(keep: Path, line: Kept) -> None:
     try:
         keep.parent.mkdir(parents=True, exist_ok=True)
-        broken = keep.exists() and not keep.read_bytes().endswith(b"\n")
-        with keep.open("a", encoding="utf-8") as file:
-            file.write(("\n" if broken else "") + msgspec.json.encode(line).decode() + "\n")
+        lines, newline, _broken_off = (_text(keep) if keep.exists() else "").rpartition("\n")
+        keep.write_text(f"{lines}{newline}{msgspec.json.encode(line).decode()}\n", "utf-8")
     except OSError as error:
         raise BadInput(f"{keep}: {error}: wants a file that can be written") from error
