@@ -120,8 +120,7 @@ def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None]]:
         return read_holding(document, state.knowledge)
 
     def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None]) -> None:
-        state.take_pod(uid, fact[0])
-        state.bookings.take(uid, fact[1])
+        state.take_pod(uid, *fact)
 
     return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
 

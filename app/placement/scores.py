@@ -102,5 +102,10 @@ BY_CLASS: frozenset[ScorerName] = frozenset(
 )
 """Those that look at the node's class alone: one score serves all nodes of the class."""
 
-EXPECTING: frozenset[ScorerName] = frozenset({ScorerName.Fragmentation})
-"""Those that look at the demand's outlook, and at CPU: a demand carries these only where one is in use."""
+AHEAD: frozenset[ScorerName] = frozenset({ScorerName.Fragmentation})
+"""Those that look at what is to come, and at CPU: a demand carries these only where one is in use."""
+
+
+def looks_ahead(demand: Demand) -> bool:
+    """Tell whether a demand names a scorer that looks ahead."""
+    return any(name in AHEAD for name, _ in demand.scores or DEFAULT_SCORES)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.placement.scores import DEFAULT_SCORES, EXPECTING
+from app.placement.scores import looks_ahead
 from app.placement.workload import ask_of
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
@@ -53,8 +53,7 @@ class Demands:
         """Give the demand of a task."""
         if task not in self._current:
             demand = self._compile(task)[0]
-            expecting = any(name in EXPECTING for name, _ in demand.scores or DEFAULT_SCORES)
-            self._current[task] = replace(demand, outlook=self._outlook) if expecting else demand
+            self._current[task] = replace(demand, outlook=self._outlook) if looks_ahead(demand) else demand
         return self._current[task]
 
     def _compile(self, task: Task) -> tuple[Demand, Ask]:

@@ -7,11 +7,12 @@ from enum import Enum
 from random import Random
 
 from app.cluster.appraisal import Appraisals
+from app.cluster.learning import Learning
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node
 from app.placement.fragmentation import stranded
 from app.placement.ranking import wire_scores
-from app.placement.workload import Workload, counted
+from app.placement.workload import counted
 from app.policy.compiled import PolicySet
 from app.policy.outlook import Outlook
 from app.simulate.arrivals import draw, shifted
@@ -25,10 +26,6 @@ MARKS = (90, 95, 100, 130)
 """Arrived load, in percent of all GPUs, at which the published experiment is read."""
 CLASSES_KEPT = 1024
 """Demands whose verdicts are kept: a trace has at most some 330, and we have the memory."""
-FIRST_LESSON, LONGEST_LESSON = 32, 1_000
-"""Arrivals before an outlook is first made of those seen, and after which it is made again at the latest."""
-LESSON_SHARE = 4
-"""It is made again when a quarter more has been seen: each time all is judged anew."""
 
 
 class History(Enum):
@@ -174,15 +171,12 @@ def run(
     tally = Tally(trace, known, list(simulation.fleet.nodes.values()))
     if options.history is History.Trace:
         demands.expect(known)
-    seen, lesson = Workload(), FIRST_LESSON
+    learning = Learning()
     for count, index in enumerate(order, 1):
         task = trace.tasks[index]
         tally.count(task, simulation.place(task))
-        if options.history is not History.Trace:
-            seen = seen.seen(demands.ask(task))
-            if count == lesson:
-                demands.expect(seen.outlook())
-                lesson += min(LONGEST_LESSON, max(FIRST_LESSON, count // LESSON_SHARE))
+        if options.history is not History.Trace and learning.arrived(demands.ask(task)):
+            demands.expect(learning.outlook)
         if count % 100 == 0:
             tell(count / len(order))
     figures = (tally.percents(0), tally.percents(1), dict(sorted(tally.failed.items())))

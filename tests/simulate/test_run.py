@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from app.cluster.learning import FIRST_LESSON
 from app.errors import BadInput
 from app.knowledge.tables import Knowledge
 from app.placement.engine import judge, total
 from app.placement.fragmentation import stranded
 from app.placement.ranking import wire_scores
 from app.placement.workload import counted
+from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
 from app.simulate.arrivals import draw
@@ -49,29 +51,35 @@ def play(chosen: str = "fgd", options: Options = PLAIN, trace: Trace | None = No
 @pytest.mark.parametrize(
     ("chosen", "scores"),
     [
-        pytest.param("shipped", None, id="shipped"),
-        pytest.param(
-            "Spreading=3+ProductPreference=1", "[{name: Spreading, weight: 3}, {name: ProductPreference}]", id="other"
-        ),
+        ("shipped", None),
+        ("Spreading=3+ProductPreference=1", "[{name: Spreading, weight: 3}, {name: ProductPreference}]"),
+        ("Fragmentation=2+Packing=1", "[{name: Fragmentation, weight: 2}, {name: Packing}]"),
     ],
+    ids=["shipped", "others", "looking ahead"],
 )
 def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tmp_path: Path) -> None:
-    """F52, F61: nodes and bound pods as documents, and the question over the whole ASGI stack; both verbs."""
+    """F52, F61: nodes and bound pods as documents, and the question over the whole ASGI stack; both verbs.
+
+    Whole GPUs only, so that the service's counts say what the simulation's facts per GPU do; its CPU is in whole cores.
+    """
     trace = small("gpuspec33")
     trace = replace(trace, tasks=tuple(each for each in trace.tasks if each.milli in (0, *range(1000, 9000, 1000))))
     rules = (policies(policy("p", f"placement: {{scores: {scores}}}")) if scores else shipped(), knowledge())
     simulation = Simulation(trace, read_policy(chosen), 42, PLAIN, rules)
     objects: list[dict[str, Any]] = [node_document(each) for each in trace.machines]
-    for number, task in enumerate(trace.tasks[:120]):
+    for number, task in enumerate(trace.tasks[:100]):
         if (bound := simulation.place(task)) is not None:
             made = pod_document(task, f"bound-{number}")
             made["spec"]["nodeName"] = bound[1].name
             objects.append({**made, "status": {"phase": "Running"}})
     service = usher(tmp_path, objects, rules[0])
-    for number, task in enumerate(trace.tasks[120:150]):
+    for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
+        service.demand(read_pod(pod_document(task, f"seen-{number}")))
+    simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).outlook)
+    for number, task in enumerate(trace.tasks[100:130]):
         names = list(simulation.fleet.nodes)
         Random(number).shuffle(names)
-        question = json.dumps({"Pod": pod_document(task), "NodeNames": names})
+        question = json.dumps({"Pod": pod_document(task, f"asked-{number}"), "NodeNames": names})
 
         kept = post("/scheduler/filter", question.encode(), service).json()["NodeNames"]
         scored = post("/scheduler/prioritize", question.encode(), service).json()
@@ -80,6 +88,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
         fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
         assert kept == fits
         assert [each["Score"] for each in scored] == simulation.answer(task, names)
+    assert chosen.startswith("Fragmentation") == (simulation.demands.of(trace.tasks[0]).outlook is not None)
 
 
 @pytest.mark.parametrize("chosen", ["shipped", "fgd", "Packing=2+Fragmentation=3"])
