@@ -5,7 +5,9 @@ An outlook stands for a while: with a new one every remembered verdict of a dema
 """
 
 from dataclasses import replace
+from math import ceil
 
+from app.cluster.bookings import CORE_MILLI
 from app.ordinary import CPU
 from app.placement.scores import looks_ahead
 from app.placement.workload import Workload, ask_of
@@ -49,7 +51,7 @@ class Learning:
         """Add to a Pod's demand what scorers need that look ahead, if it names any, and learn from the Pod."""
         if not looks_ahead(demand):
             return demand
-        key = (demand, int(1000 * pod.amount(CPU)))
+        key = (demand, CORE_MILLI * ceil(pod.amount(CPU)))  # State rounds too: else each odd amount is a class
         if key not in self._demands:
             if len(self._demands) >= DEMANDS_KEPT:
                 self._demands.clear()

@@ -25,8 +25,8 @@ NEUTRAL = 0.5
 """Where nothing is expected, or slices are asked: of those counts say nothing."""
 MOST_UNITS = 256
 """Units of a node that are told apart: sixteen GPUs, each shared by sixteen; a node may claim a billion."""
-STATES_KEPT = 1 << 17
-"""Node states remembered, at some 300 bytes; a run of 1,213 nodes and 10,000 pods sees some 50,000."""
+STATES_KEPT = 1 << 15
+"""Node states remembered, for each of three questions, at some 300 bytes; LRU."""
 TABLES_KEPT = 256
 """Outlooks by product remembered; a fleet has a dozen products."""
 
@@ -38,17 +38,20 @@ _Row = tuple[float, tuple[tuple[int, int, float], ...]]
 
 def fragmentation(demand: Demand, node: Node) -> float:
     """Prefer the node where the pod strands the least free GPU, or uses what is stranded already."""
-    if demand.outlook is None or any(profile_of(name) for name, _ in demand.resources):
+    if demand.outlook is None:
         return NEUTRAL
-    gpus = free_gpus(node.free)
-    cpu = node.free.cpu_milli
-    left = None if cpu is None else cpu - demand.cpu_milli
-    product = node.node_class.product
+    return _score(demand, demand.outlook, node.node_class.product, node.free.cpu_milli, free_gpus(node.free))
+
+
+@lru_cache(STATES_KEPT)
+def _score(demand: Demand, outlook: Outlook, product: str | None, cpu: int | None, gpus: GPUs) -> float:
+    if any(profile_of(name) for name, _ in demand.resources):
+        return NEUTRAL
     ways = placements(gpus, sum(amount for _, amount in demand.resources), demand.share_milli)
     if not ways:
         return 0.0
-    before = stranded(demand.outlook, product, cpu, gpus)
-    gain = before - min(stranded(demand.outlook, product, left, each) for each in ways)
+    left = None if cpu is None else cpu - demand.cpu_milli
+    gain = stranded(outlook, product, cpu, gpus) - min(stranded(outlook, product, left, each) for each in ways)
     return int(LEVELS / (1.0 + exp(-gain / SQUASH_MILLI))) / LEVELS
 
 
