@@ -76,12 +76,12 @@ def simulate(
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
     options = Options(history, all_pods=asked == "all", percent=sampled)
     jobs = [
-        Job(trace, nodes, name, policy, seed, options)
+        Job(trace, nodes, name, policy.name, seed, options)
         for name in _words(workload, "--workload")
-        for policy in _words(policies, "--policies")
+        for policy in map(read_policy, _words(policies, "--policies"))
         for seed in read_seeds(seeds)
     ]
-    origin = {load(job).origin for job in jobs if read_policy(job.policy)}.pop()
+    origin = {load(job).origin for job in jobs}.pop()
     if arrivals is not None:
         jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
     place = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
