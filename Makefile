@@ -6,10 +6,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Two processes, file by file; tests/conftest.py says which come first.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
+# Workloads of `make bench-placement`; the last three are guards.
+WORKLOADS := default,gpuspec33,gpushare100,multigpu50,cpu250
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -83,6 +85,9 @@ format: $(STAMP) ## format, and fix what can be fixed by itself
 
 bench: $(STAMP) ## measure the budgets, as CPU time and as ratio to an echo
 	@$(BIN)/python -m tests.bench
+
+bench-placement: $(STAMP) ## play the traces in GPU_USHER_TRACE, ten seeds a policy, on all cores; goes on where it was broken off
+	@$(BIN)/gpu-usher simulate --workload $(WORKLOADS) --seeds 42-51 --processes 0 --keep build/placement.jsonl
 
 bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-scheduler (half an hour)
 	@$(BIN)/python -m tests.bench.scheduler

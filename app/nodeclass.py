@@ -127,7 +127,7 @@ class Free:
     `uncounted`: resources that DRA serves: how many are free is kube-scheduler's to know. `memory`: MiB of shared
     GPUs that no pod has declared yet, by shared resource; negative where in-flight pods overran it.
     `layouts`: the GPUs that are carved into MIG slices on demand and not given away whole; None where there are none
-    such, or their geometry is unknown.
+    such, or their geometry is unknown. `cpu_milli`: CPU that no pod has requested; None where nobody looks.
     """
 
     units: Mapping[str, int]
@@ -135,6 +135,7 @@ class Free:
     uncounted: frozenset[str] = frozenset()
     memory: Mapping[str, int] = field(default_factory=dict)
     layouts: tuple[Layout, ...] | None = None
+    cpu_milli: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

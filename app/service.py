@@ -18,6 +18,7 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.appraisal import Appraisal, Appraisals
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.health import HealthPoller, find_source
+from app.cluster.learning import Learning
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policies import PolicyBook
 from app.cluster.rulings import Rulings
@@ -52,8 +53,7 @@ class Usher:
         self.state = state
         self.book = book
         self.metrics = Metrics()
-        self.draining = False
-        self.synced = False
+        self.draining = self.synced = False
         self.cluster: LiveCluster | None = None
         self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
@@ -62,7 +62,7 @@ class Usher:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
-        self._rulings = Rulings()
+        self._rulings, self._learning = Rulings(), Learning()
 
     @property
     def policies(self) -> PolicySet:
@@ -124,7 +124,7 @@ class Usher:
         if demand.declared_mib or group:
             self.state.release(pod.uid, time.monotonic())
         near = self.state.cliques_of(group) if group else None
-        return replace(demand, near=near) if near else demand
+        return self._learning.ahead(pod, replace(demand, near=near) if near else demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""

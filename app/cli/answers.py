@@ -18,6 +18,7 @@ from app.cli.certs import Shown
 from app.cli.lint import Linted
 from app.cli.mutate import Mutated
 from app.cli.replay import Replayed
+from app.cli.simulate import Simulated
 from app.errors import BadInput
 from app.explain.doctor import Finding
 from app.explain.inventory import Inventory
@@ -50,6 +51,7 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "whatif-mig": (Reshaping, "gpu-usher whatif mig -o json"),
     "whatif-node-template": (NodeTemplate, "gpu-usher whatif node-template -o json"),
     "advise-mig": (Advice, "gpu-usher advise mig -o json"),
+    "simulate": (Simulated, "gpu-usher simulate -o json"),
     "certs-issue": (Shown, "gpu-usher certs issue -o json"),
     "certs-show": (Shown, "gpu-usher certs show -o json"),
 }

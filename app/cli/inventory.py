@@ -38,8 +38,6 @@ COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 ALWAYS_SHOWN = 6
 WRAPPED = 8
 """Columns before it are not: a version or a number that is torn cannot be read."""
-FILE_COLUMNS = 120
-"""Width of the table where there is no terminal to fit in."""
 REDRAW_SECONDS = 1.0
 """Between two looks at whether anything changed; a person reads no faster."""
 
@@ -100,8 +98,6 @@ async def follow(server: ApiServer, console: Console, seconds: float) -> None:
 
 
 def _show(console: Console, found: Inventory) -> None:
-    if not console.is_terminal:
-        console.width = max(console.width, FILE_COLUMNS)
     console.print(table_of(found))
 
 

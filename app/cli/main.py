@@ -27,6 +27,7 @@ from app.cli.replay import replay
 from app.cli.scheduler_config import scheduler_config
 from app.cli.schema import schema
 from app.cli.serve import serve
+from app.cli.simulate import simulate
 from app.cli.whatif import whatif
 from app.errors import BadInput, UsherError
 
@@ -57,6 +58,7 @@ VERBS = (
     ("mutate", mutate),
     ("diff", diff),
     ("replay", replay),
+    ("simulate", simulate),
     ("lint", lint),
     ("test", run_cases),
     ("schema", schema),

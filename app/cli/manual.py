@@ -69,6 +69,16 @@ MANUAL: Mapping[str, Page] = {
         "something hurts pods now; with --strict, also where there is advice",
         ("explain", "inventory", "scheduler-config", "certs show"),
     ),
+    "simulate": Page(
+        "A trace of pods and nodes as CSV (--trace, of the shape of openb); without one a synthetic cluster of that "
+        "shape. Policies: the shipped ones. Writes only the file of --keep.",
+        (
+            "gpu-usher simulate --trace traces/ --workload default,gpuspec33 --seeds 42-51 --processes 0",
+            "gpu-usher simulate --nodes 40 --policies shipped,spread --seeds 1-3",
+            "gpu-usher simulate --nodes 40 --policies Fragmentation=5+Packing=1,fgd --history online -o json",
+        ),
+        see=("whatif driver", "inventory"),
+    ),
     "inventory": Page(
         FLEET,
         (

@@ -12,6 +12,8 @@ from rich.console import Console
 from app.errors import BadInput
 
 FORMATS = ("text", "json", "yaml")
+FILE_COLUMNS = 120
+"""Width of tables where there is no terminal to fit in."""
 
 
 def one_of(*choices: str, names: tuple[str, ...], means: str = "", **more: Any) -> Any:
@@ -48,4 +50,16 @@ def show(answer: Any, output: str, text: Callable[[Console], None]) -> None:
     elif output == "yaml":
         print(yaml.safe_dump(msgspec.to_builtins(answer), sort_keys=False, width=120), end="")
     else:
-        text(Console(highlight=False, soft_wrap=True))
+        console = Console(highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = max(console.width, FILE_COLUMNS)
+        text(console)
+
+
+def check(output: str, formats: tuple[str, ...] = FORMATS) -> None:
+    """Check an output before the work is done.
+
+    Raises BadInput for one that is not among the formats.
+    """
+    if output not in formats:
+        raise BadInput(f"-o {output[:20]}: wants {', '.join(formats[:-1])} or {formats[-1]}")

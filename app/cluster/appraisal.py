@@ -5,9 +5,10 @@ The scheduler asks for the same demand again and again (every pod of a Job); wit
 since, a call costs one set comparison, not a filter run per node. The plain engine is the oracle in the tests.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol
 
-from app.cluster.state import State
+from app.cluster.changes import Changes
 from app.nodeclass import Node
 from app.placement.engine import class_share, combine, count_again, facts, judge_class, judge_free, plan
 from app.policy.demand import Demand
@@ -17,6 +18,20 @@ DEMANDS_KEPT = 64
 """Distinct demands at a time; one costs about 0.5 MB at 5,000 nodes."""
 VERDICTS_SPARE = 1024
 """Verdicts and messages kept beyond two a node; those of labels and states that no node has any more pile up."""
+
+
+class Known(Protocol):
+    """What is known of a fleet: State, or one that is only thought of."""
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes. Their classes are interned."""
+        ...
+
+    @property
+    def changes(self) -> Changes:
+        """Which of them are other than they were."""
+        ...
 
 
 class Appraisal:
@@ -44,7 +59,7 @@ class Appraisal:
         "unresolvable",
     )
 
-    def __init__(self, demand: Demand, state: State, recount: bool) -> None:
+    def __init__(self, demand: Demand, state: Known, recount: bool) -> None:
         self.demand = demand
         self.feasible: set[str] = set()
         self.failed: dict[str, str] = {}
@@ -133,9 +148,10 @@ class Appraisal:
 
 
 class Appraisals:
-    """The appraisals of the demands asked last, at most DEMANDS_KEPT of them."""
+    """The appraisals of the demands asked last, at most as many as `most`."""
 
-    def __init__(self, state: State, recount: bool) -> None:
+    def __init__(self, state: Known, recount: bool, most: int = DEMANDS_KEPT) -> None:
+        self._most = most
         self._state = state
         self._recount = recount
         self._kept: dict[Demand, Appraisal] = {}
@@ -144,7 +160,7 @@ class Appraisals:
         """Give the appraisal of a demand, renewed to the state as it is now."""
         appraisal = self._kept.pop(demand, None) or Appraisal(demand, self._state, self._recount)
         self._kept[demand] = appraisal
-        if len(self._kept) > DEMANDS_KEPT:
+        if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
         appraisal.renew()
         return appraisal

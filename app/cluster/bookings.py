@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bookings: the sum of what bound pods request of each node's resources, CPU and memory among them. A part of State.
 
-Only explaining reads it. A pod's event costs what the pod has of resources, whatever the fleet's size; pods that ask
-the same share one tuple.
+Explaining reads it, and of nodes with GPUs the scorers see the CPU that is left. A pod's event costs what the pod has
+of resources, whatever the fleet's size; pods that ask the same share one tuple.
 """
 
 from collections.abc import Mapping
 
-from app.ordinary import PODS, Amounts, Booking
+from app.nodeclass import Node
+from app.ordinary import CPU, PODS, Amounts, Booking, units
 
+CORE_MILLI = 1000
 NOTHING: Mapping[str, int] = {}
 
 
@@ -20,17 +22,29 @@ class Bookings:
         self._same: dict[Booking, Booking] = {}
         self.used: dict[str, Mapping[str, int]] = {}
 
-    def take(self, uid: str, booking: Booking | None) -> None:
-        """Take in what a pod has booked; None: nothing, or no more."""
+    def take(self, uid: str, booking: Booking | None) -> set[str]:
+        """Take in what a pod has booked; None: nothing, or no more. Names the nodes of which the sum is another now."""
         known = self._pods.get(uid)
         if known == booking:
-            return
+            return set()
         if known is not None:
             del self._pods[uid]
             self._add(known, -1)
         if booking is not None:
             self._pods[uid] = self._shared(booking)
             self._add(booking, 1)
+        return {each.node for each in (known, booking) if each is not None}
+
+    def cpu_left(self, node: Node) -> int | None:
+        """Say how much CPU of a node no pod has requested, in milli; None where there are no GPUs, or nothing is known.
+
+        In whole cores: a pod of a tenth of one mostly changes nothing that a verdict was remembered for.
+        """
+        amount = node.allocatable.get(CPU)
+        if amount is None or not node.has_gpus:
+            return None
+        left = units(CPU, str(amount)) - self.used.get(node.name, NOTHING).get(CPU, 0)
+        return left // CORE_MILLI * CORE_MILLI
 
     def _shared(self, booking: Booking) -> Booking:
         """Give the one object for all equal ones; what stood only for pods that are gone is let go now and then."""

@@ -122,8 +122,7 @@ def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None, Waiting | 
         return read_holding(document, state.knowledge)
 
     def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None, Waiting | None]) -> None:
-        state.take_pod(uid, fact[0])
-        state.bookings.take(uid, fact[1])
+        state.take_pod(uid, fact[0], fact[1])
         state.waiting.take(uid, fact[2])
 
     return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))

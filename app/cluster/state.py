@@ -25,6 +25,7 @@ from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
+from app.ordinary import Booking
 from app.pods import member
 from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.waiting import read_waiting
@@ -93,25 +94,24 @@ class State:
 
         Raises MalformedPod, QuantityError.
         """
-        metadata = member(document, "metadata", dict, "") or {}
-        uid = member(metadata, "uid", str, "metadata.") or ""
-        self.take_pod(uid, read_holding(document, self.knowledge))
-        self.bookings.take(uid, read_booking(document))
+        uid = member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
+        self.take_pod(uid, read_holding(document, self.knowledge), read_booking(document))
         self.waiting.take(uid, read_waiting(document, self.knowledge, keep=True))
 
-    def take_pod(self, uid: str, holding: Holding | None) -> None:
-        """Take in what a pod holds, or is to hold where it is nominated; None: it holds nothing."""
+    def take_pod(self, uid: str, holding: Holding | None, booking: Booking | None) -> None:
+        """Take in what a pod holds, or is to hold where it is nominated, and what it has booked; None: nothing."""
+        touched = self.bookings.take(uid, booking)
         if holding is None:
-            self._recount(self._occupancy.unbind(uid))
+            touched.update(self._occupancy.unbind(uid))
         elif holding.bound:
-            self._recount(self._occupancy.take(holding))
+            touched.update(self._occupancy.take(holding))
         else:
-            self._recount(self._occupancy.promise(holding, NOMINATED))
+            touched.update(self._occupancy.promise(holding, NOMINATED))
+        self._recount(touched)
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod."""
-        self._recount(self._occupancy.drop(uid))
-        self.bookings.take(uid, None)
+        self._recount({*self._occupancy.drop(uid), *self.bookings.take(uid, None)})
         self.waiting.take(uid, None)
 
     def promise(self, holding: Holding, now: float) -> None:
@@ -263,7 +263,7 @@ class State:
     def _free(self, node: Node) -> Free:
         used = self._occupancy.units(node.name)
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
-        free = replace(node.free, units=units, memory=self._memory(node))
+        free = replace(node.free, units=units, memory=self._memory(node), cpu_milli=self.bookings.cpu_left(node))
         shown = self._devices.gpus(node.name)
         if not shown.all or node.node_class.plugged:
             return free

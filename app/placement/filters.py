@@ -22,6 +22,7 @@ from app.placement.units import (
     sharing_allowed,
 )
 from app.policy.demand import Demand
+from app.policy.outlook import Ask
 from app.reasons import Code, Reason, either, reason
 from app.requirements import all_allow
 
@@ -86,7 +87,7 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
 
 
-def allows(demand: Demand, product: str) -> bool:
+def allows(demand: Demand | Ask, product: str) -> bool:
     """Tell whether a product, in normal form, is among those asked."""
     if any(pattern.matches(product) for pattern in demand.denied_products):
         return False
@@ -102,10 +103,19 @@ def _wanted_products(demand: Demand) -> str:
 
 def enough_units(demand: Demand, free: Free) -> Reason | None:
     """Refuse a node with fewer free units than asked. kube-scheduler counts these too."""
+    if demand.share_milli and free.gpus is not None:
+        return None  # share_left looks closer
     for resource, amount in demand.resources:
         if free.units.get(resource, 0) < amount and resource not in free.uncounted:
             return reason(Code.InsufficientGPUs, "not enough free GPUs", f"{amount} {resource}")
     return None
+
+
+def share_left(demand: Demand, free: Free) -> Reason | None:
+    """Refuse a node of which no GPU has the share left that is asked; known where GPUs are shown one by one."""
+    if not demand.share_milli or free.gpus is None or demand.share_milli <= max(free.gpus, default=0):
+        return None
+    return reason(Code.InsufficientGPUs, "not enough free GPUs", f"{demand.share_milli} thousandths of one")
 
 
 def memory_left(demand: Demand, free: Free) -> Reason | None:
@@ -146,8 +156,8 @@ What no waiting mends comes first: a node left out, the wrong product; a node in
 the resources that it lacks meanwhile.
 """
 
-FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, memory_left, layout_fits)
+FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits)
 """In this order."""
 
-COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, layout_fits})
+COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, share_left, layout_fits})
 """Those that repeat kube-scheduler's own count: off in filter behind a live scheduler (INTERFACES §10, Counts)."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
 from app.nodeclass import Node
+from app.placement.fragmentation import WHOLE_MILLI, fragmentation
 from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName
 
@@ -29,6 +30,8 @@ def spreading(demand: Demand, node: Node) -> float:
 
 
 def _used_share(demand: Demand, node: Node) -> float:
+    if demand.share_milli and node.free.gpus:
+        return 1.0 - max(0, sum(node.free.gpus) - demand.share_milli) / (WHOLE_MILLI * len(node.free.gpus))
     shares, offered = 0.0, 0
     for resource, amount in demand.resources:
         if total := node.node_class.allocatable(resource):
@@ -90,6 +93,7 @@ SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
     (ScorerName.DriverHeadroom, driver_headroom),
     (ScorerName.Interconnect, interconnect),
     (ScorerName.NVLinkDomain, nvlink_domain),
+    (ScorerName.Fragmentation, fragmentation),
 )
 """Every scorer under the name that policies use."""
 
@@ -97,3 +101,11 @@ BY_CLASS: frozenset[ScorerName] = frozenset(
     {ScorerName.ProductPreference, ScorerName.DriverHeadroom, ScorerName.Interconnect}
 )
 """Those that look at the node's class alone: one score serves all nodes of the class."""
+
+AHEAD: frozenset[ScorerName] = frozenset({ScorerName.Fragmentation})
+"""Those that look at what is to come, and at CPU: a demand carries these only where one is in use."""
+
+
+def looks_ahead(demand: Demand) -> bool:
+    """Tell whether a demand names a scorer that looks ahead."""
+    return any(name in AHEAD for name, _ in demand.scores or DEFAULT_SCORES)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from app.hashing import HashedOnce
 from app.knowledge.cuda import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
+from app.policy.outlook import Outlook
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
 from app.reasons import Reason
 from app.requirements import Requirement
@@ -41,6 +42,9 @@ class Demand(HashedOnce):
     against the budget of shared GPUs. `most`: the largest amount of a resource that one container asks.
     `mig_profile`: (profile, larger ones will do). `form_factors`: any of them; None is all. `node_selector`: on the
     node's labels. `near`: NVLink domains in which pods of its group run. `scores`: (scorer, weight).
+    `share_milli`: thousandths of one GPU, where a share of one is asked that is given out by measure; 0: whole units.
+    `cpu_milli`, `outlook`: what the pod asks besides GPUs, and what pods to come may ask; for scorers that leave room
+    for those, filled where one is in use.
     `claims`: (DeviceClass, devices; None is all) that DRA is to give; kube-scheduler counts those.
     `invalid`: why the pod itself can be judged nowhere (an annotation that does not parse).
     """
@@ -68,6 +72,9 @@ class Demand(HashedOnce):
     ranked: bool = True
     claims: tuple[tuple[str, int | None], ...] = ()
     invalid: Reason | None = None
+    share_milli: int = 0
+    cpu_milli: int = 0
+    outlook: Outlook | None = None
     warned: "Demand | None" = field(default=None)
     """What policies with action Warn ask besides: nodes that miss it score lower."""
     __hash__ = HashedOnce.__hash__

@@ -27,6 +27,7 @@ class ScorerName(Enum):
     DriverHeadroom = "DriverHeadroom"
     Interconnect = "Interconnect"
     NVLinkDomain = "NVLinkDomain"
+    Fragmentation = "Fragmentation"
 
 
 class HealthAction(Enum):

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher simulate`: play a cluster's trace against our engine, and say how many of its GPUs it can give out."""
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from app.cli.output import Output, show
+from app.errors import BadInput
+from app.simulate.batch import Job, load, make
+from app.simulate.policies import read_policy
+from app.simulate.run import MARKS, History, Options, Run
+from app.simulate.synthetic import NODES
+from app.simulate.table import rows
+from app.simulate.trace import read_arrivals
+
+FACTS = "per GPU, as DRA shows them; a share goes to the fullest GPU that has room"
+WIRE = "kube-scheduler's node sample and in-tree scores, weight 10, random choice among equals; prioritize asked for "
+ASKED = {"all": "every pod", "gpu": "pods that ask for a GPU, as managedResources has it"}
+SEEDS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+MOST_SEEDS = 1_000
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--trace", envvar="GPU_USHER_TRACE", help="A directory of openb CSV files; else a synthetic one."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What runs showed. `trace`: where it is from; `wire`, `gpus`: how it was asked, and what was known of the GPUs."""
+
+    trace: str
+    history: str
+    wire: str
+    gpus: str
+    runs: tuple[Run, ...]
+
+
+def simulate(
+    trace: Directory = None,
+    workload: Annotated[str, typer.Option(help="Names of workloads: openb_pods_NAME.csv.")] = "default",
+    policies: Annotated[
+        str,
+        typer.Option(help="shipped, packing, spread, fgd, bestfit, kubernetes, random, or Packing=5+Fragmentation=1."),
+    ] = "shipped,bestfit,fgd,spread,random",
+    seeds: Annotated[str, typer.Option(help="As 42-51 or 42,45.")] = "42",
+    arrivals: Annotated[Path | None, typer.Option(help="A fixed order: a row of the pods file a line, from 0.")] = None,
+    history: Annotated[History, typer.Option(help="What is known of the workload.")] = History.Trace,
+    asked: Annotated[str, typer.Option(help="all pods, or gpu: those that managedResources sends us.")] = "all",
+    sampled: Annotated[int, typer.Option(min=0, max=100, help="percentageOfNodesToScore; 0 is the default.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Size of a synthetic cluster.")] = NODES,
+    processes: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is one a core.")] = 1,
+    keep: Annotated[Path | None, typer.Option(help="Keep runs in this file, and do not make them again.")] = None,
+    output: Output = "text",
+) -> None:
+    """Play a trace against our engine, and say how many of its GPUs it gives out.
+
+    Pods arrive in a random order (Python's random.Random(seed)) until 130 % of the GPUs are asked for; none leaves, and
+    one that finds no place is gone. Filters, scorers and the 0..10 are those of the service; a model of kube-scheduler
+    picks the nodes it asks about, adds its own scores, and chooses.
+    """
+    if asked not in ASKED:
+        raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
+    options = Options(history, all_pods=asked == "all", percent=sampled)
+    jobs = [
+        Job(trace, nodes, name, policy.name, seed, options)
+        for name in _words(workload, "--workload")
+        for policy in map(read_policy, _words(policies, "--policies"))
+        for seed in read_seeds(seeds)
+    ]
+    origin = {load(job).origin for job in jobs}.pop()
+    if arrivals is not None:
+        jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
+    place = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
+    runs = sorted(_made(jobs, processes, keep), key=lambda each: place[each.workload, each.policy, each.seed])
+    found = Simulated(origin, history.value, WIRE + ASKED[asked], FACTS, tuple(runs))
+    show(found, output, lambda console: _show(console, found))
+
+
+def read_seeds(text: str) -> list[int]:
+    """Read `42-51` or `42,45`.
+
+    Raises BadInput.
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        read = SEEDS.fullmatch(word.strip())
+        first, last = (int(read[1]), int(read[2] or read[1])) if read else (1, 0)
+        if not 0 <= last - first < MOST_SEEDS:
+            raise BadInput(f"--seeds: got {word[:20]!r}, wants numbers as 42-51 or 42,45")
+        found.extend(range(first, last + 1))
+    return list(dict.fromkeys(found))
+
+
+def _words(text: str, option: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch(r"[A-Za-z0-9_.=+-]{1,200}", word) for word in words):
+        raise BadInput(f"{option}: got {text[:40]!r}, wants names, with commas between them")
+    return list(dict.fromkeys(words))
+
+
+def _arrivals(path: Path, job: Job) -> tuple[int, ...]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {error}: wants one row of a pod a line") from error
+    return read_arrivals(text, str(path), len(load(job).tasks))
+
+
+def _made(jobs: list[Job], processes: int, keep: Path | None) -> list[Run]:
+    """Make the runs, with a bar on a terminal's stderr."""
+    found: list[Run] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("simulating", total=len(jobs))
+        for each in make(
+            jobs, processes or os.cpu_count() or 1, keep, lambda part: progress.update(bar, completed=len(found) + part)
+        ):
+            found.append(each)
+            progress.update(bar, completed=len(found))
+    return found
+
+
+def _show(console: Console, found: Simulated) -> None:
+    title = f"GPUs given out when so many had been asked for, in percent ({found.trace})"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in ("workload", "policy"):
+        table.add_column(name, no_wrap=True)
+    for name in ("seeds", *(f"{mark} %" for mark in MARKS), "stranded", "failed"):
+        table.add_column(name, justify="right")
+    for row in rows(found.runs):
+        cells = [_cell(row.allocated.get(str(mark))) for mark in MARKS]
+        fragmented = "" if row.fragmented is None else f"{row.fragmented:.2f}"
+        table.add_row(row.workload, row.policy, str(row.seeds), *cells, fragmented, f"{row.failed:.0f}")
+    console.print(table)
+    console.print("[dim]stranded: percent of the GPUs, free and of no use to pods to come, at 100 %; failed: pods[/]")
+    console.print(f"[dim]histogram of the workload: {found.history}; GPUs: {found.gpus}[/]")
+    console.print(f"[dim]{found.wire}[/]")
+
+
+def _cell(figure: tuple[float, float | None] | None) -> str:
+    if figure is None:
+        return ""
+    value, deviation = figure
+    return f"{value:.2f}" if deviation is None else f"{value:.2f} ± {deviation:.2f}"

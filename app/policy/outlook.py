@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outlook: what pods to come are expected to ask, for the scorers that leave room for them."""
+
+from dataclasses import dataclass
+
+from app.knowledge.products import ProductPattern
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A class of demands: what decides where the next one of them would run.
+
+    `gpus`: whole GPUs, or 1 of which `share_milli` thousandths are asked (0: all of it); 0 for a pod without GPU.
+    `products`, `denied_products`: as in Demand.
+    """
+
+    cpu_milli: int = 0
+    gpus: int = 0
+    share_milli: int = 0
+    products: tuple[tuple[ProductPattern, ...], ...] = ()
+    denied_products: tuple[ProductPattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook:
+    """Classes with their probabilities, which sum to 1. One object is one generation: two are never equal.
+
+    So a Demand that carries another outlook is another Demand, and nothing that is remembered of the old one is used.
+    """
+
+    asks: tuple[tuple[Ask, float], ...]

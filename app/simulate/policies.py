@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compared: lists of our scorers, and baselines that others published."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.errors import BadInput
+from app.nodeclass import Node
+from app.placement.fragmentation import placements
+from app.policy.demand import Demand
+from app.policy.schema_placement import ScorerName
+
+LARGEST_CPU_MILLI = 128_000
+LARGEST_GPU_MILLI = 8_000
+"""Of a node of the openb trace: BestFit measures by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way to choose. `scores`: for the engine; empty is what the shipped policy says. `baseline`: a formula instead.
+
+    `asked`: our prioritize verb is configured. `in_tree`: kube-scheduler's own scores take part.
+    """
+
+    name: str
+    scores: tuple[tuple[ScorerName, int], ...] = ()
+    baseline: Callable[[Demand, Node], float] | None = None
+    ranked: bool = True
+    asked: bool = True
+    in_tree: bool = True
+
+
+def best_fit(demand: Demand, node: Node) -> float:
+    """Prefer the node with the least CPU and GPU left: BestFit of the published simulator, its 100 levels included."""
+    gpus = placements(node.free.gpus or (), sum(amount for _, amount in demand.resources), demand.share_milli)
+    if not gpus:
+        return 0.0
+    cpu = (node.free.cpu_milli or 0) - demand.cpu_milli
+    return int(100 * (1 - cpu / LARGEST_CPU_MILLI / 2 - sum(gpus[0]) / LARGEST_GPU_MILLI / 2)) / 100
+
+
+POLICIES: tuple[Policy, ...] = (
+    Policy("shipped"),
+    Policy("packing", ((ScorerName.Packing, 1),)),
+    Policy("spread", ((ScorerName.Spreading, 1),)),
+    Policy("fgd", ((ScorerName.Fragmentation, 1),)),
+    Policy("fgd-proportional", ((ScorerName.Fragmentation, 1),), ranked=False),
+    Policy("bestfit", baseline=best_fit),
+    Policy("kubernetes", asked=False),
+    Policy("random", asked=False, in_tree=False),
+)
+"""`shipped`: the scores of the shipped policy. `kubernetes`: kube-scheduler with our filter alone. `random`: any node
+that fits."""
+
+
+def read_policy(text: str) -> Policy:
+    """Find a policy by name, or read one of our scorers with weights, as `Fragmentation=5+Packing=1`.
+
+    Raises BadInput.
+    """
+    for policy in POLICIES:
+        if policy.name == text:
+            return policy
+    scores = []
+    for part in text.split("+"):
+        name, _, weight = part.partition("=")
+        if name not in {each.value for each in ScorerName} or not weight.isdecimal() or not 0 < int(weight[:9]) <= 100:
+            known = ", ".join(each.name for each in POLICIES)
+            raise BadInput(f"policy {text[:60]!r}: wants one of {known}, or scorers as Packing=5+DriverHeadroom=1")
+        scores.append((ScorerName(name), int(weight)))
+    return Policy(text, tuple(scores))

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: every pod of a workload arrives once, no pod ever leaves, one that finds no place is gone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from app.cluster.appraisal import Appraisals
+from app.cluster.learning import Learning
+from app.knowledge.tables import Knowledge
+from app.nodeclass import Node
+from app.placement.fragmentation import stranded
+from app.placement.ranking import wire_scores
+from app.placement.workload import counted
+from app.policy.compiled import PolicySet
+from app.policy.outlook import Outlook
+from app.simulate.arrivals import draw, shifted
+from app.simulate.demands import Demands
+from app.simulate.fleet import Fleet
+from app.simulate.policies import Policy
+from app.simulate.scheduler import look, nodes_to_find, select
+from app.simulate.trace import Task, Trace
+
+MARKS = (90, 95, 100, 130)
+"""Arrived load, in percent of all GPUs, at which the published experiment is read."""
+CLASSES_KEPT = 1024
+"""Demands whose verdicts are kept: a trace has at most some 330, and we have the memory."""
+
+
+class History(Enum):
+    """What the engine knows of the workload: the whole trace, what came so far, or that of one that shifts."""
+
+    Trace = "trace"
+    Online = "online"
+    Shift = "shift"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How runs are made. `arrivals`: a fixed order. `all_pods`: prioritize is asked for pods without GPU too.
+
+    `percent`: percentageOfNodesToScore; 0 is the scheduler's default.
+    """
+
+    history: History = History.Trace
+    arrivals: tuple[int, ...] = ()
+    all_pods: bool = False
+    percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a run. `allocated_percent`: GPUs given to pods when so many percent had been asked for;
+    `fragmented_percent`: F of the fleet, at the same moments; both of all GPUs, and of the marks that were reached.
+
+    `failed`: pods without a place by what they asked, of `pods` in all.
+    """
+
+    workload: str
+    policy: str
+    seed: int
+    allocated_percent: dict[str, float]
+    fragmented_percent: dict[str, float]
+    failed: dict[str, int]
+    pods: int
+
+
+class Tally:
+    """The figures of a run, arrival by arrival."""
+
+    def __init__(self, trace: Trace, outlook: Outlook, nodes: Sequence[Node]) -> None:
+        self._capacity = trace.capacity_milli
+        self._outlook = outlook
+        self._arrived = self._allocated = 0
+        self._fragments = sum(map(self._stranded, nodes))
+        self._marks: dict[int, list[tuple[int, float]]] = {mark: [] for mark in MARKS}
+        self.failed: dict[str, int] = {}
+
+    def count(self, task: Task, bound: tuple[Node, Node] | None) -> None:
+        """Take an arrival in; `bound`: its node before and after, None where it found none."""
+        self._arrived += task.milli
+        if bound is None:
+            kind = f"{task.gpus} GPU" if task.gpu_milli in (0, 1000) else "share"
+            self.failed[kind] = self.failed.get(kind, 0) + 1
+        else:
+            self._allocated += task.milli
+            self._fragments += self._stranded(bound[1]) - self._stranded(bound[0])
+        mark = round(100 * self._arrived / self._capacity)
+        if mark in self._marks:
+            self._marks[mark].append((self._allocated, self._fragments))
+
+    def _stranded(self, node: Node) -> float:
+        return stranded(self._outlook, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
+
+    def percents(self, column: int) -> dict[str, float]:
+        """Average a column over the arrivals that round to each mark."""
+        return {
+            str(mark): round(100 * sum(row[column] for row in rows) / len(rows) / self._capacity, 4)
+            for mark, rows in self._marks.items()
+            if rows
+        }
+
+
+class Simulation:
+    """A fleet that pods of one trace are put on, by one policy."""
+
+    def __init__(
+        self, trace: Trace, policy: Policy, seed: int, options: Options, rules: tuple[PolicySet, Knowledge]
+    ) -> None:
+        self._policy, self._options = policy, options
+        self._rng = Random(f"{seed} ties")
+        machines = list(trace.machines)
+        Random(f"{seed} nodes").shuffle(machines)
+        self.fleet = Fleet(machines, rules[1])
+        self.demands = Demands(rules[0], rules[1], policy)
+        self._appraisals = Appraisals(self.fleet, recount=True, most=CLASSES_KEPT)
+        self._start = 0
+        self._wanted = nodes_to_find(len(machines), options.percent)
+
+    def place(self, task: Task) -> tuple[Node, Node] | None:
+        """Let kube-scheduler seat a pod; gives its node before and after, None where it finds none."""
+        position = self._choose(task)
+        return None if position is None else self.fleet.bind(position, task)
+
+    def _choose(self, task: Task) -> int | None:
+        fleet = self.fleet
+        appraisal = self._appraisals.of(self.demands.of(task))
+        fitting = [
+            position
+            for position, name in enumerate(fleet.names)
+            if fleet.cpu[position] >= task.cpu_milli
+            and fleet.memory[position] >= task.memory_mib
+            and name in appraisal.feasible
+        ]
+        found, self._start = look(fitting, self._start, self._wanted)
+        if len(found) <= 1:
+            return found[0] if found else None
+        asked = self._policy.asked and (task.gpus > 0 or self._options.all_pods)
+        points = self.answer(task, [fleet.names[position] for position in found]) if asked else [0] * len(found)
+        if not asked and not self._policy.in_tree:
+            return self._rng.choice(found)
+        return found[select(points, lambda index: fleet.in_tree(found[index], task), self._rng)]
+
+    def answer(self, task: Task, names: Sequence[str]) -> list[int]:
+        """Give our 0..10 for these nodes, as prioritize does, or those of a baseline on the same wire."""
+        demand = self.demands.of(task)
+        if self._policy.baseline is None:
+            totals = self._appraisals.of(demand).totals(names)
+        else:
+            totals = [self._policy.baseline(demand, self.fleet.nodes[name]) for name in names]
+        return wire_scores(names, totals, demand.ranked)
+
+
+def run(
+    trace: Trace,
+    policy: Policy,
+    seed: int,
+    options: Options,
+    rules: tuple[PolicySet, Knowledge],
+    tell: Callable[[float], None] = lambda _: None,
+) -> Run:
+    """Play a workload. `rules`: our policies and facts. `tell`: hears the share that is done, now and then."""
+    order = options.arrivals or draw(trace.tasks, trace.capacity_milli, seed)
+    if options.history is History.Shift:
+        order = shifted(order, trace.tasks, seed)
+    simulation = Simulation(trace, policy, seed, options, rules)
+    demands = simulation.demands
+    known = counted(map(demands.ask, trace.tasks))
+    assert known is not None  # a trace has tasks
+    tally = Tally(trace, known, list(simulation.fleet.nodes.values()))
+    if options.history is History.Trace:
+        demands.expect(known)
+    learning = Learning()
+    for count, index in enumerate(order, 1):
+        task = trace.tasks[index]
+        tally.count(task, simulation.place(task))
+        if options.history is not History.Trace and learning.arrived(demands.ask(task)):
+            demands.expect(learning.outlook)
+        if count % 100 == 0:
+            tell(count / len(order))
+    figures = (tally.percents(0), tally.percents(1), dict(sorted(tally.failed.items())))
+    return Run(trace.workload, policy.name, seed, *figures, len(order))

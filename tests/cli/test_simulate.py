@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`simulate`: its JSON and its table, fixed arrivals, and what it says of bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.main import app
+from app.cli.simulate import read_seeds
+from app.errors import BadInput
+
+RUN = CliRunner()
+SYNTHETIC = ("--nodes", "60")
+NODES = "node,cpu_milli,memory_mib,gpu,model\n0,8000,8192,2,T4\n1,8000,8192,2,G2\n"
+PODS = "pod,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n0,1000,1024,1,1000,G2\n1,1000,1024,2,1000,G2\n"
+
+
+@pytest.fixture(autouse=True)
+def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have a trace at hand."""
+    monkeypatch.delenv("GPU_USHER_TRACE", raising=False)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / "openb_nodes_gpu.csv").write_text(NODES, "utf-8")
+    (tmp_path / "openb_pods_default.csv").write_text(PODS, "utf-8")
+    return tmp_path
+
+
+def run(*words: str | Path) -> Result:
+    return RUN.invoke(app, ["simulate", *map(str, words)], env={"COLUMNS": "100"})
+
+
+def test_answer_has_a_run_for_each_workload_policy_and_seed_in_that_order() -> None:
+    """F52, F61; with nothing to read it plays a workload of its own, and says so."""
+    words = ("--workload", "default,gpuspec33", "--policies", "fgd,random", "--seeds", "42-43", "-o", "json")
+
+    found = run(*SYNTHETIC, *words)
+
+    assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)
+    assert [(each["workload"], each["policy"], each["seed"]) for each in answer["runs"]] == [
+        (workload, policy, seed)
+        for workload in ("default", "gpuspec33")
+        for policy in ("fgd", "random")
+        for seed in (42, 43)
+    ]
+    marks = [set(each["allocated_percent"]) for each in answer["runs"]]
+    assert all({"100"} <= each <= {"90", "95", "100", "130"} for each in marks)
+    assert answer["trace"] == "synthetic, 60 nodes"
+
+
+def test_table_says_mean_deviation_and_how_it_was_made() -> None:
+    """F52: each table says where the pods are from, and what was known of the GPUs."""
+    found = run(*SYNTHETIC, "--policies", "fgd,spread", "--seeds", "1-2")
+
+    assert found.exit_code == 0, found.output
+    for words in ("synthetic, 60 nodes", "fgd", "spread", " ± ", "per GPU", "every pod", "histogram of the workload"):
+        assert words in found.stdout
+    assert "managedResources" in run(*SYNTHETIC, "--policies", "fgd", "--asked", "gpu").stdout
+
+
+def test_trace_is_read_and_arrivals_come_as_given(trace: Path, tmp_path: Path) -> None:
+    """F52: --trace, --arrivals; both pods want a G2, of which there is one node."""
+    (tmp_path / "order").write_text("1\n0\n", "utf-8")
+
+    found = run("--trace", trace, "--policies", "fgd", "--arrivals", tmp_path / "order", "-o", "json")
+
+    assert found.exit_code == 0, found.output
+    (only,) = json.loads(found.stdout)["runs"]
+    assert (only["pods"], only["failed"]) == (2, {"1 GPU": 1})
+    assert json.loads(found.stdout)["trace"] == str(trace)
+
+
+def test_runs_are_kept_and_not_made_again(tmp_path: Path) -> None:
+    """F52: what `make bench-placement` goes on from."""
+    words = (*SYNTHETIC, "--policies", "fgd", "--keep", tmp_path / "runs.jsonl", "-o", "json")
+
+    first, again = run(*words), run(*words)
+
+    assert first.stdout == again.stdout
+    assert len((tmp_path / "runs.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seeds", "5-1"), "--seeds: got '5-1'"),
+        (("--seeds", "x"), "--seeds: got 'x'"),
+        (("--asked", "some"), "wants all or gpu"),
+        (("--policies", "best"), "wants one of shipped"),
+        (("--policies", "a b"), "--policies: got 'a b'"),
+        (("--workload", "../x"), "--workload: got"),
+        (("--workload", "other"), "without --trace, wants one of"),
+        (("--nodes", "1"), "--nodes 1"),
+        (("--trace", "/nowhere"), "wants a file of the openb traces"),
+        (("--arrivals", "/nowhere"), "wants one row of a pod a line"),
+        (("-o", "xml"), "wants text, json or yaml"),
+    ],
+)
+def test_bad_input_is_said_with_the_remedy(words: tuple[str, ...], said: str) -> None:
+    """F52."""
+    found = run(*SYNTHETIC, "--policies", "random", *words)
+
+    assert isinstance(found.exception, BadInput)
+    assert said in str(found.exception)
+
+
+def test_bad_line_of_a_trace_is_named(trace: Path) -> None:
+    """F52: file and line."""
+    pods = trace / "openb_pods_default.csv"
+    pods.write_text(PODS + "2,1,1,1,1500,\n", "utf-8")
+
+    found = run("--trace", trace)
+
+    assert f"{pods}:4: gpu_milli: got '1500'" in str(found.exception)
+
+
+def test_seeds_are_ranges_and_lists() -> None:
+    assert read_seeds("42-44,7,43") == [42, 43, 44, 7]

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs: the integers are those that the HTTP route answers, runs repeat themselves, and a broken-off batch goes on."""
+
+import json
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.cluster.learning import FIRST_LESSON
+from app.errors import BadInput
+from app.knowledge.tables import Knowledge
+from app.placement.engine import judge, total
+from app.placement.fragmentation import stranded
+from app.placement.ranking import wire_scores
+from app.placement.workload import counted
+from app.pods import read_pod
+from app.policy.compiled import PolicySet
+from app.policy.schema_placement import ScorerName
+from app.simulate.arrivals import draw
+from app.simulate.batch import Job, make
+from app.simulate.demands import pod_document
+from app.simulate.fleet import node_document
+from app.simulate.policies import POLICIES, Policy, read_policy
+from app.simulate.run import History, Options, Run, Simulation, run
+from app.simulate.synthetic import synthetic
+from app.simulate.table import rows
+from app.simulate.trace import Machine, Task, Trace
+from tests.api.client import post
+from tests.builders import knowledge, policies, policy, shipped, usher
+
+RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())
+PLAIN = Options(all_pods=True)
+CPU_SECONDS = 180
+"""The budget of one seed of the default workload (INTERFACES §12); it takes some 10."""
+
+
+@cache
+def small(workload: str = "default") -> Trace:
+    return synthetic(workload, 40)
+
+
+def play(chosen: str = "fgd", options: Options = PLAIN, trace: Trace | None = None, seed: int = 42) -> Run:
+    return run(trace or small(), read_policy(chosen), seed, options, RULES)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "scores"),
+    [
+        ("shipped", None),
+        ("Spreading=3+ProductPreference=1", "[{name: Spreading, weight: 3}, {name: ProductPreference}]"),
+        ("Fragmentation=2+Packing=1", "[{name: Fragmentation, weight: 2}, {name: Packing}]"),
+    ],
+    ids=["shipped", "others", "looking ahead"],
+)
+def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tmp_path: Path) -> None:
+    """F52, F61: nodes and bound pods as documents, and the question over the whole ASGI stack; both verbs.
+
+    Whole GPUs only, so that the service's counts say what the simulation's facts per GPU do; its CPU is in whole cores.
+    """
+    trace = small("gpuspec33")
+    trace = replace(trace, tasks=tuple(each for each in trace.tasks if each.milli in (0, *range(1000, 9000, 1000))))
+    rules = (policies(policy("p", f"placement: {{scores: {scores}}}")) if scores else shipped(), knowledge())
+    simulation = Simulation(trace, read_policy(chosen), 42, PLAIN, rules)
+    objects: list[dict[str, Any]] = [node_document(each) for each in trace.machines]
+    for number, task in enumerate(trace.tasks[:100]):
+        if (bound := simulation.place(task)) is not None:
+            made = pod_document(task, f"bound-{number}")
+            made["spec"]["nodeName"] = bound[1].name
+            objects.append({**made, "status": {"phase": "Running"}})
+    service = usher(tmp_path, objects, rules[0])
+    for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
+        service.demand(read_pod(pod_document(task, f"seen-{number}")))
+    simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).outlook)
+    for number, task in enumerate(trace.tasks[100:130]):
+        names = list(simulation.fleet.nodes)
+        Random(number).shuffle(names)
+        question = json.dumps({"Pod": pod_document(task, f"asked-{number}"), "NodeNames": names})
+
+        kept = post("/scheduler/filter", question.encode(), service).json()["NodeNames"]
+        scored = post("/scheduler/prioritize", question.encode(), service).json()
+
+        demand = simulation.demands.of(task)
+        fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
+        assert kept == fits
+        assert [each["Score"] for each in scored] == simulation.answer(task, names)
+    assert chosen.startswith("Fragmentation") == (simulation.demands.of(trace.tasks[0]).outlook is not None)
+
+
+@pytest.mark.parametrize("chosen", ["shipped", "fgd", "Packing=2+Fragmentation=3"])
+def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen: str) -> None:
+    """F52, P24: also where the outlook changes on the way."""
+    trace = small("gpuspec33")
+    simulation = Simulation(trace, read_policy(chosen), 42, PLAIN, RULES)
+    asks = [simulation.demands.ask(task) for task in trace.tasks]
+    for number, task in enumerate(trace.tasks[:150]):
+        if number % 50 == 0:
+            simulation.demands.expect(counted(asks[number:]))
+        simulation.place(task)
+        other = trace.tasks[-number]
+        nodes = list(simulation.fleet.nodes.values())
+        demand = simulation.demands.of(other)
+
+        answer = simulation.answer(other, list(simulation.fleet.nodes))
+
+        assert answer == wire_scores([each.name for each in nodes], [total(demand, each) for each in nodes], True)
+
+
+@pytest.mark.parametrize("chosen", POLICIES, ids=lambda each: each.name)
+def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: Policy) -> None:
+    """F52: conservation of GPU, CPU and memory at the end of a run, counted from the placements."""
+    trace = small()
+    simulation = Simulation(trace, chosen, 42, PLAIN, RULES)
+    held: dict[str, list[Task]] = {}
+    for index in draw(trace.tasks, trace.capacity_milli, 42):
+        task = trace.tasks[index]
+        before = dict(simulation.fleet.nodes)
+        bound = simulation.place(task)
+        if bound is not None:
+            held.setdefault(bound[1].name, []).append(task)
+        else:
+            demand = simulation.demands.of(task)
+            able = [each.name for each in before.values() if judge(demand, each, recount=True) is None]
+            full = [simulation.fleet.names.index(name) for name in able]
+            fleet = simulation.fleet
+            assert all(fleet.cpu[each] < task.cpu_milli or fleet.memory[each] < task.memory_mib for each in full)
+
+    for machine in trace.machines:
+        tasks, free = held.get(machine.name, []), simulation.fleet.nodes[machine.name].free
+        assert free.gpus is not None
+        assert sum(free.gpus) == 1000 * machine.gpus - sum(each.milli for each in tasks)
+        assert free.cpu_milli == machine.cpu_milli - sum(each.cpu_milli for each in tasks) >= 0
+        assert sum(each.memory_mib for each in tasks) <= machine.memory_mib
+
+
+def test_figures_are_those_of_the_placements() -> None:
+    """F52: allocated and stranded at the marks, from the published definition, arrival by arrival."""
+    trace = small()
+    simulation = Simulation(trace, read_policy("fgd"), 42, PLAIN, RULES)
+    known = counted(map(simulation.demands.ask, trace.tasks))
+    assert known is not None
+    simulation.demands.expect(known)
+    arrived = allocated = failed = 0
+    curve: dict[int, list[tuple[int, float]]] = {}
+    for index in draw(trace.tasks, trace.capacity_milli, 42):
+        task = trace.tasks[index]
+        bound = simulation.place(task)
+        arrived += task.milli
+        allocated += task.milli if bound else 0
+        failed += bound is None
+        nodes = simulation.fleet.nodes.values()
+        fragments = sum(
+            stranded(known, each.node_class.product, each.free.cpu_milli, each.free.gpus or ()) for each in nodes
+        )
+        curve.setdefault(round(100 * arrived / trace.capacity_milli), []).append((allocated, fragments))
+
+    found = play()
+
+    assert sum(found.failed.values()) == failed
+    for mark in (90, 95, 100, 130):
+        for column, figures in enumerate((found.allocated_percent, found.fragmented_percent)):
+            values = [each[column] for each in curve[mark]]
+            assert figures[str(mark)] == pytest.approx(100 * sum(values) / len(values) / trace.capacity_milli, abs=1e-3)
+
+
+def test_runs_repeat_themselves_and_seeds_differ() -> None:
+    """F52."""
+    assert play() == play() != play(seed=43)
+
+
+def test_fixed_arrivals_come_as_given() -> None:
+    """F52: --arrivals."""
+    two = Trace("t", (Machine("a", 8000, 8192, 2, "Tesla-T4"),), (Task(1, 1, 1, 1000), Task(1, 1, 2, 1000)), "hand")
+
+    found = play(trace=two, options=replace(PLAIN, arrivals=(1, 0)))
+
+    assert (found.pods, found.failed, found.allocated_percent) == (2, {"1 GPU": 1}, {"100": 100.0})
+
+
+def test_pods_without_gpu_are_left_to_the_scheduler_where_they_are_not_managed() -> None:
+    """F52: managedResources, as scheduler-config writes it."""
+    assert play(options=Options()) != play(options=PLAIN)
+
+
+@pytest.mark.parametrize("history", History)
+def test_fragmentation_beats_spreading_whatever_is_known_of_the_workload(history: History) -> None:
+    """F52: the whole trace, what came so far, and a workload that shifts."""
+    options = replace(PLAIN, history=history)
+
+    assert play("fgd", options).allocated_percent["100"] > play("spread", options).allocated_percent["100"] + 2
+
+
+def jobs(*seeds: int, options: Options = PLAIN) -> list[Job]:
+    return [Job(None, 20, "default", "fgd", seed, options) for seed in seeds]
+
+
+def test_batch_that_was_broken_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    """F52: runs that are kept are not made again; a line that was broken off is; others are other runs."""
+    keep = tmp_path / "made" / "runs.jsonl"
+    first = list(make(jobs(1, 2), 1, keep, lambda _: None))
+    keep.write_text(keep.read_text("utf-8")[:-20], "utf-8")
+    told: list[float] = []
+
+    again = list(make(jobs(1, 2, 3), 1, keep, told.append))
+
+    assert again[:2] == first
+    assert len(keep.read_text("utf-8").splitlines()) == 3
+    assert list(make(jobs(1), 1, keep, told.append)) == first[:1]
+    assert list(make(jobs(1, options=Options()), 1, keep, told.append)) != first[:1]
+
+
+def test_processes_give_the_same_runs() -> None:
+    """F52: as many as there are cores, in any order."""
+    by_two = make(jobs(1, 2), 2, None, lambda _: None)
+
+    assert sorted(by_two, key=lambda each: each.seed) == list(make(jobs(1, 2), 1, None, lambda _: None))
+
+
+def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "k").write_text('{"of": 1}\n', "utf-8")
+
+    with pytest.raises(BadInput, match=r"k:1: no run"):
+        list(make(jobs(1), 1, tmp_path / "k", lambda _: None))
+
+
+def test_policies_are_names_or_scorers_with_weights() -> None:
+    assert read_policy("Packing=5+Fragmentation=1").scores == ((ScorerName.Packing, 5), (ScorerName.Fragmentation, 1))
+    for text in ("", "worst", "Packing", "Packing=0", "Packing=101", "Packed=1"):
+        with pytest.raises(BadInput, match="wants one of shipped"):
+            read_policy(text)
+
+
+def test_table_has_mean_and_deviation_over_the_seeds() -> None:
+    """F52."""
+    made = [Run("w", "p", seed, {"100": 90.0 + seed}, {"100": 2.0}, {"share": seed}, 10) for seed in (1, 3)]
+
+    (row,) = rows(made)
+
+    assert (row.seeds, row.allocated, row.fragmented, row.failed) == (2, {"100": (92.0, 2**0.5)}, 2.0, 2)
+    assert rows(made[:1])[0].allocated == {"100": (91.0, None)}
+
+
+def test_one_seed_of_a_whole_cluster_stays_within_its_budget() -> None:
+    """F52, INTERFACES §12: 1,200 nodes, some 10,000 pods, the shipped policy; in seconds of CPU."""
+    trace = synthetic("default")
+    began = time.process_time()
+
+    found = play("shipped", trace=trace)
+
+    assert time.process_time() - began < CPU_SECONDS
+    assert found.pods > 9_000
+    assert found.allocated_percent["100"] > 85
