@@ -28,8 +28,16 @@ RUN = CliRunner()
 PAGES = [(words, command) for words, command in every() if not hasattr(command, "commands")]
 GROUPS = [words for words, command in every() if hasattr(command, "commands")]
 EXAMPLES = [(name, each) for name, page in MANUAL.items() for each in page.examples]
-ELSEWHERE = ("--kubeconfig", "--url", "gpu-usher serve", "gpu-usher demo", "certs controller", "explain pod ")
-"""Examples that want a cluster or another process; the others are run as they stand."""
+ELSEWHERE = (
+    "--kubeconfig",
+    "--url",
+    "--trace",
+    "gpu-usher serve",
+    "gpu-usher demo",
+    "certs controller",
+    "explain pod ",
+)
+"""Examples that want a cluster, another process or a trace; the others are run as they stand."""
 SCRIPT = Path(sys.executable).with_name("gpu-usher")
 
 
