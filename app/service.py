@@ -32,6 +32,7 @@ from app.explain.survey import World
 from app.holdings import Holding
 from app.metrics import Metrics
 from app.nodeclass import Node
+from app.placement.workload import free_by_product
 from app.pods import Pod, group_of
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
@@ -64,7 +65,7 @@ class Usher:
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
         self._rulings = Rulings()
-        self._learning = Learning()
+        self._learning = Learning(lambda: free_by_product(self.state.nodes.values()))
 
     @property
     def policies(self) -> PolicySet:
