@@ -33,18 +33,16 @@ def fragmentation(demand: Demand, node: Node) -> float:
     """
     if demand.outlook is None or not _in_gpus(demand):
         return packing(demand, node)
-    found = level(
-        demand, node.node_class.product, node.free.cpu_milli, free_gpus(node.free), node.free.gpus is not None
-    )
+    found = level(demand, node.node_class.product, node.free.cpu_milli, free_gpus(node.free))
     return 0.0 if found is None else 0.5 + found / (HALF_WAY + abs(found)) / 2
 
 
 @lru_cache(STATES_KEPT)
-def level(demand: Demand, product: str | None, cpu: int | None, gpus: GPUs, shown: bool) -> int | None:
+def level(demand: Demand, product: str | None, cpu: int | None, gpus: GPUs) -> int | None:
     """Give the gain of placing a pod in whole levels, rounded down; None where it has no room.
 
-    A share takes the fullest GPU that has room. `shown`: the GPUs are known one by one. Where they are only counted,
-    prices say nothing, because whoever gives out the shares may fill GPUs in another order.
+    A share takes the fullest GPU that has room. Where GPUs are only counted it takes an idle one, of which the prices
+    say nothing: no size that is asked loses on an idle GPU.
     """
     outlook = demand.outlook
     ways = placements(gpus, sum(amount for _, amount in demand.resources), demand.share_milli)
@@ -55,7 +53,7 @@ def level(demand: Demand, product: str | None, cpu: int | None, gpus: GPUs, show
     gain = waste(outlook, product, cpu, gpus) - waste(outlook, product, left, after)
     taken = sum(gpus) - sum(after)
     gain -= scarcity(outlook).get(product or "", 0.0) * taken
-    if demand.share_milli and shown and (known := prices(outlook)) is not None:
+    if demand.share_milli and (known := prices(outlook)) is not None:
         tightest = min(size for size in gpus if size >= demand.share_milli)
         gain -= PRICE * WHOLE_MILLI * known.loss(tightest, demand.share_milli)
     return int(gain // LEVEL_MILLI)

@@ -15,8 +15,8 @@ from app.cluster.learning import FIRST_LESSON
 from app.errors import BadInput
 from app.knowledge.tables import Knowledge
 from app.placement.engine import judge, total
-from app.placement.fragmentation import stranded
 from app.placement.ranking import wire_scores
+from app.placement.stranded import stranded
 from app.placement.workload import counted
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
