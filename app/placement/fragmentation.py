@@ -33,12 +33,16 @@ def fragmentation(demand: Demand, node: Node) -> float:
     """
     if demand.outlook is None or not _in_gpus(demand):
         return packing(demand, node)
-    found = level(demand, node.node_class.product, node.free.cpu_milli, free_gpus(node.free))
-    return 0.0 if found is None else 0.5 + found / (HALF_WAY + abs(found)) / 2
+    return _score(demand, node.node_class.product, node.free.cpu_milli, free_gpus(node.free))
 
 
 @lru_cache(STATES_KEPT)
-def level(demand: Demand, product: str | None, cpu: int | None, gpus: GPUs) -> int | None:
+def _score(demand: Demand, product: str | None, cpu: int | None, gpus: GPUs) -> float:
+    found = _level(demand, product, cpu, gpus)
+    return 0.0 if found is None else 0.5 + found / (HALF_WAY + abs(found)) / 2
+
+
+def _level(demand: Demand, product: str | None, cpu: int | None, gpus: GPUs) -> int | None:
     """Give the gain of placing a pod in whole levels, rounded down; None where it has no room.
 
     A share takes the fullest GPU that has room. Where GPUs are only counted it takes an idle one, of which the prices

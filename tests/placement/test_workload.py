@@ -23,12 +23,8 @@ def test_histogram_expects_what_was_seen_the_most_popular_first() -> None:
 
 def test_free_gpus_are_summed_by_product() -> None:
     """F53: facts per GPU and counts alike; a product that is used up is known too."""
-    nodes = [
-        shown((1000, 530)),
-        shown((1000,)),
-        node(product=PRODUCTS["h100-80gb-hbm3"], offers={GPU: 8}, used={GPU: 8}),
-        node(),
-    ]
+    used_up = node(product=PRODUCTS["h100-80gb-hbm3"], offers={GPU: 8}, used={GPU: 8})
+    nodes = [shown((1000, 530)), shown((1000,)), used_up]
 
     found = free_by_product([*nodes, replace(nodes[0], node_class=replace(nodes[0].node_class, product=None))])
 
