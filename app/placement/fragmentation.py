@@ -29,10 +29,13 @@ as a quarter of their range (a guess)."""
 def fragmentation(demand: Demand, node: Node) -> float:
     """Prefer the node where the pod spoils the least GPU for pods to come, or uses what is of no use to them.
 
-    Before any pod was seen, and for slices, whose layout it does not know, as Packing.
+    Before any pod was seen, and for slices, whose layout it does not know, as Packing. A pod without GPU spoils least
+    where there is none.
     """
     if demand.outlook is None or not _in_gpus(demand):
         return packing(demand, node)
+    if not demand.resources and not node.node_class.offered and not node.free.gpus:
+        return 1.0
     return _score(demand, node.node_class.product, node.free.cpu_milli, free_gpus(node.free))
 
 

@@ -89,6 +89,8 @@ def test_score_is_the_level_of_what_is_gained(
     found = fragmentation(asked, made)
 
     assert 0 <= found <= 1
+    if not count and not sizes:
+        return
     if not room:
         assert found == 0.0
         return
@@ -212,3 +214,10 @@ def test_outlook_is_part_of_what_verdicts_are_remembered_by() -> None:
     assert one != other
     assert one == replace(one)
     assert total(replace(one, scores=((ScorerName.Fragmentation, 1),)), node()) != 0
+
+
+def test_pod_without_gpu_goes_to_a_node_without_before_any_other() -> None:
+    """F52: also to one whose CPU nobody counts, as that of nodes without GPU."""
+    asked = replace(asking(0, cpu=4000, outlook=counted([Ask(cpu_milli=1000, gpus=1)])), resources=())
+
+    assert fragmentation(asked, node(product=None, offers={})) == 1.0 > fragmentation(asked, shown((0,), 64_000))
