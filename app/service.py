@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The composition: settings in, three listeners out. Everything is built here once and handed down."""
 
-import datetime as dt
 import gc
 import time
 from collections.abc import Collection, Mapping
@@ -13,6 +12,7 @@ from app import __version__
 from app.admission.review import Setting
 from app.api.tracing import Tracing
 from app.certificates import Certificates, Pair, issue_if_needed
+from app.clock import now, today
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.appraisal import Appraisal, Appraisals
@@ -32,6 +32,7 @@ from app.explain.survey import World
 from app.holdings import Holding
 from app.metrics import Metrics
 from app.nodeclass import Node
+from app.placement.workload import free_by_product
 from app.pods import Pod, group_of
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
@@ -62,7 +63,8 @@ class Usher:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = Appraisals(state, settings.recounting)
-        self._rulings, self._learning = Rulings(), Learning()
+        self._rulings = Rulings()
+        self._learning = Learning(lambda: free_by_product(self.state.nodes.values()))
 
     @property
     def policies(self) -> PolicySet:
@@ -229,16 +231,6 @@ class Usher:
                 "expired_exceptions": [list(each) for each in self.book.expired()],
             },
         }
-
-
-def now() -> dt.datetime:
-    """Read the wall clock, in UTC."""
-    return dt.datetime.now(dt.UTC)
-
-
-def today() -> str:
-    """Give the day of the UTC calendar, as YYYY-MM-DD."""
-    return now().date().isoformat()
 
 
 def build(settings: Settings) -> Usher:

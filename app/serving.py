@@ -21,11 +21,12 @@ from app.api.pages import Page
 from app.api.people import create_people_app
 from app.api.recorder import open_recorder
 from app.api.tail import Tail
+from app.clock import now
 from app.cluster.policies import Taken
 from app.errors import BadInput
 from app.logs import event, lost_lines
 from app.protocol import GuardedProtocol, House, Limits
-from app.service import Usher, now
+from app.service import Usher
 from app.stopping import stopping_on_signals
 from app.upkeep import TURN_SECONDS, Upkeep
 from app.watchdog import watching

@@ -22,11 +22,11 @@ from app.certs.kube import MERGE, Kube
 from app.certs.show import Described, Found, describe, problems
 from app.cli.help import Group, Verb
 from app.cli.output import Output, show
+from app.clock import now
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
 from app.logs import start_logging
 from app.rotation import WAIT_SECONDS
-from app.service import now
 
 certs = typer.Typer(
     help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=Group

@@ -18,6 +18,7 @@ from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.replay import read_logs
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
+from app.clock import today
 from app.cluster.policies import PolicyBook
 from app.cluster.rulings import Rulings
 from app.cluster.seats import FleetSeats
@@ -25,7 +26,6 @@ from app.cluster.state import State
 from app.errors import MalformedPod
 from app.explain.policydiff import HURTS, Asked, Change, Difference, Differences, Side, as_created, compare
 from app.holdings import FINISHED
-from app.service import today
 
 HURTING = {each.value for each in HURTS}
 

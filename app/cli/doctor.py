@@ -14,6 +14,7 @@ from app.cli.livedoctor import examine_live
 from app.cli.output import Output, show
 from app.cli.progress import doing
 from app.cli.source import DemoFleet, read_objects_of, state_of
+from app.clock import now
 from app.cluster.access import find_cluster
 from app.cluster.health import ask_once, find_source
 from app.cluster.snapshot import KINDS, fill
@@ -22,7 +23,6 @@ from app.cluster.survey import Survey, look_over
 from app.errors import BadInput
 from app.explain.cluster import asks_for_gpus
 from app.explain.doctor import Finding, Fleet, Level, examine
-from app.service import now
 from app.settings import Settings
 
 NAMES_SHOWN = 4

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from app.cli.output import Output, show
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
+from app.clock import today
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
@@ -26,7 +27,6 @@ from app.errors import BadInput
 from app.explain.inventory import Held, Inventory, Kind, Total, take_inventory
 from app.logs import LOGGER
 from app.metrics import Metrics
-from app.service import today
 
 NAMESPACE = "gpu-usher"
 """Where policies in ConfigMaps are looked for; they change no count."""

@@ -27,6 +27,9 @@ def scheduler_config(
     filter_answer: Annotated[
         str, typer.Option(help="all: filter and prioritize; best: filter alone names one node.")
     ] = "all",
+    every_pod: Annotated[
+        bool, typer.Option("--every-pod", help="Be asked about pods without GPU too, where GPU nodes have no taint.")
+    ] = False,
     url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
     ca: Annotated[Path, typer.Option(help="CA that signed our certificate.")] = Path("certs/ca.crt"),
     ca_file: Annotated[
@@ -52,7 +55,7 @@ def scheduler_config(
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_url(url or URLS[known])
     trusted = str(ca_file) if ca_file else _read_ca(ca)
-    plan = Plan(known, place, trusted, resources, len(state.nodes), filter_answer == "best")
+    plan = Plan(known, place, trusted, resources, len(state.nodes), filter_answer == "best", every_pod)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text))
 

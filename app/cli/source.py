@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.progress import doing
+from app.clock import today
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.once import read_objects
@@ -22,7 +23,6 @@ from app.demo.fleet import DEFAULT, demo_fleet
 from app.demo.notation import fleet_names
 from app.errors import BadInput
 from app.policy.compiled import PolicySet
-from app.service import today
 
 Snapshots = Annotated[
     list[Path] | None,

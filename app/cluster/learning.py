@@ -4,6 +4,7 @@
 An outlook stands for a while: with a new one every remembered verdict of a demand that carries it is made anew.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
 
@@ -28,10 +29,14 @@ DEMANDS_KEPT = 1_024
 
 
 class Learning:
-    """What was asked so far. `outlook`: what is made of it; None at first."""
+    """What was asked so far. `free`: tells the GPU milli that are free, by product.
 
-    def __init__(self) -> None:
+    `outlook`: what is made of both; None at first.
+    """
+
+    def __init__(self, free: Callable[[], Mapping[str, int]]) -> None:
         self.outlook: Outlook | None = None
+        self._free = free
         self._workload = Workload()
         self._count, self._lesson = 0, FIRST_LESSON
         self._pods: dict[str, None] = {}
@@ -44,7 +49,7 @@ class Learning:
         if self._count < self._lesson:
             return False
         self._lesson += min(LONGEST_LESSON, max(FIRST_LESSON, self._count // LESSON_SHARE))
-        self.outlook = self._workload.outlook()
+        self.outlook = self._workload.outlook(self._free())
         return True
 
     def ahead(self, pod: Pod, demand: Demand) -> Demand:

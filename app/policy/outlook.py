@@ -20,12 +20,25 @@ class Ask:
     products: tuple[tuple[ProductPattern, ...], ...] = ()
     denied_products: tuple[ProductPattern, ...] = ()
 
+    @property
+    def milli(self) -> int:
+        """GPU milli that it asks in all."""
+        return self.share_milli or 1000 * self.gpus
+
+    @property
+    def constrained(self) -> bool:
+        """Tell whether some products will not do."""
+        return bool(self.products or self.denied_products)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
-    """Classes with their probabilities, which sum to 1. One object is one generation: two are never equal.
+    """Classes with their probabilities, which sum to 1, most popular first. One object is one generation: two are
+    never equal.
 
     So a Demand that carries another outlook is another Demand, and nothing that is remembered of the old one is used.
+    `free`: GPU milli that were free by product when it was made, in normal form.
     """
 
     asks: tuple[tuple[Ask, float], ...]
+    free: tuple[tuple[str, int], ...] = ()

@@ -32,7 +32,10 @@ SCORE_ALL_UP_TO_NODES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known."""
+    """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known.
+
+    `every_pod`: we are asked about pods without GPU too.
+    """
 
     target: Target
     url: str
@@ -40,6 +43,7 @@ class Plan:
     resources: tuple[str, ...]
     nodes: int = 0
     best: bool = False
+    every_pod: bool = False
 
 
 def managed_resources(nodes: Iterable[Node], knowledge: Knowledge) -> tuple[str, ...]:
@@ -93,6 +97,7 @@ def _head(plan: Plan) -> list[str]:
     return [
         f"# Written by: gpu-usher scheduler-config --for {plan.target}"
         + (" --filter-answer best" if plan.best else "")
+        + (" --every-pod" if plan.every_pod else "")
         + ". Check an edited copy with --verify FILE.",
         "apiVersion: kubescheduler.config.k8s.io/v1",
         "kind: KubeSchedulerConfiguration",
@@ -163,6 +168,11 @@ def _extender(plan: Plan) -> list[str]:
 
 
 def _resources(plan: Plan) -> list[str]:
+    if plan.every_pod:
+        return [
+            "  # No managedResources (--every-pod): pods without GPU reach us too and go where no GPU misses their CPU.",
+            "  # Else the scheduler spreads them over idle GPU nodes, where no taint keeps them off. Each is a call.",
+        ]
     return [
         "  # Only pods that ask for one of these reach us. Names are compared whole: every MIG profile is listed.",
         "  # ignoredByScheduler false: the scheduler goes on counting them itself.",

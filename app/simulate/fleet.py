@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated cluster: nodes as the engine sees them, and what kube-scheduler counts of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,8 @@ from app.cluster.changes import Changes
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node, NodeClass
 from app.nodes import read_node
-from app.placement.fragmentation import placements
+from app.placement.stranded import placements
+from app.placement.workload import free_by_product
 from app.simulate.scheduler import CPU_NOT_ASKED, MEMORY_NOT_ASKED, balanced_allocation, least_allocated
 from app.simulate.trace import WHOLE_MILLI, Machine, Task
 
@@ -48,6 +49,10 @@ class Fleet:
             free = replace(node.free, gpus=(WHOLE_MILLI,) * machine.gpus, cpu_milli=machine.cpu_milli)
             shared = classes.setdefault(node.node_class, node.node_class)
             self.nodes[machine.name] = replace(node, node_class=shared, free=free)
+
+    def free(self) -> Mapping[str, int]:
+        """Sum up the free GPU milli by product."""
+        return free_by_product(self.nodes.values())
 
     def in_tree(self, position: int, task: Task) -> int:
         """Sum the in-tree scores of a node for a pod."""

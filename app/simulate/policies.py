@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from app.errors import BadInput
 from app.nodeclass import Node
-from app.placement.fragmentation import placements
+from app.placement.stranded import placements
 from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName
+from app.simulate.fgd import fgd
 
 LARGEST_CPU_MILLI = 128_000
 LARGEST_GPU_MILLI = 8_000
@@ -43,8 +44,8 @@ POLICIES: tuple[Policy, ...] = (
     Policy("shipped"),
     Policy("packing", ((ScorerName.Packing, 1),)),
     Policy("spread", ((ScorerName.Spreading, 1),)),
-    Policy("fgd", ((ScorerName.Fragmentation, 1),)),
-    Policy("fgd-proportional", ((ScorerName.Fragmentation, 1),), ranked=False),
+    Policy("fgd", baseline=fgd),
+    Policy("fgd-proportional", baseline=fgd, ranked=False),
     Policy("bestfit", baseline=best_fit),
     Policy("kubernetes", asked=False),
     Policy("random", asked=False, in_tree=False),

@@ -2,21 +2,22 @@
 """One run: every pod of a workload arrives once, no pod ever leaves, one that finds no place is gone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
 from app.cluster.appraisal import Appraisals
-from app.cluster.learning import Learning
+from app.cluster.learning import LONGEST_LESSON, Learning
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node
-from app.placement.fragmentation import stranded
 from app.placement.ranking import wire_scores
+from app.placement.stranded import stranded
 from app.placement.workload import counted
 from app.policy.compiled import PolicySet
 from app.policy.outlook import Outlook
 from app.simulate.arrivals import draw, shifted
 from app.simulate.demands import Demands
+from app.simulate.fgd import popular
 from app.simulate.fleet import Fleet
 from app.simulate.policies import Policy
 from app.simulate.scheduler import look, nodes_to_find, select
@@ -71,7 +72,7 @@ class Tally:
 
     def __init__(self, trace: Trace, outlook: Outlook, nodes: Sequence[Node]) -> None:
         self._capacity = trace.capacity_milli
-        self._outlook = outlook
+        self._outlook = popular(outlook)
         self._arrived = self._allocated = 0
         self._fragments = sum(map(self._stranded, nodes))
         self._marks: dict[int, list[tuple[int, float]]] = {mark: [] for mark in MARKS}
@@ -169,11 +170,11 @@ def run(
     known = counted(map(demands.ask, trace.tasks))
     assert known is not None  # a trace has tasks
     tally = Tally(trace, known, list(simulation.fleet.nodes.values()))
-    if options.history is History.Trace:
-        demands.expect(known)
-    learning = Learning()
+    learning = Learning(simulation.fleet.free)
     for count, index in enumerate(order, 1):
         task = trace.tasks[index]
+        if options.history is History.Trace and count % LONGEST_LESSON == 1:
+            demands.expect(replace(known, free=tuple(simulation.fleet.free().items())))
         tally.count(task, simulation.place(task))
         if options.history is not History.Trace and learning.arrived(demands.ask(task)):
             demands.expect(learning.outlook)

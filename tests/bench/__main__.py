@@ -23,9 +23,10 @@ from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
 from app.logs import LOGGER
 from app.metrics import Metrics
+from app.pods import read_pod
 from app.service import Usher, settle
 from tests.bench import explaining, watching
-from tests.bench.fleet import node, node_name, nodes, pods
+from tests.bench.fleet import CPU, node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import Figure, cpu, per_request, reference, served
 from tests.builders import CONTRACT, container, pod, policies, policy, review, usher
@@ -33,6 +34,8 @@ from tests.builders import CONTRACT, container, pod, policies, policy, review, u
 NODES = 5_000
 PODS = 50_000
 ROUNDS = 5
+SEEN = 200
+"""Pods that the scheduler has asked about already."""
 BOUND = (0, 5_000, 20_000, 50_000)
 EVERY_FILTER = policy(
     "every-filter",
@@ -84,6 +87,11 @@ def _service(folder: str, bound: int) -> Usher:
         service.state.put_node(document)
     for document in pods(bound, NODES):
         service.state.put_pod(document)
+    for index in range(SEEN):  # so that what is to come counts
+        amounts = {"nvidia.com/gpu": "8" if index % 8 == 7 else "1"}
+        made = pod(container(amounts, {**amounts, "cpu": str(CPU[index % len(CPU)])}))
+        made["metadata"]["uid"] = f"seen-{index}"
+        service.demand(read_pod(made))
     settle()  # as `serve` does
     return service
 

@@ -18,6 +18,9 @@ MAKES = (
     ("NVIDIA-A10", "525.85.12", 4),
     ("Tesla-V100-SXM2-32GB", "470.57.02", 8),
 )
+CORES = 128
+CPU = (1, 2, 4, 8, 12)
+"""Cores that a pod asks."""
 PADDING = {f"example.com/label-{index}": f"value-{index}" for index in range(40)}
 """Real nodes carry some 56 labels (OPERATIONS §4.1)."""
 
@@ -30,7 +33,10 @@ def node_name(index: int) -> str:
 def node(index: int) -> dict[str, Any]:
     """Make the Node object of a position."""
     product, driver, amount = MAKES[index % len(MAKES)]
-    amounts, labels = {"nvidia.com/gpu": amount}, {**labels_of(product), "nvidia.com/gpu.count": str(amount)}
+    amounts, labels = (
+        {"nvidia.com/gpu": amount, "cpu": CORES},
+        {**labels_of(product), "nvidia.com/gpu.count": str(amount)},
+    )
     if product.endswith("-SHARED"):  # one GPU, as many time-slices
         labels |= {"nvidia.com/gpu.replicas": str(amount), "nvidia.com/gpu.count": "1"}
     return node_document(node_name(index), product, driver, amounts, labels, capacity=amounts)
@@ -52,10 +58,11 @@ def nodes(count: int) -> Iterator[dict[str, Any]]:
 
 
 def pods(count: int, node_count: int, seed: int = 42) -> Iterator[dict[str, Any]]:
-    """Make bound pods, one in five with a GPU."""
+    """Make bound pods, one in five with a GPU, each with some CPU."""
     drawn = random.Random(seed)
     for index in range(count):
         made = pod(gpus(1 if index % 5 == 0 else 0), nodeName=node_name(drawn.randrange(node_count)))
+        made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(drawn.choice(CPU))
         made["metadata"] |= {"uid": f"uid-{index}", "name": f"pod-{index}"}
         made["status"] = {"phase": "Running"}
         yield made

@@ -10,6 +10,7 @@ from app.policy.outlook import Ask, Outlook
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
 
 AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))
+BLIND = policies(policy("p", "placement: {scores: [{name: Packing}]}"))
 GPU = "nvidia.com/gpu"
 
 
@@ -21,7 +22,7 @@ def asking(uid: str, cpu: str = "2") -> Pod:
 
 def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
     """F52: filter and prioritize, and again and again while it finds no place."""
-    learning, asked = Learning(), demand(pod(), AHEAD)
+    learning, asked = Learning(lambda: {"t4": 1000}), demand(pod(), AHEAD)
     for _ in range(2 * FIRST_LESSON):
         learning.ahead(asking("u"), asked)
 
@@ -32,13 +33,14 @@ def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
 
     assert learning.outlook is not None
     assert {ask for ask, _ in learning.outlook.asks} == {Ask(2000, 1), Ask(4000, 1)}
+    assert dict(learning.outlook.free) == {"t4": 1000}
     assert learning.ahead(asking("u"), asked).outlook is learning.outlook
     assert learning.ahead(asking("u"), asked) is learning.ahead(asking("u"), asked)
 
 
 def test_demand_that_does_not_look_ahead_is_let_be() -> None:
     """F52: so that verdicts are shared by pods of other CPU, as ever."""
-    learning, asked = Learning(), demand(pod())
+    learning, asked = Learning(dict), demand(pod(), BLIND)
     for number in range(2 * FIRST_LESSON):
         assert learning.ahead(asking(str(number), str(number)), asked) is asked
 
@@ -47,7 +49,7 @@ def test_demand_that_does_not_look_ahead_is_let_be() -> None:
 
 def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
     """F52: each new one costs a judgement of all nodes."""
-    learning = Learning()
+    learning = Learning(dict)
     renewed = [number for number in range(1, 12_001) if learning.arrived(Ask(gpus=1))]
 
     gaps = [after - before for before, after in pairwise(renewed)]
@@ -59,7 +61,7 @@ def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """F125: other CPU and another UID with every question, and UIDs that no API server made."""
-    learning, asked = Learning(), demand(pod(), AHEAD)
+    learning, asked = Learning(dict), demand(pod(), AHEAD)
     for number in range(PODS_KEPT + 100):
         learning.ahead(asking(str(number), str(number)), asked)
     learning.ahead(asking("u" * 1000), asked)

@@ -15,8 +15,8 @@ import httpx
 
 from app.certs.controller import REGISTRATION
 from app.certs.kube import Kube
+from app.clock import now
 from app.cluster.access import Load
-from app.service import now
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until

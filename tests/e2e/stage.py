@@ -15,8 +15,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.certificates import issue_if_needed
+from app.clock import now
 from app.pods import DECISION
-from app.service import now
 from tests.controlplane.cluster import ControlPlane, Scheduler
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, free_port, wait_until

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from app.authority import make_authority
 from app.cli.main import app
-from app.service import now
+from app.clock import now
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object

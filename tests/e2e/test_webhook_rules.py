@@ -16,7 +16,7 @@ import pytest
 
 from app.admission.reach import MIRROR
 from app.certificates import issue_if_needed
-from app.service import now
+from app.clock import now
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object, Said

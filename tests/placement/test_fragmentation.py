@@ -1,130 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fragmentation gradient against its definition, with facts per GPU and with counts, and the histogram under it."""
+"""The Fragmentation scorer against a slow twin, with facts per GPU and with counts."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
-from math import exp
+from math import floor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.nodeclass import Free, Node
+from app.nodeclass import Node
 from app.placement.engine import judge, total
-from app.placement.fragmentation import MOST_UNITS, NEUTRAL, fragmentation, placements, stranded
-from app.placement.scores import packing, spreading
-from app.placement.workload import CLASSES_KEPT, HALF_LIFE, Workload, ask_of, counted, outlook_of
-from app.policy.demand import Demand
+from app.placement.fragmentation import HALF_WAY, fragmentation
+from app.placement.packing import packing, spreading
+from app.placement.prices import prices
+from app.placement.ranking import wire_scores
+from app.placement.stranded import MOST_UNITS
+from app.placement.workload import counted
 from app.policy.outlook import Ask, Outlook
 from app.policy.schema_placement import ScorerName
 from app.reasons import Code
-from tests.builders import demand, gpus, knowledge, node, pod
-
-GPU = "nvidia.com/gpu"
-PRODUCTS = {"t4": "Tesla-T4", "h100": "NVIDIA-H100-80GB-HBM3"}
-T4 = ((knowledge().products.pattern("Tesla-T4"),),)
-
-ASKS = st.builds(
-    Ask,
-    cpu_milli=st.sampled_from([0, 1000, 4000, 8000]),
-    gpus=st.integers(0, 4),
-    products=st.sampled_from([(), T4]),
-) | st.builds(Ask, cpu_milli=st.sampled_from([1000, 4000]), gpus=st.just(1), share_milli=st.integers(1, 999))
-OUTLOOKS = st.dictionaries(ASKS, st.integers(1, 9), min_size=1, max_size=8).map(
-    lambda found: Outlook(tuple((ask, weight / sum(found.values())) for ask, weight in found.items()))
-)
-SIZES = st.lists(st.sampled_from([0, 190, 470, 530, 999, 1000, 1000, 1000]), max_size=6).map(
-    lambda sizes: tuple(sorted(sizes, reverse=True))
-)
-CPU = st.none() | st.sampled_from([0, 999, 1000, 5000, 9000])
+from tests.builders import demand, gpus, node, pod
+from tests.placement.ahead import CPU, GPU, OUTLOOKS, PRODUCTS, SIZES, T4, asking, plainly, shown
 
 
-def plainly(outlook: Outlook, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
-    """Compute F class by class, GPU by GPU, in fractions, as the paper words it."""
-    found = Fraction(0)
-    for ask, probability in outlook.asks:
-        each = ask.share_milli or 1000
-        room = [size for size in sizes if size >= each]
-        runs = ask.gpus > 0 and len(room) >= ask.gpus and (cpu is None or cpu >= ask.cpu_milli)
-        if ask.products and product != "t4":
-            runs = False
-        found += Fraction(probability) * sum(size for size in sizes if not runs or size < each)
+def wasted(outlook: Outlook, product: str, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
+    """Compute the waste class by class, in fractions."""
+    asks = [(ask, Fraction(probability)) for ask, probability in outlook.asks if ask.gpus]
+    everything = sum(probability for _, probability in asks)
+    if not asks:
+        return Fraction(0)
+    found = plainly(Outlook(tuple(asks)), product, cpu, sizes) / everything  # type: ignore[arg-type]
+    gpu = sum(probability * (ask.share_milli or 1000 * ask.gpus) for ask, probability in asks)
+    hunger = Fraction(85, 100) * sum(probability * ask.cpu_milli for ask, probability in asks) / gpu
+    if cpu is not None and hunger:
+        fed = cpu / hunger
+        found += max(Fraction(0), sum(sizes) - fed) + Fraction(1, 10) * max(Fraction(0), fed - sum(sizes))
     return found
 
 
-def ways(sizes: tuple[int, ...], count: int, share: int) -> Iterator[tuple[int, ...]]:
-    """Try every choice of GPUs for a pod."""
-    for chosen in combinations(range(len(sizes)), count):
-        if all(sizes[place] >= (share or 1000) for place in chosen):
-            left = [size - (share or 1000) if place in chosen else size for place, size in enumerate(sizes)]
-            yield tuple(sorted(left, reverse=True))
+def scarce(outlook: Outlook, product: str) -> Fraction:
+    """Compute what a milli of a product costs; the one constraint of these outlooks is on the T4."""
+    free = dict(outlook.free)
+    if not any(free.values()):
+        return Fraction(0)
+    found = Fraction(1, 10) * (1 - Fraction(free[product], max(free.values())))
+    asked = sum(Fraction(each) * (ask.share_milli or 1000 * ask.gpus) for ask, each in outlook.asks)
+    bound = sum(Fraction(each) * (ask.share_milli or 1000 * ask.gpus) for ask, each in outlook.asks if ask.products)
+    return found + bound / asked * sum(free.values()) / max(free["t4"], 1) if bound and product == "t4" else found
 
 
-def asking(count: int, share: int = 0, cpu: int = 0, outlook: Outlook | None = None) -> Demand:
-    return replace(demand(pod(gpus(count))), share_milli=share, cpu_milli=cpu, outlook=outlook)
-
-
-def shown(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:
-    """Make a node of which each GPU is known."""
-    made = node(product=PRODUCTS[product], offers={GPU: len(sizes)})
-    return replace(made, free=Free({GPU: sizes.count(1000)}, gpus=sizes, cpu_milli=cpu))
-
-
-@given(OUTLOOKS, st.sampled_from([None, *PRODUCTS]), CPU, SIZES)
-def test_stranded_gpu_is_what_the_definition_says(
-    outlook: Outlook, product: str | None, cpu: int | None, sizes: tuple[int, ...]
-) -> None:
-    """F52, F61."""
-    expected = float(plainly(outlook, product, cpu, sizes))
-
-    assert expected == pytest.approx(stranded(outlook, product, cpu, sizes))
-
-
-@given(SIZES, st.integers(0, 3), st.integers(1, 1000))
-def test_every_way_to_seat_a_pod_is_tried_once_and_the_fullest_gpu_first(
-    sizes: tuple[int, ...], count: int, share: int
-) -> None:
-    """F52: whole GPUs are all alike."""
-    assert set(ways(sizes, count, 0)) == set(placements(sizes, count, 0))
-
-    found = placements(sizes, 1, share)
-    assert set(ways(sizes, 1, share)) == set(found)
-    assert len(set(found)) == len(found)
-    if found:
+def gained(outlook: Outlook, made: Node, product: str, sizes: tuple[int, ...], asked: tuple[int, int]) -> Fraction:
+    """Compute the gain of placing a pod that wants a core, on the GPU that is fullest."""
+    count, share = asked
+    left = list(sizes)
+    loss = 0.0
+    if share:
         tightest = min(size for size in sizes if size >= share)
-        assert sorted([*sizes, tightest - share]) == sorted([*found[0], tightest])
+        left[left.index(tightest)] -= share
+        if (known := prices(outlook)) is not None:
+            after, cells = max(0, tightest // 10 - -(-share // 10)), -(-share // 10)
+            loss = max(0.0, known.worth[tightest // 10] - known.worth[after] - known.price[cells])
+    else:
+        for _ in range(count):
+            left[left.index(1000)] = 0
+    cpu = made.free.cpu_milli
+    before = wasted(outlook, product, cpu, sizes)
+    after_it = wasted(outlook, product, None if cpu is None else cpu - 1000, tuple(left))
+    return before - after_it - 20_000 * Fraction(loss) - scarce(outlook, product) * (share or 1000 * count)
+
+
+def level_of(score: float) -> float:
+    """Turn the score back into levels."""
+    side = 2 * score - 1
+    return HALF_WAY * side / (1 - abs(side))
 
 
 @given(OUTLOOKS, st.sampled_from(sorted(PRODUCTS)), CPU, SIZES, st.integers(0, 3), st.integers(0, 999))
-def test_score_is_the_sigmoid_of_what_the_best_gpu_strands_less(
+def test_score_is_the_level_of_what_is_gained(
     outlook: Outlook, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
 ) -> None:
-    """F52, F55: with facts per GPU (simulate, DRA)."""
+    """F52, F53, F55: with facts per GPU (simulate, DRA)."""
     share = share if count == 1 else 0
-    asked = asking(count, share, 1000, outlook)
+    asked, made = asking(count, share, 1000, outlook), shown(sizes, cpu, product)
+    asked = asked if count else replace(asked, resources=())
+    room = max(sizes, default=0) >= share if share else sizes.count(1000) >= count
 
-    found = fragmentation(asked, shown(sizes, cpu, product))
+    found = fragmentation(asked, made)
 
-    left = None if cpu is None else cpu - 1000
-    gains = [
-        plainly(outlook, product, cpu, sizes) - plainly(outlook, product, left, after)
-        for after in ways(sizes, count, share)
-    ]
-    expected = 100 / (1 + exp(-float(max(gains)) / 1000)) if gains else 0.0
-    assert expected / 100 == pytest.approx(found, abs=0.0100001)
     assert 0 <= found <= 1
+    if not count and not sizes:
+        return
+    if not room:
+        assert found == 0.0
+        return
+    levels = gained(outlook, made, product, sizes, (count, share)) / 40
+    assert level_of(found) == pytest.approx(round(level_of(found)), abs=1e-6)
+    assert round(level_of(found)) in {floor(levels - Fraction(1, 10**7)), floor(levels + Fraction(1, 10**7))}
 
 
-@given(OUTLOOKS, st.integers(0, 8), st.integers(1, 4))
-def test_counts_of_a_device_plugin_stand_for_whole_gpus(outlook: Outlook, free: int, count: int) -> None:
-    """F52: with facts by count, as a device plugin gives them, a node is worth what its idle GPUs are."""
-    plugged = node(product=PRODUCTS["t4"], offers={GPU: 8}, used={GPU: 8 - free})
+@given(OUTLOOKS, st.sampled_from(sorted(PRODUCTS)), CPU, st.integers(0, 8), st.integers(1, 4))
+def test_counts_of_a_device_plugin_stand_for_whole_gpus(
+    outlook: Outlook, product: str, cpu: int | None, free: int, count: int
+) -> None:
+    """F52, F55: with facts by count, as a device plugin gives them, a node is worth what its idle GPUs are."""
+    made = node(product=PRODUCTS[product], offers={GPU: 8}, used={GPU: 8 - free})
+    plugged = replace(made, free=replace(made.free, cpu_milli=cpu))
 
-    assert fragmentation(asking(count, outlook=outlook), plugged) == fragmentation(
-        asking(count, outlook=outlook), shown((1000,) * free)
-    )
+    found = fragmentation(asking(count, 0, 1000, outlook), plugged)
+
+    assert found == fragmentation(asking(count, 0, 1000, outlook), shown((1000,) * free, cpu, product))
+    if free >= count:
+        levels = gained(outlook, plugged, product, (1000,) * free, (count, 0)) / 40
+        assert level_of(found) == pytest.approx(floor(levels), abs=1.000001)
+
+
+@given(OUTLOOKS, st.lists(st.tuples(st.sampled_from(sorted(PRODUCTS)), CPU, SIZES), min_size=2, max_size=12))
+def test_answers_are_integers_of_the_wire(
+    outlook: Outlook, fleet: list[tuple[str, int | None, tuple[int, ...]]]
+) -> None:
+    """F48, F55: all scorers of the default together; equal levels, equal totals."""
+    asked = asking(1, 0, 1000, outlook)
+    totals = [total(asked, shown(sizes, cpu, product)) for product, cpu, sizes in fleet]
+
+    answers = wire_scores([f"n{number}" for number in range(len(fleet))], totals, True)
+
+    assert all(0 <= each <= 1 for each in totals)
+    assert all(type(each) is int and 0 <= each <= 10 for each in answers)
+    assert answers.count(10) == 1
+    assert answers[totals.index(max(totals))] in (9, 10) or len(set(totals)) == 1
+
+
+def test_pod_leaves_the_product_alone_that_others_cannot_do_without() -> None:
+    """F53: scarcity, seen; and a little of it before anybody asked for a product."""
+    bound, free = Ask(gpus=1, products=T4), {"t4": 2000, "h100-80gb-hbm3": 8000}
+    for asks in ([Ask(gpus=1), bound], [Ask(gpus=1)]):
+        asked = asking(1, outlook=counted(asks, free))
+
+        assert fragmentation(asked, shown((1000,), product="h100-80gb-hbm3")) > fragmentation(
+            asked, shown((1000,), product="t4")
+        )
 
 
 def test_node_that_claims_a_billion_gpus_costs_no_more_than_others() -> None:
@@ -136,12 +151,16 @@ def test_node_that_claims_a_billion_gpus_costs_no_more_than_others() -> None:
     assert fragmentation(asking(MOST_UNITS + 1, outlook=outlook), made) == 0.0
 
 
-def test_nothing_is_said_where_nothing_is_expected_or_slices_are_asked() -> None:
-    """F52."""
+def test_nodes_are_packed_where_nothing_is_expected_or_slices_or_claims_are_asked() -> None:
+    """F49, F52: a cold start, and layouts that the gradient does not know."""
     slices = demand(pod(gpus(1, "nvidia.com/mig-1g.10gb")))
+    begun, outlook = node(offers={GPU: 8}, used={GPU: 4}), counted([Ask(gpus=1)])
+    cut = node(offers={"nvidia.com/mig-1g.10gb": 7}, used={"nvidia.com/mig-1g.10gb": 3})
+    claims = replace(slices, resources=(), claims=(("gpu.nvidia.com", 1),), outlook=outlook)
 
-    assert fragmentation(asking(1), node()) == NEUTRAL
-    assert fragmentation(replace(slices, outlook=counted([Ask(gpus=1)])), node()) == NEUTRAL
+    assert fragmentation(asking(1), begun) == packing(asking(1), begun) == 5 / 8
+    assert fragmentation(replace(slices, outlook=outlook), cut) == packing(slices, cut) == 4 / 7
+    assert fragmentation(claims, begun) == packing(claims, begun)
 
 
 def test_pod_goes_where_its_share_leaves_whole_gpus_alone() -> None:
@@ -197,43 +216,8 @@ def test_outlook_is_part_of_what_verdicts_are_remembered_by() -> None:
     assert total(replace(one, scores=((ScorerName.Fragmentation, 1),)), node()) != 0
 
 
-def test_histogram_expects_the_classes_that_cover_enough() -> None:
-    """F52: 95 % of what was seen, scaled to 1; the rarest are left out."""
-    found = outlook_of({Ask(gpus=1): 90.0, Ask(gpus=2): 8.0, Ask(gpus=4): 2.0})
+def test_pod_without_gpu_goes_to_a_node_without_before_any_other() -> None:
+    """F52: also to one whose CPU nobody counts, as that of nodes without GPU."""
+    asked = replace(asking(0, cpu=4000, outlook=counted([Ask(cpu_milli=1000, gpus=1)])), resources=())
 
-    assert found is not None
-    assert [(ask.gpus, round(share, 9)) for ask, share in found.asks] == [(1, round(90 / 98, 9)), (2, round(8 / 98, 9))]
-    assert outlook_of({}) is None
-
-
-def test_histogram_forgets_half_in_a_half_life() -> None:
-    """F52: two equal halves of one half-life each: the later counts double."""
-    seen = Workload()
-    for gpu_count in (1, 2):
-        for _ in range(int(HALF_LIFE)):
-            seen = seen.seen(Ask(gpus=gpu_count))
-
-    outlook = seen.outlook()
-
-    assert outlook is not None
-    shares = {ask.gpus: share for ask, share in outlook.asks}
-    assert shares[2] / shares[1] == pytest.approx(2.0, rel=0.01)
-
-
-def test_histogram_is_bounded_and_keeps_the_popular_class() -> None:
-    """F52: whatever is asked, it holds CLASSES_KEPT classes; and weights stay numbers."""
-    seen = Workload()
-    for number in range(3 * CLASSES_KEPT):
-        seen = seen.seen(Ask(cpu_milli=number)).seen(Ask(gpus=8))
-
-    assert len(seen.weights) == CLASSES_KEPT
-    assert max(seen.weights, key=seen.weights.__getitem__) == Ask(gpus=8)
-    scaled = replace(seen, weight=9.9999e99).seen(Ask(gpus=8)).seen(Ask(gpus=8))
-    assert scaled.weight < 2
-    assert max(scaled.weights, key=scaled.weights.__getitem__) == Ask(gpus=8)
-
-
-def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
-    asked = replace(demand(pod(gpus(2), annotations={"products": "T4"})), cpu_milli=4000)
-
-    assert ask_of(asked) == Ask(4000, 2, 0, asked.products)
+    assert fragmentation(asked, node(product=None, offers={})) == 1.0 > fragmentation(asked, shown((0,), 64_000))

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from app.api.extender import prioritize
 from app.nodeclass import Free, Node
 from app.placement.engine import judge, total
+from app.placement.packing import packing, spreading
 from app.placement.ranking import wire_scores
 from app.placement.scores import (
     SCORERS,
     driver_headroom,
     interconnect,
     nvlink_domain,
-    packing,
     product_preference,
-    spreading,
 )
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand

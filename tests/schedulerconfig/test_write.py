@@ -52,6 +52,16 @@ def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting
     assert not any(each["ignoredByScheduler"] for each in resources)
 
 
+def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() -> None:
+    """F61, F88: the one finding of our own check is that which was asked for."""
+    text = write(plan(every_pod=True))
+
+    [extender] = yaml.safe_load(text)["extenders"]
+    assert "managedResources" not in extender
+    assert "--every-pod" in text
+    assert [each.message for each in verify("ours.yaml", text)] == ["managedResources: absent, so every pod calls us"]
+
+
 def test_best_answers_need_no_prioritize() -> None:
     """F88: a weight without its verb would be refused by nobody and mean nothing."""
     [extender] = written(plan(best=True))["extenders"]

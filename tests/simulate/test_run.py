@@ -15,8 +15,8 @@ from app.cluster.learning import FIRST_LESSON
 from app.errors import BadInput
 from app.knowledge.tables import Knowledge
 from app.placement.engine import judge, total
-from app.placement.fragmentation import stranded
 from app.placement.ranking import wire_scores
+from app.placement.stranded import stranded
 from app.placement.workload import counted
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
@@ -35,6 +35,7 @@ from tests.builders import knowledge, policies, policy, shipped, usher
 
 RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())
 PLAIN = Options(all_pods=True)
+BAR = 95.5
 CPU_SECONDS = 180
 """The budget of one seed of the default workload (INTERFACES §12); it takes some 10."""
 
@@ -88,10 +89,10 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
         fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
         assert kept == fits
         assert [each["Score"] for each in scored] == simulation.answer(task, names)
-    assert chosen.startswith("Fragmentation") == (simulation.demands.of(trace.tasks[0]).outlook is not None)
+    assert chosen.startswith("Spreading") != (simulation.demands.of(trace.tasks[0]).outlook is not None)
 
 
-@pytest.mark.parametrize("chosen", ["shipped", "fgd", "Packing=2+Fragmentation=3"])
+@pytest.mark.parametrize("chosen", ["shipped", "Packing=2+Fragmentation=3"])
 def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen: str) -> None:
     """F52, P24: also where the outlook changes on the way."""
     trace = small("gpuspec33")
@@ -99,7 +100,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
     asks = [simulation.demands.ask(task) for task in trace.tasks]
     for number, task in enumerate(trace.tasks[:150]):
         if number % 50 == 0:
-            simulation.demands.expect(counted(asks[number:]))
+            simulation.demands.expect(counted(asks[number:], simulation.fleet.free()))
         simulation.place(task)
         other = trace.tasks[-number]
         nodes = list(simulation.fleet.nodes.values())
@@ -108,6 +109,18 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
         answer = simulation.answer(other, list(simulation.fleet.nodes))
 
         assert answer == wire_scores([each.name for each in nodes], [total(demand, each) for each in nodes], True)
+
+
+@pytest.mark.parametrize("workload", ["default", "gpuspec33"])
+def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
+    """F52, F56: on a twentieth of a fleet of the published shape; seed 42 gives 96.05 and 96.06 %."""
+    trace = synthetic(workload, 60)
+
+    found = {
+        each: play(each, trace=trace).allocated_percent["100"] for each in ("shipped", "packing", "fgd", "bestfit")
+    }
+
+    assert found["shipped"] == max(found.values()) > BAR
 
 
 @pytest.mark.parametrize("chosen", POLICIES, ids=lambda each: each.name)

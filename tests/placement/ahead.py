@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outlooks, nodes and demands as the tests of what looks ahead draw them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+
+from hypothesis import strategies as st
+
+from app.nodeclass import Free, Node
+from app.policy.demand import Demand
+from app.policy.outlook import Ask, Outlook
+from tests.builders import demand, gpus, knowledge, node, pod
+
+GPU = "nvidia.com/gpu"
+PRODUCTS = {"t4": "Tesla-T4", "h100-80gb-hbm3": "NVIDIA-H100-80GB-HBM3"}
+"""Labels by normal form."""
+T4 = ((knowledge().products.pattern("Tesla-T4"),),)
+
+ASKS = st.builds(
+    Ask,
+    cpu_milli=st.sampled_from([0, 1000, 4000, 8000]),
+    gpus=st.integers(0, 4),
+    products=st.sampled_from([(), T4]),
+) | st.builds(Ask, cpu_milli=st.sampled_from([1000, 4000]), gpus=st.just(1), share_milli=st.integers(1, 999))
+FREE = st.fixed_dictionaries({product: st.integers(0, 9000) for product in PRODUCTS})
+OUTLOOKS = st.builds(
+    lambda found, free: Outlook(
+        tuple((ask, weight / sum(found.values())) for ask, weight in found.items()), tuple(free.items())
+    ),
+    st.dictionaries(ASKS, st.integers(1, 9), min_size=1, max_size=8),
+    FREE,
+)
+SIZES = st.lists(st.sampled_from([0, 190, 470, 530, 999, 1000, 1000, 1000]), max_size=6).map(
+    lambda sizes: tuple(sorted(sizes, reverse=True))
+)
+CPU = st.none() | st.sampled_from([0, 999, 1000, 5000, 9000])
+
+
+def plainly(outlook: Outlook, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
+    """Compute F class by class, GPU by GPU, in fractions, as the paper words it."""
+    found = Fraction(0)
+    for ask, probability in outlook.asks:
+        each = ask.share_milli or 1000
+        room = [size for size in sizes if size >= each]
+        runs = ask.gpus > 0 and len(room) >= ask.gpus and (cpu is None or cpu >= ask.cpu_milli)
+        if ask.products and product != "t4":
+            runs = False
+        found += Fraction(probability) * sum(size for size in sizes if not runs or size < each)
+    return found
+
+
+def ways(sizes: tuple[int, ...], count: int, share: int) -> Iterator[tuple[int, ...]]:
+    """Try every choice of GPUs for a pod."""
+    for chosen in combinations(range(len(sizes)), count):
+        if all(sizes[place] >= (share or 1000) for place in chosen):
+            left = [size - (share or 1000) if place in chosen else size for place, size in enumerate(sizes)]
+            yield tuple(sorted(left, reverse=True))
+
+
+def asking(count: int, share: int = 0, cpu: int = 0, outlook: Outlook | None = None) -> Demand:
+    return replace(demand(pod(gpus(count))), share_milli=share, cpu_milli=cpu, outlook=outlook)
+
+
+def shown(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:
+    """Make a node of which each GPU is known."""
+    made = node(product=PRODUCTS[product], offers={GPU: len(sizes)})
+    return replace(made, free=Free({GPU: sizes.count(1000)}, gpus=sizes, cpu_milli=cpu))

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prices of shares, against every corner of the linear program, and what a loss is."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.placement.prices import CELLS, SIZES_KEPT, prices, solve
+from app.placement.workload import counted
+from app.policy.outlook import Ask
+
+COUNTS = st.dictionaries(st.integers(15, 99), st.integers(1, 9), min_size=1, max_size=3).map(
+    lambda found: {size: float(found[size]) for size in sorted(found)}
+)
+
+
+def patterns(sizes: Sequence[int], room: int = CELLS) -> list[tuple[int, ...]]:
+    """List every way to fill a GPU."""
+    each = [range(room // size + 1) for size in sizes]
+    return [found for found in product(*each) if sum(n * size for n, size in zip(found, sizes, strict=True)) <= room]
+
+
+def corners(sizes: Sequence[int]) -> Iterator[tuple[Fraction, ...]]:
+    """Give every point where as many bounds meet as there are sizes, and none is overstepped."""
+    count = len(sizes)
+    bounds = [([Fraction(n) for n in found], Fraction(1)) for found in patterns(sizes) if any(found)]
+    bounds += [([Fraction(place == other) for other in range(count)], Fraction(0)) for place in range(count)]
+    for chosen in combinations(bounds, count):
+        point = meet([list(row) for row, _ in chosen], [limit for _, limit in chosen])
+        if point is not None and min(point) >= 0 and all(worth(row, point) <= limit for row, limit in bounds if limit):
+            yield point
+
+
+def meet(rows: list[list[Fraction]], limits: list[Fraction]) -> tuple[Fraction, ...] | None:
+    """Solve the equations; None where they say the same twice."""
+    count = len(rows)
+    table = [[*row, limit] for row, limit in zip(rows, limits, strict=True)]
+    for place in range(count):
+        pivot = next((row for row in range(place, count) if table[row][place]), None)
+        if pivot is None:
+            return None
+        table[place], table[pivot] = table[pivot], table[place]
+        table[place] = [each / table[place][place] for each in table[place]]
+        for row in range(count):
+            if row != place:
+                factor = table[row][place]
+                table[row] = [each - factor * other for each, other in zip(table[row], table[place], strict=True)]
+    return tuple(row[-1] for row in table)
+
+
+def worth(row: Sequence[float | Fraction], point: Sequence[float | Fraction]) -> float | Fraction:
+    return sum((n * value for n, value in zip(row, point, strict=True)), Fraction(0))
+
+
+@settings(max_examples=25)
+@given(COUNTS)
+def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, float]) -> None:
+    """F53: no way to fill a GPU costs more than 1, and no other prices earn more."""
+    sizes = list(counts)
+
+    found = solve(counts)
+
+    known = [found.price[size] for size in sizes]
+    assert all(worth(each, known) <= 1 + 1e-6 for each in patterns(sizes))
+    best = max(worth(list(counts.values()), point) for point in corners(sizes))
+    assert worth(list(counts.values()), known) == pytest.approx(float(best))
+
+
+@settings(max_examples=25)
+@given(COUNTS, st.integers(0, CELLS))
+def test_worth_is_that_of_the_dearest_filling(counts: dict[int, float], room: int) -> None:
+    """F53."""
+    found = solve(counts)
+
+    known = [found.price[size] for size in counts]
+    assert found.worth[room] == pytest.approx(float(max(worth(each, known) for each in patterns(list(counts), room))))
+
+
+def test_share_that_leaves_an_odd_rest_loses_what_the_room_was_worth() -> None:
+    """F53: a half in the room of a 600, which can be nowhere else."""
+    found = prices(counted([Ask(gpus=1, share_milli=500), Ask(gpus=1, share_milli=600)]))
+
+    assert found is not None
+    assert (found.price[50], found.price[60]) == pytest.approx((0.5, 1.0))
+    assert found.loss(600, 500) == pytest.approx(0.5)
+    assert found.loss(500, 500) == pytest.approx(0.0)
+    assert prices(counted([Ask(gpus=1)])) is None
+
+
+@settings(max_examples=25)
+@given(COUNTS)
+def test_no_size_that_is_asked_loses_on_an_idle_gpu(counts: dict[int, float]) -> None:
+    """F53, F55: so that prices say nothing where GPUs are only counted."""
+    found = solve(counts)
+
+    assert [found.loss(1000, 10 * size) for size in counts] == pytest.approx([0.0] * len(counts), abs=1e-6)
+
+
+def test_workload_of_odd_sizes_is_priced_by_its_most_popular_ones() -> None:
+    """F53, F125."""
+    found = prices(counted([Ask(gpus=1, share_milli=10 * size) for size in range(1, 100) for _ in range(1 + size % 3)]))
+
+    assert found is not None
+    assert len(found.price) == len(found.worth) == CELLS + 1
+    assert found.worth[CELLS] == pytest.approx(1.0)
+    assert SIZES_KEPT < 99

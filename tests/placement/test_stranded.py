@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is stranded, against its definition, with facts per GPU and with counts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.placement.stranded import placements, stranded
+from app.policy.outlook import Outlook
+from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, plainly, ways
+
+
+@given(OUTLOOKS, st.sampled_from([None, *PRODUCTS]), CPU, SIZES)
+def test_stranded_gpu_is_what_the_definition_says(
+    outlook: Outlook, product: str | None, cpu: int | None, sizes: tuple[int, ...]
+) -> None:
+    """F52, F61."""
+    expected = float(plainly(outlook, product, cpu, sizes))
+
+    assert expected == pytest.approx(stranded(outlook, product, cpu, sizes))
+
+
+@given(SIZES, st.integers(0, 3), st.integers(1, 1000))
+def test_every_way_to_seat_a_pod_is_tried_once_and_the_fullest_gpu_first(
+    sizes: tuple[int, ...], count: int, share: int
+) -> None:
+    """F52: whole GPUs are all alike."""
+    assert set(ways(sizes, count, 0)) == set(placements(sizes, count, 0))
+
+    found = placements(sizes, 1, share)
+    assert set(ways(sizes, 1, share)) == set(found)
+    assert len(set(found)) == len(found)
+    if found:
+        tightest = min(size for size in sizes if size >= share)
+        assert sorted([*sizes, tightest - share]) == sorted([*found[0], tightest])
