@@ -9,7 +9,7 @@ SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos fuzz fuzz-guided check format bench bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy e2e chaos fuzz fuzz-guided check format bench bench-scheduler bench-mig lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -82,6 +82,10 @@ bench: $(STAMP) ## measure the budgets, as CPU time and as ratio to an echo
 
 bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-scheduler (half an hour)
 	@$(BIN)/python -m tests.bench.scheduler
+
+bench-mig: $(STAMP) ## play MIG slices that come and go, and write tests/results/mig-churn.md (all cores, a quarter of an hour)
+	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.mig > .pytest_cache/mig-churn.md
+	@mv .pytest_cache/mig-churn.md tests/results/mig-churn.md && cat tests/results/mig-churn.md
 
 lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
 from app.nodeclass import Node
+from app.placement.layouts import mig_layout
 from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName
 
@@ -14,6 +15,7 @@ DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
     (ScorerName.Packing, 5),
     (ScorerName.ProductPreference, 3),
     (ScorerName.DriverHeadroom, 1),
+    (ScorerName.MIGLayout, 5),
 )
 """Where no policy names scores. The weights are a guess, measured nowhere; issue 8 replaces them by measured ones."""
 
@@ -90,6 +92,7 @@ SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
     (ScorerName.DriverHeadroom, driver_headroom),
     (ScorerName.Interconnect, interconnect),
     (ScorerName.NVLinkDomain, nvlink_domain),
+    (ScorerName.MIGLayout, mig_layout),
 )
 """Every scorer under the name that policies use."""
 

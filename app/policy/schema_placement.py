@@ -27,6 +27,7 @@ class ScorerName(Enum):
     DriverHeadroom = "DriverHeadroom"
     Interconnect = "Interconnect"
     NVLinkDomain = "NVLinkDomain"
+    MIGLayout = "MIGLayout"
 
 
 class HealthAction(Enum):
