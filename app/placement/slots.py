@@ -103,9 +103,10 @@ def least_spoiling(layouts: Sequence[Layout], profile: str) -> Place | None:
 def first_fit(layouts: Sequence[Layout], wanted: Sequence[str]) -> Sequence[Place] | None:
     """Say where kube-scheduler will put instances on a node: each at the first place that is free, in order.
 
-    Its allocator takes devices in the order in which ResourceSlices list them, and nobody can tell it another one
-    (k8s.io/dynamic-resource-allocation structured/internal/.../allocator.go); NVIDIA's list is by GPU and start. Where
-    an instance is left over it goes back; None if no order helps.
+    Its allocator takes the first device that will do, in the order listed, and nobody can tell it another one
+    (k8s.io/dynamic-resource-allocation, allocateOne). NVIDIA's driver lists by GPU, then by name: profile and start
+    (generateSplitResourceSlices). Were the GPUs listed in another order, most of the gain would stay: 0.1 to 1.4 points
+    less of the 6 to 8 in the churn benchmark. Where one is left over it tries others; None if nothing helps.
     """
     now = list(layouts)
     found = []
