@@ -11,7 +11,7 @@ WORKLOADS := default,gpuspec33,gpushare100,multigpu50,cpu250
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -91,6 +91,10 @@ bench-placement: $(STAMP) ## play the traces in GPU_USHER_TRACE, ten seeds a pol
 
 bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-scheduler (half an hour)
 	@$(BIN)/python -m tests.bench.scheduler
+
+bench-mig: $(STAMP) ## play MIG slices that come and go, and write tests/results/mig-churn.md (all cores, a quarter of an hour)
+	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.mig > .pytest_cache/mig-churn.md
+	@mv .pytest_cache/mig-churn.md tests/results/mig-churn.md && cat tests/results/mig-churn.md
 
 lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -33,16 +33,17 @@ def mig(
     """Find a MIG layout of idle nodes for the pods that wait for slices (nvidia.com/mig-*).
 
     Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
-    pods that it seats as comments. Only GPU nodes that hold no pod are carved, those with less memory first, and no
-    more GPUs than it takes. Nodes must use MIG strategy mixed. Exit 1 where pods stay without a slice.
+    pods that it seats as comments. Only GPU nodes that hold no pod are carved, so that nobody is evicted, those with
+    less memory first, and no more GPUs than it takes: others keep the layout that they have. What those pods leave of a
+    GPU becomes slices in the mix of what all pods ask, the running ones too. Nodes must use MIG strategy mixed. Exit 1
+    where pods stay without a slice.
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
-    rules = policies_in(objects, policies, state)
-    waiting = [pod for pod in pods_wanting(objects, state, rules) if not pod.node]
+    pods = list(pods_wanting(objects, state, policies_in(objects, policies, state)))
     idle = [name for name in selected(state, nodes) if not state.holdings(name)]
-    with doing(f"finding slices for {len(waiting)} waiting pods"):
-        found = advise(state.nodes, idle, waiting, state.knowledge)
+    with doing("finding slices for the pods that wait"):
+        found = advise(state.nodes, idle, pods, state.knowledge)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.unplaced else 0)
 

@@ -84,7 +84,9 @@ def mig(
 
     Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. Those evicted and the
     waiting pods are then seated one after another, the evicted ones first. Nodes keep their MIG strategy: under single
-    the slices are nvidia.com/gpu, else nvidia.com/mig-*. Exit 1 where a node cannot have the layout.
+    the slices are nvidia.com/gpu, else nvidia.com/mig-*. Fragmentation is the share of the free memory slices that the
+    next pod is expected not to be able to use, by the mix of what all pods ask. Exit 1 where a node cannot have the
+    layout.
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
@@ -206,6 +208,7 @@ def _show_mig(console: Console, found: Reshaping) -> None:
             console.print(f"{words}: {escape(names_of(pods))}")
     if not (found.gained or found.lost):
         console.print("no pod gains or loses a place")
+    console.print(f"fragmentation: {found.fragmentation_before:.1%} → [bold]{found.fragmentation_after:.1%}[/]")
 
 
 def _amounts(units: Mapping[str, int]) -> str:

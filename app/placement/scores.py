@@ -6,6 +6,7 @@ from collections.abc import Callable
 from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
 from app.nodeclass import Node
 from app.placement.fragmentation import fragmentation
+from app.placement.layouts import mig_layout
 from app.placement.packing import packing, spreading
 from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName
@@ -16,6 +17,7 @@ DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
     (ScorerName.Fragmentation, 5),
     (ScorerName.ProductPreference, 3),
     (ScorerName.DriverHeadroom, 1),
+    (ScorerName.MIGLayout, 5),
 )
 """Where no policy names scores. Fragmentation is what gives out the most GPUs (tests/results/placement.md); the others
 are the same for all nodes where a pod wishes nothing, and their weights are a guess: a wish outweighs up to some two
@@ -75,6 +77,7 @@ SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
     (ScorerName.Interconnect, interconnect),
     (ScorerName.NVLinkDomain, nvlink_domain),
     (ScorerName.Fragmentation, fragmentation),
+    (ScorerName.MIGLayout, mig_layout),
 )
 """Every scorer under the name that policies use."""
 

@@ -28,6 +28,7 @@ class ScorerName(Enum):
     Interconnect = "Interconnect"
     NVLinkDomain = "NVLinkDomain"
     Fragmentation = "Fragmentation"
+    MIGLayout = "MIGLayout"
 
 
 class HealthAction(Enum):

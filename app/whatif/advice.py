@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advice on MIG: a layout of idle GPUs for the pods that wait for slices, in mig-parted's words (F64).
 
+Only nodes without pods are cut, so that nobody is evicted, and of them only the GPUs that it takes: mig-parted leaves a
+GPU alone that no `devices` name (NVIDIA/mig-parted, WalkSelectedMigConfigForEachGPU). What is left over on a GPU that
+is cut becomes slices in the mix of what all pods ask.
+
 Exact where every pod asks for one slice: kinds of nodes apart, all that can be seated is, on no more GPUs of a kind
 than it takes. Pods of several slices, which need one node, are seated first fit, the largest first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +29,7 @@ CONFIG = "usher"
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """One node's new layout. `gpus`: profiles by GPU index, none where it stays whole. `pods`: whom it is for."""
+    """One node's new layout. `gpus`: profiles by GPU index, none where it stays as it is. `pods`: whom it is for."""
 
     node: str
     product: str
@@ -70,8 +75,12 @@ def slices_of(pod: Wanting) -> tuple[str, ...]:
 
 
 def advise(nodes: Mapping[str, Node], idle: Sequence[str], pods: Sequence[Wanting], knowledge: Knowledge) -> Advice:
-    """Find a layout of idle nodes for waiting pods. `idle`: GPU nodes that hold nobody; `pods`: first comes first."""
-    queue = [pod for pod in pods if slices_of(pod)]
+    """Find a layout of idle nodes for waiting pods. `idle`: GPU nodes that hold nobody.
+
+    `pods`: those that wait, first comes first, and those that run, whose mix is expected again.
+    """
+    asked = Counter(profile for pod in pods for profile in slices_of(pod))
+    queue = [pod for pod in pods if slices_of(pod) and not pod.node]
     left = {name: node for name, node in nodes.items() if node.has_gpus}
     fitting = [pod for pod in queue if seat(pod, left)]
     waiting = [pod for pod in queue if pod not in fitting]
@@ -81,7 +90,7 @@ def advise(nodes: Mapping[str, Node], idle: Sequence[str], pods: Sequence[Wantin
         able = [pod for pod in waiting if _serves(bench, pod, knowledge)]
         seated = _pack(bench, able)
         waiting = [pod for pod in waiting if pod not in seated]
-        layouts += _written(bench, knowledge)
+        layouts += _written(bench, asked, knowledge)
     named, configuration = _configured(layouts)
     return Advice(
         layouts=tuple(named),
@@ -168,11 +177,28 @@ def _seat_apart(bench: _Bench, pods: Sequence[Wanting]) -> list[Wanting]:
     return list(pods)
 
 
-def _written(bench: _Bench, knowledge: Knowledge) -> Iterator[NodeLayout]:
+def filled(geometry: Geometry, profiles: tuple[str, ...], asked: Mapping[str, int]) -> tuple[str, ...]:
+    """Add instances to those of a GPU that is cut, until none of what is asked fits.
+
+    In the mix of what is asked, by its highest averages (D'Hondt), of equal ones the larger. Starts do not matter:
+    mig-parted takes counts, and finds them.
+    """
+    while fitting := [each for each in asked if each in geometry.slots and _fits_too(geometry, profiles, each)]:
+        wants = {each: (asked[each] / (profiles.count(each) + 1), geometry.slots[each].length) for each in fitting}
+        profiles += (max(sorted(fitting), key=wants.__getitem__),)
+    return tuple(sorted(profiles))
+
+
+def _fits_too(geometry: Geometry, profiles: tuple[str, ...], profile: str) -> bool:
+    return geometry.places((*profiles, profile)) is not None
+
+
+def _written(bench: _Bench, asked: Mapping[str, int], knowledge: Knowledge) -> Iterator[NodeLayout]:
     row = knowledge.products.by_form.get(bench.nodes[0].node_class.product or "")
     for number, pods in sorted(bench.pods.items()):
         taken = bench.taken[number * bench.gpus : (number + 1) * bench.gpus]
-        gpus = tuple(tuple(sorted(each.profile for each in gpu)) for gpu in taken)
+        cut = (tuple(each.profile for each in gpu) for gpu in taken)
+        gpus = tuple(filled(bench.geometry, each, asked) if each else () for each in cut)
         names = tuple(pod.name for pod in pods)
         yield NodeLayout(bench.nodes[number].name, row.label if row else "", "", gpus, names)
 
@@ -189,14 +215,14 @@ def _configured(layouts: Sequence[NodeLayout]) -> tuple[list[NodeLayout], dict[s
 
 
 def _devices(gpus: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
-    """Write one node's GPUs as mig-parted does (NVIDIA/mig-parted api/spec/v1): alike ones together, by index."""
+    """Write the GPUs of a node that are cut as mig-parted does (NVIDIA/mig-parted api/spec/v1): alike ones together."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, profiles in enumerate(gpus):
-        alike.setdefault(profiles, []).append(index)
+        if profiles:
+            alike.setdefault(profiles, []).append(index)
     for profiles, indices in alike.items():
         counts = {_parted(profile): profiles.count(profile) for profile in profiles}
-        made: dict[str, Any] = {"devices": indices, "mig-enabled": bool(profiles)}
-        yield {**made, "mig-devices": counts} if profiles else made
+        yield {"devices": indices, "mig-enabled": True, "mig-devices": counts}
 
 
 def _parted(profile: str) -> str:

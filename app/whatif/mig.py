@@ -10,9 +10,9 @@ from app.knowledge.geometry import Geometry
 from app.knowledge.mig import RESOURCE_PREFIX, parse_profile
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node, NodeClass, Sharing
+from app.whatif.fragmentation import WHOLE, fragmentation
 from app.whatif.seating import Wanting, seat, units_of
 
-WHOLE = "nvidia.com/gpu"
 SINGLE, MIXED = "single", "mixed"
 """Strategies of the device plugin: slices are nvidia.com/gpu, or have names of their own."""
 BALANCED, OFF = "all-balanced", "all-disabled"
@@ -36,12 +36,18 @@ class Reshaped:
 @dataclass(frozen=True, slots=True)
 class Reshaping:
     """What a layout comes to. Of the evicted and the waiting pods those that gain a place, that lose theirs, that wait
-    as before."""
+    as before.
+
+    `fragmentation_before`, `fragmentation_after`: of the chosen nodes, once the pods have their places (see
+    whatif/fragmentation.py), by the mix of what all pods ask; in [0, 1], of three digits.
+    """
 
     nodes: tuple[Reshaped, ...]
     gained: tuple[str, ...]
     lost: tuple[str, ...]
     waiting: tuple[str, ...]
+    fragmentation_before: float
+    fragmentation_after: float
 
 
 def parse_layout(text: str) -> GPULayout:
@@ -171,18 +177,25 @@ def reshape(
         offers = [dict(each.node_class.offered) for each in (nodes[name], made)]
         rows.append(Reshaped(name, offers[0], offers[1], evicts, problem))
     evicted = [pod for row in rows if row.evicts for pod in there[row.node]]
-    was = {pod.uid for pod in evicted} | {pod.uid for pod in _seated(_largest_first(there.get("", ())), nodes)}
-    moving = [*_largest_first(evicted), *_largest_first(there.get("", ()))]
-    now = {pod.uid for pod in _seated(moving, after)}
+    queue = _largest_first(there.get("", ()))
+    moving = [*_largest_first(evicted), *queue]
+    (stayed, left_before), (moved, left_after) = _seated(queue, nodes), _seated(moving, after)
+    was, now = {pod.uid for pod in (*evicted, *stayed)}, {pod.uid for pod in moved}
+    asked = asked_of(pods)
 
     def named(keep: Callable[[str], bool]) -> tuple[str, ...]:
         return tuple(sorted(pod.name for pod in moving if keep(pod.uid)))
+
+    def fragmented(left: Mapping[str, Node]) -> float:
+        return round(fragmentation([left[row.node] for row in rows], asked, knowledge), 3)
 
     return Reshaping(
         nodes=tuple(rows),
         gained=named(lambda uid: uid in now - was),
         lost=named(lambda uid: uid in was - now),
         waiting=named(lambda uid: uid not in was | now),
+        fragmentation_before=fragmented(left_before),
+        fragmentation_after=fragmented(left_after),
     )
 
 
@@ -204,7 +217,15 @@ def _largest_first(pods: Iterable[Wanting]) -> list[Wanting]:
     return sorted(pods, key=lambda pod: (-units_of([pod]), pod.name))
 
 
-def _seated(pods: Iterable[Wanting], nodes: Mapping[str, Node]) -> list[Wanting]:
-    """Seat pods one after another; gives those that have a place."""
+def asked_of(pods: Iterable[Wanting]) -> Mapping[str, int]:
+    """Sum up what pods ask, by resource: the mix that is expected of those to come."""
+    asked: Counter[str] = Counter()
+    for pod in pods:
+        asked.update(dict(pod.demand.resources))
+    return asked
+
+
+def _seated(pods: Iterable[Wanting], nodes: Mapping[str, Node]) -> tuple[list[Wanting], Mapping[str, Node]]:
+    """Seat pods one after another; gives those that have a place, and what it leaves of the nodes."""
     left = {name: node for name, node in nodes.items() if node.has_gpus}
-    return [pod for pod in pods if seat(pod, left)]
+    return [pod for pod in pods if seat(pod, left)], left

@@ -3,6 +3,8 @@
 
 import json
 import random
+from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,11 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.errors import BadInput
-from app.whatif.advice import advise
+from app.knowledge.geometry import Instance
+from app.knowledge.layout import Layout
+from app.nodeclass import Free
+from app.whatif.advice import advise, filled
+from app.whatif.fragmentation import fragmentation
 from app.whatif.mig import carved, most_of, parse_layout
 from app.whatif.seating import Wanting
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
@@ -70,7 +76,91 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
     assert (not found.unplaced) is (least is not None)
     if least is not None:
         assert len(carved_) == least
-        assert sorted(each for gpu in carved_ for each in gpu) == sorted(each[0] for each in asked)
+        assert Counter(each[0] for each in asked) <= Counter(each for gpu in carved_ for each in gpu)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "asked", "expected"),
+    [
+        (("3g.40gb",), {"3g.40gb": 1}, ("3g.40gb", "3g.40gb")),
+        (("1g.10gb",), {"1g.10gb": 5, "7g.80gb": 9}, ("1g.10gb",) * 7),
+        (("1g.10gb",), {"1g.10gb": 1, "2g.20gb": 2}, ("1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb")),
+        (("7g.80gb",), {"1g.10gb": 1}, ("7g.80gb",)),
+        (("1g.10gb",), {"1g.5gb": 3}, ("1g.10gb",)),
+    ],
+    ids=["one more", "what is larger fits no more", "by highest averages", "full", "none that the product has"],
+)
+def test_what_is_left_of_a_gpu_is_cut_in_the_mix_of_what_is_asked(
+    profiles: tuple[str, ...], asked: dict[str, int], expected: tuple[str, ...]
+) -> None:
+    """F64."""
+    assert filled(knowledge().geometry["a100-sxm4-80gb"], profiles, asked) == expected
+
+
+def test_running_pods_are_part_of_the_mix_and_are_not_seated_again() -> None:
+    """F64: they will be asked for again."""
+    running = [replace(waiting(f"r-{number}", "2g.20gb"), node="elsewhere") for number in range(9)]
+
+    found = advise(free_nodes(1, 2), ["n-0"], [*running, waiting("p", "1g.10gb")], knowledge())
+
+    assert [each.pods for each in found.layouts] == [("p",)]
+    assert found.layouts[0].gpus == (("1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb"), ())
+
+
+def test_gpus_that_are_not_cut_keep_their_layout() -> None:
+    """F64: the configuration does not name them, so that mig-parted leaves them alone."""
+    there = node("n", product=A100, offers={slice_("1g.10gb"): 14}, labels={"nvidia.com/gpu.count": "2"})
+
+    found = advise({"n": there}, ["n"], [waiting("p", "7g.80gb")], knowledge())
+
+    assert found.configuration["mig-configs"] == {
+        "usher-1": [{"devices": [0], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("offers", "asked", "expected"),
+    [
+        ({slice_("1g.10gb"): 4, slice_("3g.40gb"): 1}, {slice_("1g.10gb"): 1}, 0.5),
+        ({slice_("1g.10gb"): 4, slice_("3g.40gb"): 1}, {slice_("1g.10gb"): 1, slice_("3g.40gb"): 3}, 0.5),
+        ({slice_("1g.10gb"): 4}, {slice_("1g.10gb"): 3, GPU: 1}, 0.25),
+        ({slice_("1g.10gb"): 4}, {slice_("1g.10gb"): 2}, 0.0),
+        ({GPU: 1}, {slice_("1g.10gb"): 2}, 1.0),
+        ({slice_("1g.10gb"): 0}, {slice_("1g.10gb"): 2}, 0.0),
+        ({slice_("1g.10gb"): 7}, {}, 1 - 1 / 6),
+    ],
+    ids=["half is of another size", "either half", "a quarter asks a whole GPU", "none", "all", "full", "mix unknown"],
+)
+def test_fragmentation_is_what_the_next_pod_cannot_use(
+    offers: dict[str, int], asked: dict[str, int], expected: float
+) -> None:
+    """F61, F64: of slices that a device plugin offers, by memory slices."""
+    found = fragmentation([node(product=A100, offers=offers)], asked, knowledge())
+
+    assert found == pytest.approx(expected)
+
+
+def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
+    """F61, P14: a 1g at the first slice of eight spoils 4g; seven are free, of which 3g has four, and 4g none."""
+    geometry = knowledge().geometry["a100-sxm4-80gb"]
+    bare = node(product=A100, offers={})
+    carved_ = replace(bare, free=Free({}, layouts=(Layout("0", geometry, (Instance("1g.10gb", 0),)),)))
+
+    found = fragmentation([carved_], {slice_("3g.40gb"): 1, slice_("4g.40gb"): 1}, knowledge())
+
+    assert found == pytest.approx(1 - (4 / 7 + 0) / 2)
+
+
+def test_another_layout_tells_its_fragmentation(tmp_path: Path) -> None:
+    """F64: whole GPUs serve no pod of slices; cut as asked, all that is free does."""
+    queued = pod(gpus(1, slice_("3g.40gb")))
+    words = ("whatif", "mig", "--layout", "3g.40gb:2")
+
+    told = run(tmp_path, [node_document("a", A100), queued], *words)
+    answer = json.loads(run(tmp_path, [node_document("a", A100), queued], *words, "-o", "json").stdout)
+
+    assert "fragmentation: 100.0% → 0.0%" in told.stdout
+    assert (answer["fragmentation_before"], answer["fragmentation_after"]) == (1.0, 0.0)
 
 
 def test_slices_of_one_pod_are_on_one_node() -> None:
@@ -121,10 +211,10 @@ def test_advice_is_a_configuration_of_mig_parted(tmp_path: Path) -> None:
     assert "node busy" not in found.stdout
     assert config["version"] == "v1"
     devices = config["mig-configs"]["usher-1"]
-    assert sorted(index for each in devices for index in each["devices"]) == list(range(8))
-    assert {"3g.40gb": 2} in [each.get("mig-devices") for each in devices]
-    assert {"1g.10gb+me": 1} in [each.get("mig-devices") for each in devices]
-    assert {"devices": [2, 3, 4, 5, 6, 7], "mig-enabled": False} in devices
+    assert sorted(index for each in devices for index in each["devices"]) == [0, 1]
+    assert {"3g.40gb": 2} in [each["mig-devices"] for each in devices]
+    assert {"3g.40gb": 1, "1g.10gb+me": 1} in [each["mig-devices"] for each in devices]
+    assert all(each["mig-enabled"] for each in devices)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for MIG slices to come: the tables against trying every place, and what the scorer makes of nodes (F61)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, count
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.knowledge.geometry import Geometry, Instance
+from app.knowledge.layout import Layout, Place
+from app.nodeclass import Free, Node
+from app.placement.engine import judge
+from app.placement.layouts import NEUTRAL, mig_layout
+from app.placement.slots import ENDED, first_fit, least_spoiling, openings, prospect, shapes, spoilt
+from tests.builders import demand, gpus, knowledge, node, pod
+
+GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items()}.values())
+"""One product of each table row: sisters share the geometry."""
+H100 = knowledge().geometry["h100-80gb-hbm3"]
+GPU, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-4g.40gb"
+
+
+def drawn(geometry: Geometry, seed: int) -> tuple[Instance, ...]:
+    """Put instances anywhere on a GPU, some of which have gone again."""
+    chance = Random(seed)
+    taken: list[Instance] = []
+    for _ in range(chance.randrange(12)):
+        profile = chance.choice(sorted(geometry.slots))
+        starts = [start for _, start in openings(geometry, tuple(sorted(taken)), profile)]
+        if starts:
+            taken.append(Instance(profile, chance.choice(starts)))
+        if taken and chance.random() < 0.3:
+            taken.remove(chance.choice(taken))
+    return tuple(sorted(taken))
+
+
+def slow_usable(geometry: Geometry, taken: Sequence[Instance]) -> int:
+    """Sum up over profiles how many memory slices they could take, by asking for one more until they do not fit."""
+    found = 0
+    bare = [_sister(geometry, each) for each in taken]
+    for slot in shapes(geometry):
+        most = next(n for n in count() if geometry.places((slot.profile,) * (n + 1), bare) is None)
+        found += slot.length * most
+    return found
+
+
+def _sister(geometry: Geometry, instance: Instance) -> Instance:
+    """Rename an instance after the profile of its shape of which there may be as many as fit: no media engine's."""
+    own = geometry.slots[instance.profile]
+    alike = (each for each in geometry.slots.values() if (each.compute, each.starts) == (own.compute, own.starts))
+    return Instance(max(alike, key=lambda each: each.most).profile, instance.start)
+
+
+@pytest.mark.parametrize("product", GEOMETRIES)
+@pytest.mark.parametrize("seed", range(8))
+def test_prospect_is_what_could_be_placed_whoever_has_gone_by_then(product: str, seed: int) -> None:
+    """F61: every set of those that stay, and every number of instances beside it, one by one."""
+    geometry = knowledge().geometry[product]
+    taken = drawn(geometry, seed)
+    expected = 0.0
+    for staying in range(len(taken) + 1):
+        for left in combinations(taken, staying):
+            chance = (1 - ENDED) ** staying * ENDED ** (len(taken) - staying)
+            expected += chance * slow_usable(geometry, left) / slow_usable(geometry, ())
+
+    assert prospect(geometry, taken) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("product", GEOMETRIES)
+@pytest.mark.parametrize("seed", range(20))
+def test_openings_are_the_places_that_are_legal(product: str, seed: int) -> None:
+    """F60, F61: beside what lies there."""
+    geometry = knowledge().geometry[product]
+    taken = drawn(geometry, seed)
+
+    for profile, slot in geometry.slots.items():
+        legal = [
+            start
+            for start in slot.starts
+            if geometry.places((profile,), taken) is not None
+            and all(not slot.interval(start) & geometry.slots[other.profile].interval(other.start) for other in taken)
+        ]
+        assert [start for _, start in openings(geometry, taken, profile)] == legal
+
+
+@pytest.mark.parametrize("product", GEOMETRIES)
+@pytest.mark.parametrize("seed", range(20))
+def test_an_instance_more_never_makes_room(product: str, seed: int) -> None:
+    """F61: losses and prospects are shares of a GPU; an empty GPU is worth 1, none is worth less than nothing."""
+    geometry = knowledge().geometry[product]
+    taken = drawn(geometry, seed)
+    losses = [loss for profile in geometry.slots for loss, _ in openings(geometry, taken, profile)]
+
+    assert prospect(geometry) == 1.0
+    assert 0.0 <= prospect(geometry, taken) <= 1.0
+    assert all(0.0 <= loss <= 1.0 for loss in losses)
+
+
+def test_small_instance_goes_where_large_ones_cannot_start() -> None:
+    """F61, P14: the first 1g on an empty GPU leaves 4g and 3g their places; on a used GPU it leaves the empty one."""
+    empty, used = Layout("a", H100), Layout("b", H100, (Instance("3g.40gb", 4),))
+
+    assert least_spoiling([empty], "1g.10gb") == Place(0, 6)
+    assert least_spoiling([empty, used], "1g.10gb") in {Place(1, start) for start in range(4)}
+    assert least_spoiling([Layout("c", H100, (Instance("7g.80gb", 0),))], "1g.10gb") is None
+
+
+def test_allocator_takes_the_first_place_that_is_free() -> None:
+    """F61: in the order of the list, whatever we would choose; where that leaves one over, it starts again."""
+    layouts = [Layout("a", H100, (Instance("3g.40gb", 0),)), Layout("b", H100)]
+
+    assert first_fit(layouts, ["1g.10gb", "4g.40gb"]) == [Place(0, 4), Place(1, 0)]
+    assert first_fit(layouts[1:], ["1g.10gb", "4g.40gb"]) == (Place(0, 4), Place(0, 0))
+    assert first_fit(layouts[:1], ["7g.80gb"]) is None
+    assert spoilt(layouts[:1], ["7g.80gb"]) is None
+
+
+def carved(name: str, *gpus_: tuple[Instance, ...]) -> Node:
+    """Make a node that DRA carves."""
+    layouts = tuple(Layout(str(index), H100, taken) for index, taken in enumerate(gpus_))
+    return replace(node(name, offers={}), free=Free({}, uncounted=frozenset({SMALL, LARGE}), layouts=layouts))
+
+
+def test_node_where_the_slice_spoils_least_scores_highest() -> None:
+    """F61: a hole is better than a GPU that holds little, and that than one that is whole."""
+    wanted = demand(pod(gpus(1, SMALL)))
+    hole = carved("hole", (Instance("4g.40gb", 0), Instance("2g.20gb", 4)))
+    begun = carved("begun", (Instance("1g.10gb", 6),))
+    whole = carved("whole", ())
+
+    scores = [mig_layout(wanted, each) for each in (hole, begun, whole)]
+
+    assert scores == sorted(scores, reverse=True)
+    assert len({*scores}) == 3
+
+
+def test_node_without_place_or_with_too_few_gpus_for_so_many_is_worth_nothing() -> None:
+    full = carved("full", (Instance("7g.80gb", 0),))
+
+    assert mig_layout(demand(pod(gpus(1, SMALL))), full) == 0.0
+    assert mig_layout(demand(pod(gpus(2**40, SMALL))), carved("n", ())) == 0.0
+
+
+def test_score_says_nothing_where_no_slice_is_asked_by_name() -> None:
+    assert mig_layout(demand(pod(gpus(1))), node()) == NEUTRAL
+
+
+def test_idle_nodes_of_fixed_slices_are_kept_for_another_cut() -> None:
+    """F61: busy before idle, fuller before emptier; whether the pod finds a slice is the same everywhere."""
+    wanted = demand(pod(gpus(1, SMALL)))
+    offers = {SMALL: 8, LARGE: 4}
+    idle, begun, fuller = (node(used=used, offers=offers) for used in ({}, {LARGE: 1}, {LARGE: 3}))
+
+    scores = [mig_layout(wanted, each) for each in (idle, begun, fuller)]
+
+    assert all(judge(wanted, each, True) is None for each in (idle, begun, fuller))
+    assert scores[0] == 0.0
+    assert 0.5 < scores[1] < scores[2] <= 1.0
+
+
+STATES = st.builds(
+    lambda name, seed: (name, drawn(knowledge().geometry[name], seed)),
+    st.sampled_from(GEOMETRIES),
+    st.integers(0, 10**6),
+)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(STATES, max_size=4),
+    st.sampled_from(["1g.10gb", "1g.5gb", "3g.40gb", "2g.48gb", "9g.1gb"]),
+    st.integers(0, 40),
+    st.booleans(),
+)
+def test_score_is_within_0_and_1_and_the_same_each_time(
+    gpus_: list[tuple[str, tuple[Instance, ...]]], profile: str, amount: int, served: bool
+) -> None:
+    """INTERFACES §5: products mixed, profiles that they do not have, more than there is room for."""
+    layouts = tuple(Layout(str(index), knowledge().geometry[name], taken) for index, (name, taken) in enumerate(gpus_))
+    resource = f"nvidia.com/mig-{profile}"
+    where = replace(node(offers={}), free=Free({}, uncounted=frozenset({resource} if served else {}), layouts=layouts))
+    wanted = demand(pod(gpus(amount, resource)))
+
+    score = mig_layout(wanted, where)
+
+    assert 0.0 <= score <= 1.0
+    assert mig_layout(wanted, where) == score
