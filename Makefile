@@ -92,7 +92,7 @@ bench-placement: $(STAMP) ## play the traces in GPU_USHER_TRACE, ten seeds a pol
 bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-scheduler (half an hour)
 	@$(BIN)/python -m tests.bench.scheduler
 
-bench-mig: $(STAMP) ## play MIG slices that come and go, and write tests/results/mig-churn.md (all cores, a quarter of an hour)
+bench-mig: $(STAMP) ## play MIG slices that come and go, and write tests/results/mig-churn.md (all cores; 8 minutes of CPU)
 	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.mig > .pytest_cache/mig-churn.md
 	@mv .pytest_cache/mig-churn.md tests/results/mig-churn.md && cat tests/results/mig-churn.md
 
