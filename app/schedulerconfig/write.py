@@ -171,7 +171,7 @@ def _resources(plan: Plan) -> list[str]:
     if plan.every_pod:
         return [
             "  # No managedResources (--every-pod): pods without GPU come too, to go where no GPU misses their CPU.",
-            "  # Else the scheduler spreads them over idle GPU nodes, where no taint keeps them off. Each costs a call.",
+            "  # Else the scheduler spreads them over idle GPU nodes, where no taint keeps them off. Each is a call.",
         ]
     return [
         "  # Only pods that ask for one of these reach us. Names are compared whole: every MIG profile is listed.",
