@@ -170,7 +170,7 @@ def _extender(plan: Plan) -> list[str]:
 def _resources(plan: Plan) -> list[str]:
     if plan.every_pod:
         return [
-            "  # No managedResources (--every-pod): pods without GPU reach us too, to go where no GPU lacks CPU.",
+            "  # No managedResources (--every-pod): pods without GPU come too, to go where no GPU misses their CPU.",
             "  # Else the scheduler spreads them over idle GPU nodes, where no taint keeps them off. Each is a call.",
         ]
     return [

@@ -12,18 +12,23 @@ from tests.e2e.stage import namespace
 
 PATHS = {
     "Node": "/api/v1/nodes",
-    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
     "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
     "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
     "Pod": "/api/v1/namespaces/{}/pods",
 }
 
 
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses?fieldValidation=Strict"
+
+
 @pytest.fixture(scope="module")
 def stage(plane: ControlPlane) -> ControlPlane:
-    """A control plane with the namespaces that the fleets' pods are in."""
-    for name in ("team-a", "team-b"):
+    """A control plane with the namespaces that the fleets' pods are in, and the RuntimeClass that they name."""
+    objects = [each for name in fleet_names() for each in demo_fleet(name)]
+    for name in sorted({each["metadata"]["namespace"] for each in objects if each["kind"] == "Pod"} - {"default"}):
         namespace(plane, name)
+    classes = {each["metadata"]["name"]: each for each in objects if each["kind"] == "RuntimeClass"}
+    plane.api.create_all(RUNTIME_CLASSES, classes.values())
     return plane
 
 
