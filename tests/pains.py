@@ -67,17 +67,16 @@ PAINS = (
     Pain(
         14,
         "small slices leave no room for large ones",
-        "a layout is judged by its places; a fuller GPU is filled first",
+        "a slice goes where it takes the least room from those to come (tests/results/mig-churn.md)",
         "HAMi#2831, KAI#194",
-        "no score compares nodes by what a slice would spoil, and no comparison on traces is published: later work",
     ),
     Pain(15, "nodes with a half-made MIG layout attract pods", "they are refused by name", "gpu-operator#479"),
     Pain(
         16,
         "the autoscaler does not know what the pod needs",
-        "needs are affinity in the provisioner's own labels; doctor looks at NodePools",
+        "needs are affinity in the provisioner's own labels; whatif node-template says what a node must be; doctor looks "
+        "at NodePools",
         "HAMi#1099, autoscaler#5708",
-        "no /simulate route: whether a node that is not there yet would do cannot be asked over HTTP",
     ),
     Pain(17, "nobody can tell how long scheduling takes", "a histogram and alerts for each verb", "HAMi#2458"),
     Pain(18, "a follower answers, or a new leader is not ready", "replicas are equal; no leader", "HAMi#1954"),
@@ -156,9 +155,8 @@ PAINS = (
     Pain(
         47,
         "GPUs are left in pieces that nobody can use",
-        "",
+        "each choice is scored by the GPU that it strands for pods to come (tests/results/placement.md)",
         "volcano#3948",
-        "not done: packing is a share in use; a score by what each choice spoils for others is later work",
     ),
     Pain(48, "copies of the cluster for every pod", "one index; what changed is renewed", "volcano#5086, KAI#315"),
     Pain(

@@ -42,7 +42,7 @@ def mig(
     state = state_of(objects)
     pods = list(pods_wanting(objects, state, policies_in(objects, policies, state)))
     idle = [name for name in selected(state, nodes) if not state.holdings(name)]
-    with doing("finding slices for the pods that wait"):
+    with doing("finding slices for waiting pods"):
         found = advise(state.nodes, idle, pods, state.knowledge)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.unplaced else 0)

@@ -24,6 +24,7 @@ from app.policy.schema_placement import ScorerName
 from app.simulate.arrivals import draw
 from app.simulate.batch import Job, make
 from app.simulate.demands import pod_document
+from app.simulate.fgd import popular
 from app.simulate.fleet import node_document
 from app.simulate.policies import POLICIES, Policy, read_policy
 from app.simulate.run import History, Options, Run, Simulation, run
@@ -158,6 +159,7 @@ def test_figures_are_those_of_the_placements() -> None:
     known = counted(map(simulation.demands.ask, trace.tasks))
     assert known is not None
     simulation.demands.expect(known)
+    expected = popular(known)
     arrived = allocated = failed = 0
     curve: dict[int, list[tuple[int, float]]] = {}
     for index in draw(trace.tasks, trace.capacity_milli, 42):
@@ -168,7 +170,7 @@ def test_figures_are_those_of_the_placements() -> None:
         failed += bound is None
         nodes = simulation.fleet.nodes.values()
         fragments = sum(
-            stranded(known, each.node_class.product, each.free.cpu_milli, each.free.gpus or ()) for each in nodes
+            stranded(expected, each.node_class.product, each.free.cpu_milli, each.free.gpus or ()) for each in nodes
         )
         curve.setdefault(round(100 * arrived / trace.capacity_milli), []).append((allocated, fragments))
 

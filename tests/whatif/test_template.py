@@ -41,7 +41,7 @@ def made_of(found: NodeTemplate) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_node_of_the_tags_serves_the_pod(name: str) -> None:
-    """F124: read as a node that GPU Feature Discovery has labelled so, with a driver that the image brings."""
+    """F124, P16: read as a node that GPU Feature Discovery has labelled so, with a driver that the image brings."""
     wanted = demand(ASKED[name])
     found = node_template(wanted, ASKED[name], knowledge())
 
