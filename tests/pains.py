@@ -74,8 +74,8 @@ PAINS = (
     Pain(
         16,
         "the autoscaler does not know what the pod needs",
-        "needs are affinity in the provisioner's own labels; whatif node-template says what a node must be; doctor looks "
-        "at NodePools",
+        "needs are affinity in the provisioner's own labels; whatif node-template says what a node must be; "
+        "doctor looks at NodePools",
         "HAMi#1099, autoscaler#5708",
     ),
     Pain(17, "nobody can tell how long scheduling takes", "a histogram and alerts for each verb", "HAMi#2458"),
