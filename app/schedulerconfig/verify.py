@@ -209,7 +209,7 @@ def managed(one: Checked) -> Iterator[Finding]:
     """Without a list every pod of the cluster is asked about; a name that is missing is never asked about."""
     rows = one.extender.get("managedResources")
     if not isinstance(rows, list) or not rows:
-        yield one.danger("managedResources", "absent, so every pod calls us", "list the GPU resources")
+        yield one.warning("managedResources", "absent, so every pod calls us", "list the GPU resources")
         return
     named = {row.get("name") for row in rows}
     missing = [name for name in one.offered if name not in named]
