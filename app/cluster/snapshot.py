@@ -70,6 +70,8 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         kind = item.get("kind")
         if isinstance(kind, str) and kind in by_kind:
             by_kind[kind].append(item)
+    for pod in by_kind["Pod"]:  # before the nodes, or each pod would have its node counted again
+        state.put_pod(pod)
     for node in by_kind["Node"]:
         state.put_node(node)
     for device_class in by_kind["DeviceClass"]:
@@ -80,8 +82,6 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         state.put_claim(claim)
     for template in by_kind["ResourceClaimTemplate"]:
         state.put_claim_template(template)
-    for pod in by_kind["Pod"]:
-        state.put_pod(pod)
     for namespace in by_kind["Namespace"]:
         state.put_namespace(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
     for runtime_class in by_kind["RuntimeClass"]:
