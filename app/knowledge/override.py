@@ -7,7 +7,10 @@ from typing import Any
 from app.errors import KnowledgeError
 
 IDENTITIES = ("product", "toolkit", "month", "branch", "cuda_major", "package", "xid", "name", "key", "cc", "cuda")
-"""What tells rows of a list apart, first that a row has; a row of the same identity replaces the shipped one."""
+"""What tells rows of a list apart, first that a row has; a row of the same identity replaces the shipped one.
+
+A family of images is told apart by its images and its tags: `cuda` there says how the tag is read.
+"""
 
 
 def overlay(file: str, shipped: Any, own: Any) -> Any:
@@ -39,4 +42,6 @@ def _rows(file: str, shipped: list[Any], own: list[Any]) -> list[Any]:
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[str, Any] | None:
+    if "tag_regex" in row and "images" in row:
+        return "images", (tuple(row["images"]), row["tag_regex"])
     return next(((key, row[key]) for key in IDENTITIES if key in row), None)

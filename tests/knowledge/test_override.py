@@ -57,6 +57,16 @@ def test_own_image_family_is_asked_before_the_shipped_ones(tmp_path: Path) -> No
     assert (found.cuda, found.hard) == ((12, 4), True)
 
 
+def test_own_image_family_leaves_the_shipped_ones(tmp_path: Path) -> None:
+    """F11, F81: several families read the CUDA off their tags; a row of one's own is not another word for theirs."""
+    row = "{images: [registry.example/*], tag_regex: '^(?P<cuda>[0-9.]+)$', cuda: tag}"
+
+    found = read_knowledge(own(tmp_path, image_cuda=f"image_families: [{row}]")).images
+
+    assert len(found.families) == 1 + len(knowledge().images.families)
+    assert found.infer("nvidia/cuda:12.4.1-base") == knowledge().images.infer("nvidia/cuda:12.4.1-base")
+
+
 def test_own_toolkit_row_moves_the_native_driver(tmp_path: Path) -> None:
     """F34, F81."""
     text = "toolkits: [{toolkit: 14.0 GA, cuda: '14.0', min_driver_linux: 700.10.01}]"
