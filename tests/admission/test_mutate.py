@@ -173,6 +173,12 @@ H100 = pod(annotations={"products": "H100"})
         pytest.param(pod(), [tainted(TAINT), AMD], [copied()], id="not of a node without the resource"),
         pytest.param(H100, [tainted(TAINT), A10], [copied()], id="not of a node of another product"),
         pytest.param(pod(gpus(1, "amd.com/gpu")), [tainted(TAINT)], [anything("amd.com/gpu")], id="AMD pod"),
+        pytest.param(
+            pod(gpus(1, "amd.com/gpu")),
+            [tainted(AKS, offers={"amd.com/gpu": 8}), tainted(TAINT)],
+            [anything("amd.com/gpu"), copied("gpu", key="sku")],
+            id="AMD pod, taint of a cloud",
+        ),
     ],
 )
 def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
