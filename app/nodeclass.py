@@ -57,7 +57,7 @@ class NodeClass(HashedOnce):
     upgrade_state: str | None = None
     nvlink: bool | None = None
     form_factor: str | None = None
-    datacenter: bool = True
+    datacenter: bool | None = None
     labelled: int = 0
     stale: bool = False
     offered: tuple[tuple[str, int], ...] = ()

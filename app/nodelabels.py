@@ -9,6 +9,7 @@ from functools import lru_cache
 from app.errors import VersionError
 from app.knowledge.mig import RESOURCE_PREFIX, profile_of
 from app.knowledge.products import Product, normal_form
+from app.knowledge.require import CONSUMER_BRANDS
 from app.knowledge.tables import Knowledge
 from app.nodeclass import NodeClass, Sharing
 from app.versions import Version, parse_version
@@ -100,7 +101,7 @@ def _read_class(
         upgrade_state=UPGRADE_STATE_AT_WORK if labels.get(PLUGIN) == PAUSED_FOR_DRIVER else upgrade_state or None,
         nvlink=row.nvlink if row else None,
         form_factor=row.form_factor if row else None,
-        datacenter=row.datacenter if row else "geforce" not in label.lower(),
+        datacenter=row.datacenter if row else _datacenter(label, candidates, knowledge),
         labelled=_number(labels, COUNT) or 0,
         offered=offered,
         lacking=_lacking(offered, capacity or ()),
@@ -182,6 +183,15 @@ def _common_capability(candidates: tuple[str, ...], knowledge: Knowledge) -> Ver
     """Give the compute capability that all products which a node may have share."""
     rows = [knowledge.products.find(each) for each in candidates]
     found = {row.compute_capability if row else None for row in rows}
+    return found.pop() if len(found) == 1 else None
+
+
+def _datacenter(label: str, candidates: tuple[str, ...], knowledge: Knowledge) -> bool | None:
+    """Tell of an unlisted product whether it is a data-centre GPU: no by its name, else what all candidates are."""
+    if any(brand in label.lower() for brand in CONSUMER_BRANDS):
+        return False
+    rows = [knowledge.products.find(each) for each in candidates]
+    found = {row.datacenter if row else None for row in rows}
     return found.pop() if len(found) == 1 else None
 
 

@@ -106,7 +106,7 @@ def driver(asked: Asked) -> Words:
         return {}
     majors = {text for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for text in carried(asked.fleet.kin, key)}
     above = sorted(int(text) for text in majors if text.isdecimal() and least <= int(text) <= NEWEST)
-    refused = [str(branch) for branch in above if any(_refuses(need, branch, demand.accept) for need in demand.cuda)]
+    refused = [str(branch) for branch in above if any(_refuses(need, branch, asked) for need in demand.cuda)]
 
     def words(key: str) -> tuple[Expression, ...]:
         not_those = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
@@ -125,10 +125,11 @@ def _lowest_branch(need: CUDANeed, accept: Accept) -> int | None:
     return min(branches)
 
 
-def _refuses(need: CUDANeed, branch: int, accept: Accept) -> bool:
+def _refuses(need: CUDANeed, branch: int, asked: Asked) -> bool:
     """Tell whether even the last driver of a branch is refused; an environment's own requirement is not asked."""
     newest: Version = (branch, NEWEST, NEWEST)
-    return not need.requirement and judge_driver(need, Host(newest, None, None, True)) < accept
+    best = Host(newest, asked.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
+    return not need.requirement and judge_driver(need, best) < asked.demand.accept
 
 
 def sharing(asked: Asked) -> Words:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from app.knowledge.cuda import Accept, CUDANeed
+from app.knowledge.cuda import Accept, CUDANeed, DriverList
 from app.knowledge.mig import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
@@ -186,14 +186,20 @@ def _driver(need: CUDANeed, accept: Accept) -> str | None:
         return None
     ways = [_at_least(_DRIVER, need.native)]
     if accept <= Accept.MinorVersion and need.minor_version is not None and need.minor_version < need.native:
-        if need.alternatives is None:
-            ways = [_at_least(_DRIVER, need.minor_version)]
-        else:
-            floors = ((branch, max(floor, need.minor_version)) for branch, floor in need.alternatives)
-            ways += [_branch(branch, floor) for branch, floor in floors if floor < (branch + 1,)]
+        ways = list(_minor_version(need.requires, need.minor_version, need.native))
     if accept is Accept.ForwardCompatible:
         ways += [_branch(branch, floor) for branch, floor in need.forward]
     return " || ".join(ways)
+
+
+def _minor_version(requires: DriverList | None, lowest: Version, native: Version) -> Iterator[str]:
+    """Write on which drivers minor-version compatibility holds: all, or those on which the image starts."""
+    if requires is None:
+        yield _at_least(_DRIVER, lowest)
+        return
+    yield _at_least(_DRIVER, max(lowest, min(native, requires.since or native)))
+    floors = ((branch, max((branch,), lowest)) for branch in sorted(requires.branches))
+    yield from (_branch(branch, floor) for branch, floor in floors if floor < (branch + 1,))
 
 
 def _branch(branch: int, floor: Version) -> str:
@@ -247,6 +253,8 @@ def _unsaid(demand: Demand, asks: tuple[_Ask, ...]) -> Iterator[str]:
     for need in demand.cuda:
         if need.requirement:
             yield f"NVIDIA_REQUIRE_*: {show_need(need)}"
+        if need.requires and need.requires.branches != need.requires.consumer_branches:
+            yield "driver branches that the image names for some brands of GPU only: the claim takes them for any"
         if demand.accept is Accept.ForwardCompatible and need.forward:
             yield "forward compatibility on data-centre GPUs only: the claim takes these drivers on any GPU"
     if demand.preferred_products or demand.cuda_wishes or demand.warned:

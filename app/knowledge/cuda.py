@@ -24,6 +24,26 @@ class Accept(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class DriverList:
+    """The NVIDIA_REQUIRE_CUDA of a CUDA base image: `cuda>=X.Y`, or one of the driver branches that it names.
+
+    `since`: the first driver that reports the CUDA version; None where none is known. `branches`: those named for GPUs
+    other than GeForce and TITAN; `consumer_branches`: for these.
+    """
+
+    cuda: Version
+    since: Version | None
+    branches: frozenset[int]
+    consumer_branches: frozenset[int]
+
+    def met(self, host: Host) -> bool:
+        """Tell whether the image starts; what is unknown of the host is taken to hold."""
+        if host.cuda is None or host.driver is None or host.cuda >= self.cuda:
+            return True
+        return host.driver[0] in (self.consumer_branches if host.datacenter is False else self.branches)
+
+
+@dataclass(frozen=True, slots=True)
 class Toolkit:
     """What one CUDA version needs of drivers. `branches`: where cuda-compat of this version is supported."""
 
@@ -76,27 +96,37 @@ class CUDATables:
         """Name the CUDA version that a driver's branch reports; None for a branch the table lacks."""
         return self.reported.get(driver[0])
 
-    def targets(self, cuda: Version, capability: Version, floor_only: bool) -> bool:
-        """Tell whether a toolkit can make code for a compute capability.
+    def first_branch(self, cuda: Version) -> Version | None:
+        """Name the first driver branch that reports a CUDA version; None where no branch of the table does."""
+        reporting = [branch for branch, reported in self.reported.items() if reported >= cuda]
+        return (min(reporting),) if reporting else None
 
-        `floor_only`: the wish is a minimum, so only removed capabilities count (a newer toolkit will do).
-        Code for X.y runs on X.z, z >= y (cuda_driver.yaml `sass_rules`): a capability newer than the toolkit
-        is fine where the toolkit knows an older one of the same major number.
+    def _removed(self, cuda: Version, capability: Version) -> bool:
+        return any(cuda >= toolkit and _same_capability(written, capability) for written, toolkit in self.removed_in)
+
+    def _targets(self, cuda: Version, capability: Version) -> bool:
+        """Tell whether a toolkit is known to make machine code that a GPU runs.
+
+        Code for X.y runs on X.z, z >= y (cuda_driver.yaml `sass_rules`): a capability newer than the toolkit is served
+        where the toolkit knows an older one of the same major number. Where no row says when a major number came, as of
+        Kepler, every toolkit before the one that removed it knows it.
         """
-        for written, toolkit in self.removed_in:
-            if cuda >= toolkit and _same_capability(written, capability):
-                return False
-        if floor_only:
-            return True
-        same_major = [
-            first for known, first in self.first_in.items() if known[0] == capability[0] and known <= capability
-        ]
-        return not same_major or min(same_major) <= cuda
+        if all(known[0] != capability[0] for known in self.first_in):
+            return any(_same_capability(written, capability) for written, _ in self.removed_in)
+        return any(
+            known[0] == capability[0] and known <= capability and first <= cuda
+            for known, first in self.first_in.items()
+        )
 
     @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
-    def unsupported(self, cuda: Version, floor_only: bool) -> frozenset[Version]:
-        """List the known compute capabilities that a toolkit cannot serve."""
-        return frozenset(known for known in self.capabilities if not self.targets(cuda, known, floor_only))
+    def unsupported(self, cuda: Version) -> frozenset[Version]:
+        """List the known compute capabilities that a toolkit no longer serves, and so nothing built by it."""
+        return frozenset(known for known in self.capabilities if self._removed(cuda, known))
+
+    @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
+    def targets(self, cuda: Version) -> frozenset[Version]:
+        """List the compute capabilities for which a toolkit is known to make machine code; the others need PTX."""
+        return frozenset(known for known in self.capabilities if self._targets(cuda, known))
 
 
 def _same_capability(written: str, capability: Version) -> bool:
@@ -111,23 +141,29 @@ class CUDANeed:
 
     `cuda`: the version asked. `minimum`: any newer toolkit will do (annotation, environment, policy); an image tag
     names the toolkit itself. `native`, `minor_version`: driver floors, the second None where it never helps.
-    `alternatives`: the only branches (with their floors) below native that the image's own requirement lets
-    start; None where no list is known. `forward`: branches (with floors) on which cuda-compat is supported.
+    `requires`: what the image's own environment demands of the driver; None where it refuses none, or is not known.
+    `forward`: branches (with floors) on which the cuda-compat package that the image carries is supported.
     `capability_floor`: an image family's own floor. `unsupported`: known compute capabilities that the toolkit
-    cannot make code for. `requirement`: what the container's own environment demands, empty for nothing.
-    `evidence`: for people.
+    serves no longer. `targets`: those for which it is known to make machine code; None where that is not asked.
+    `requirement`: what the container's own environment demands, empty for nothing. `evidence`: for people.
     """
 
     cuda: Version
     minimum: bool
     native: Version
     minor_version: Version | None
-    alternatives: tuple[tuple[int, Version], ...] | None
+    requires: DriverList | None
     forward: tuple[tuple[int, Version], ...]
     capability_floor: Version | None
     unsupported: frozenset[Version]
+    targets: frozenset[Version] | None
     requirement: Expression
     evidence: str = field(compare=False)
+
+    @property
+    def inferred(self) -> bool:
+        """Tell whether somebody read the need off an image's tag; else an annotation, environment or policy said it."""
+        return not self.minimum
 
     def floor(self, accept: Accept) -> Version:
         """Name the driver that is surely enough under `accept`: what messages tell people to want."""
@@ -137,7 +173,7 @@ class CUDANeed:
 
 
 class Compatibility(IntEnum):
-    """How a driver runs a need; a larger value is better, and comparable with Accept from Forward on."""
+    """How a driver runs a need; a larger value is better. From Forward on, a value is that of the Accept it fulfils."""
 
     RequirementUnmet = -2
     TooOld = -1
@@ -155,28 +191,22 @@ def judge_driver(need: CUDANeed, host: Host) -> Compatibility:
     if host.driver is None:
         raise ValueError("judge_driver: wants a known driver")
     if not need.requirement:
-        return _judge(need, host.driver, host.datacenter)
+        return _judge(need, host, host.driver)
     if not holds(need.requirement, host):
         return Compatibility.RequirementUnmet
-    return max(_judge(need, host.driver, host.datacenter), Compatibility.Forward)
+    return max(_judge(need, host, host.driver), Compatibility.Forward)
 
 
-def _judge(need: CUDANeed, driver: Version, datacenter: bool) -> Compatibility:
-    """Go native → minor version → forward → no. Forward compatibility is for data-centre GPUs only."""
+def _judge(need: CUDANeed, host: Host, driver: Version) -> Compatibility:
+    """Go native → minor version → forward → no. Forward compatibility is for GPUs known to be data-centre ones."""
     if driver >= need.native:
         return Compatibility.Native
-    if _minor_version(need, driver):
-        return Compatibility.MinorVersion
-    if datacenter and _listed(need.forward, driver):
+    starts = need.requires is None or need.requires.met(host)
+    if need.minor_version is not None and driver >= need.minor_version:
+        return Compatibility.MinorVersion if starts else Compatibility.RequirementUnmet
+    if host.datacenter and starts and _listed(need.forward, driver):
         return Compatibility.Forward
-    starts = need.alternatives is None or need.minor_version is None or driver < need.minor_version
-    return Compatibility.TooOld if starts else Compatibility.RequirementUnmet
-
-
-def _minor_version(need: CUDANeed, driver: Version) -> bool:
-    if need.minor_version is None or driver < need.minor_version:
-        return False
-    return need.alternatives is None or _listed(need.alternatives, driver)
+    return Compatibility.TooOld
 
 
 def _listed(branches: tuple[tuple[int, Version], ...], driver: Version) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
+from app.knowledge.cuda import CUDATables, DriverList
 from app.versions import Version, parse_version, release, show_version
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
@@ -20,32 +21,40 @@ Branches = tuple[tuple[int, Version], ...]
 
 @dataclass(frozen=True, slots=True)
 class ImageCUDA:
-    """What an image's name tells.
+    """What an image's name and tag tell.
 
-    `hard`: a known family of image_cuda.yaml said it, so it is a need; else it is a preference.
-    `native`: the driver a release note names for this very image; None: ask the toolkit table.
-    `alternatives`: (branch, lowest driver) pairs that the image accepts besides; None: no list is known.
-    `forward`: pairs for which the image claims forward compatibility through the cuda-compat it carries.
+    `required`: a sourced row of image_cuda.yaml says so, which filters enforce; else the CUDA is a preference.
+    `native`: the driver that release notes name for this very image; None: the toolkit table says it.
+    `requires`: the NVIDIA_REQUIRE_CUDA of the image's environment; None: it refuses no driver, or is not known.
+    `carries_compat`: the image holds the cuda-compat package of its CUDA.
+    `forward`: driver branches that the image's own publisher names for its cuda-compat, besides NVIDIA's matrix.
     `capability_floor`: GPUs below it were dropped from the image; None: the toolkit's own floor holds.
-    `by_month`: the release notes of an NGC month say all this.
     """
 
     cuda: Version
-    hard: bool
-    native: Version | None
-    alternatives: Branches | None
-    forward: Branches
-    carries_require: bool
-    capability_floor: Version | None
+    required: bool
     evidence: str
-    by_month: bool = False
+    native: Version | None = None
+    requires: DriverList | None = None
+    carries_compat: bool = False
+    forward: Branches = ()
+    capability_floor: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """CUDA of the releases from one on; None where it is not known."""
+
+    since: Version
+    cuda: Version | None
+    unsourced: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Month:
     cuda: Version
     native: Version | None
-    alternatives: Branches | None
+    forward: Branches
     unsourced: bool
 
 
@@ -55,18 +64,23 @@ class _Family:
     tag: re.Pattern[str]
     kind: str
     months: Mapping[str, _Month]
-    versions: tuple[tuple[Version, Version | None], ...]
-    carries_require: bool
+    versions: tuple[_Version, ...]
+    requires_list: bool
+    carries_compat: bool
     unsourced: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The image tables of image_cuda.yaml."""
+    """The image tables of image_cuda.yaml.
+
+    `require_lists`: by release of CUDA. `named`: driver branches that they name for any brand, by X.Y.
+    """
 
     families: tuple[_Family, ...]
-    tag_patterns: tuple[re.Pattern[str], ...]
-    require_branches: Mapping[Version, Branches]
+    patterns: tuple[re.Pattern[str], ...]
+    require_lists: Mapping[Version, DriverList]
+    named: Mapping[Version, Branches]
     capability_floors: tuple[tuple[str, Version], ...]
 
     def infer(self, image: str) -> ImageCUDA | None:
@@ -75,10 +89,11 @@ class Images:
         for family in self.families:
             if family.names.fullmatch(name) and (match := family.tag.fullmatch(tag)):
                 return self._of_family(family, match, tag)
-        for pattern in self.tag_patterns:
-            if match := pattern.search(tag):
-                cuda = _from_groups(match)
-                return ImageCUDA(cuda, False, None, None, (), False, None, f"tag {tag} names CUDA {show_version(cuda)}")
+        for said, where in ((tag, "tag"), (name.rpartition("/")[2], "name")):
+            for pattern in self.patterns:
+                if match := pattern.search(said):
+                    cuda = _from_groups(match)
+                    return ImageCUDA(cuda, False, f"{where} {said} names CUDA {show_version(cuda)}")
         return None
 
     def older(self, image: str, most: Version) -> str | None:
@@ -97,38 +112,36 @@ class Images:
         return None
 
     def _of_family(self, family: _Family, match: re.Match[str], tag: str) -> ImageCUDA | None:
-        doubt = ", unsourced" if family.unsourced else ""
         if family.kind == "month":
-            return self._of_month(family, match["month"], tag, doubt)
-        cuda = _from_groups(match) if family.kind == "tag" else _from_table(family, match)
-        if cuda is None:
+            return self._of_month(family, match["month"], tag)
+        row = _of_version(family, match)
+        if row is None or row.cuda is None:
             return None
-        alternatives = self.require_branches.get(release(cuda)) if family.carries_require else None
-        evidence = f"tag {tag} = CUDA {show_version(cuda)}{_unknown(family, alternatives)}{doubt}"
-        return ImageCUDA(cuda, True, None, alternatives, alternatives or (), family.carries_require, None, evidence)
+        unsourced = family.unsourced or row.unsourced
+        return ImageCUDA(
+            cuda=row.cuda,
+            required=not unsourced,
+            evidence=f"tag {tag} = CUDA {show_version(row.cuda)}{', unsourced' if unsourced else ''}",
+            requires=self.require_lists.get(row.cuda) if family.requires_list else None,
+            carries_compat=family.carries_compat,
+            forward=self.named.get(release(row.cuda), ()) if family.requires_list else (),
+        )
 
-    def _of_month(self, family: _Family, month: str, tag: str, doubt: str) -> ImageCUDA | None:
+    def _of_month(self, family: _Family, month: str, tag: str) -> ImageCUDA | None:
         row = family.months.get(month)
         if row is None:
             return None
-        doubt = ", unsourced" if row.unsourced else doubt
-        floor = next((floor for since, floor in self.capability_floors if month >= since), None)
-        evidence = f"tag {tag} = NGC {month} = CUDA {show_version(row.cuda)}{_unknown(family, row.alternatives)}{doubt}"
+        unsourced = family.unsourced or row.unsourced
+        evidence = f"tag {tag} = NGC {month} = CUDA {show_version(row.cuda)}{', unsourced' if unsourced else ''}"
         return ImageCUDA(
             cuda=row.cuda,
-            hard=True,
-            native=row.native,
-            alternatives=row.alternatives,
-            forward=row.alternatives or self.require_branches.get(release(row.cuda), ()),
-            carries_require=family.carries_require,
-            capability_floor=floor,
+            required=not unsourced,
             evidence=evidence,
-            by_month=True,
+            native=row.native,
+            carries_compat=family.carries_compat,
+            forward=row.forward if family.carries_compat else (),
+            capability_floor=next((floor for since, floor in self.capability_floors if month >= since), None),
         )
-
-
-def _unknown(family: _Family, alternatives: object) -> str:
-    return ", alternatives unknown" if family.carries_require and alternatives is None else ""
 
 
 def _split(image: str) -> tuple[str, str]:
@@ -150,29 +163,53 @@ def _from_groups(match: re.Match[str]) -> Version:
     return parse_version(f"{digits[:-1]}.{digits[-1]}")
 
 
-def _from_table(family: _Family, match: re.Match[str]) -> Version | None:
+def _of_version(family: _Family, match: re.Match[str]) -> _Version | None:
+    """Read the CUDA in the tag itself, or the row of the last release not above the tag's."""
+    if family.kind == "tag":
+        return _Version((), _from_groups(match), False)
     if family.kind != "table":
         return None
     wanted = parse_version(match["ver"])
-    rows = [cuda for since, cuda in family.versions if since <= wanted]
+    rows = [row for row in family.versions if row.since <= wanted]
     return rows[-1] if rows else None
 
 
-def load_images(document: Mapping[str, Any]) -> Images:
+def load_images(document: Mapping[str, Any], cuda: CUDATables) -> Images:
     """Read image_cuda.yaml; the order of its families is kept, first match counts."""
     months = {name: _months(document[name]) for name in ("ngc_months", "ngc_trtllm_months")}
+    rows = {parse_version(row["cuda"]): row for row in document["require_lists"]}
     return Images(
         families=tuple(_family(row, months) for row in document["image_families"]),
-        tag_patterns=tuple(re.compile(row["tag_regex"]) for row in document["tag_patterns"]),
-        require_branches={
-            parse_version(row["cuda"]): tuple((branch, (branch,)) for branch in row["branches"])
-            for row in document["require_branches"]
-            if row["complete"]
+        patterns=tuple(re.compile(row["tag_regex"]) for row in document["tag_patterns"]),
+        require_lists={
+            parse_version(each): _driver_list(series, row["named"], document["brand_sets"], cuda)
+            for series, row in rows.items()
+            if "any_driver_from" not in row
+            for each in row["releases"]
         },
+        named={series: _named(row["named"]) for series, row in rows.items()},
         capability_floors=tuple(
             (row["since_month"], parse_version(row["compute_capability"])) for row in document["compute_floors"]
         ),
     )
+
+
+def _driver_list(
+    cuda: Version, named: Iterable[Mapping[str, Any]], brand_sets: Mapping[str, list[str]], tables: CUDATables
+) -> DriverList:
+    """Compile a requirement: drivers that report the CUDA version, and the branches named, by brand."""
+    named = list(named)
+    consumer = [entry for entry in named if "geforce" in brand_sets[entry["brands"]]]
+    return DriverList(
+        cuda=cuda,
+        since=tables.first_branch(cuda),
+        branches=frozenset(branch for branch, _ in _named(named)),
+        consumer_branches=frozenset(branch for branch, _ in _named(consumer)),
+    )
+
+
+def _named(entries: Iterable[Mapping[str, Any]]) -> Branches:
+    return tuple((branch, (branch,)) for branch in sorted({each for entry in entries for each in entry["branches"]}))
 
 
 def _months(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Month]:
@@ -181,11 +218,11 @@ def _months(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Month]:
 
 def _month(row: Mapping[str, Any]) -> _Month:
     driver = parse_version(row["min_driver"])
-    listed = row.get("dc_gpu_alt_branches")
+    drivers = map(parse_version, row.get("dc_gpu_alt_branches", ()))
     return _Month(
         cuda=_cuda_of_month(row["cuda"]),
         native=driver if len(driver) > 1 else None,
-        alternatives=tuple((parse_version(each)[0], parse_version(each)) for each in listed) if listed else None,
+        forward=tuple((lowest[0], lowest) for lowest in drivers),
         unsourced=bool(row.get("unsourced")),
     )
 
@@ -203,10 +240,13 @@ def _family(row: Mapping[str, Any], months: Mapping[str, Mapping[str, _Month]]) 
         tag=re.compile(row["tag_regex"]),
         kind=row["cuda"],
         months=months[row.get("months", "ngc_months")],
-        versions=tuple(
-            (parse_version(each["since"]), parse_version(each["cuda"]) if each["cuda"] else None)
-            for each in row.get("versions", ())
-        ),
-        carries_require=bool(row.get("carries_require")),
+        versions=tuple(map(_version, row.get("versions", ()))),
+        requires_list=row.get("requires") == "list",
+        carries_compat=bool(row.get("carries_compat")),
         unsourced=bool(row.get("unsourced")),
     )
+
+
+def _version(row: Mapping[str, Any]) -> _Version:
+    cuda = parse_version(row["cuda"]) if row["cuda"] else None
+    return _Version(parse_version(row["since"]), cuda, bool(row.get("unsourced")))

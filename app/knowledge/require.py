@@ -21,7 +21,8 @@ _COMPARE: Mapping[str, Callable[[Version, Version], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_CONSUMER_BRANDS = ("geforce", "titan")
+CONSUMER_BRANDS = ("geforce", "titan")
+"""How the brands of consumer GPUs begin, as NVML names them (libnvidia-container src/nvc_info.c)."""
 MOST_CLAUSES = 512
 """Of one variable; CUDA images of today carry about 100."""
 
@@ -42,12 +43,15 @@ Expression = tuple[tuple[tuple[Clause, ...], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a node answers with; None is unknown, and what is unknown is taken to hold."""
+    """What a node answers with; None is unknown, and what is unknown is taken to hold.
+
+    `datacenter`: the GPU is none of the consumer brands, GeForce and TITAN.
+    """
 
     driver: Version | None
     cuda: Version | None
     capability: Version | None
-    datacenter: bool
+    datacenter: bool | None
 
 
 def parse_require(values: Iterable[str]) -> Expression:
@@ -80,7 +84,9 @@ def _holds(clause: Clause, host: Host) -> bool:
     if clause.subject == "invalid":
         return False
     if clause.subject == "brand":
-        consumer = clause.value.lower().startswith(_CONSUMER_BRANDS)
+        if host.datacenter is None:
+            return True
+        consumer = clause.value.lower().startswith(CONSUMER_BRANDS)
         return (consumer is not host.datacenter) is (clause.comparison != "!=")
     facts = {"cuda": host.cuda, "driver": host.driver, "arch": host.capability}
     if clause.subject not in facts:

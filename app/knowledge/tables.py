@@ -57,12 +57,13 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             raise KnowledgeError(f"{name}: no such table, wants one of {', '.join(FILES)}")
         documents[name] = overlay(name, documents[name], _read(name, own or {}))
     try:
+        cuda = load_cuda(documents["cuda_driver.yaml"])
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]["products"]),
             mig=load_profiles(documents["mig_profiles.yaml"]["products"]),
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
-            cuda=load_cuda(documents["cuda_driver.yaml"]),
-            images=load_images(documents["image_cuda.yaml"]),
+            cuda=cuda,
+            images=load_images(documents["image_cuda.yaml"], cuda),
             families=load_families(
                 documents["families.yaml"]["families"],
                 documents["families.yaml"]["infrastructure_namespaces"],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Class filters about CUDA: whether the image would start on the node's driver, and has code for its GPUs."""
 
-from app.knowledge.cuda import Compatibility, CUDANeed, judge_driver
+from app.knowledge.cuda import Accept, Compatibility, CUDANeed, judge_driver
 from app.nodeclass import NodeClass
 from app.policy.demand import Demand
 from app.reasons import Code, Reason, either, reason
@@ -19,18 +19,33 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
         if verdict < demand.accept:
             new_enough = node.driver >= need.floor(demand.accept)  # so it is the image that refuses the branch
             if new_enough or (verdict is Compatibility.RequirementUnmet and need.requirement):
-                return _requirement_unmet(need)
-            return reason(Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}")
+                return _requirement_unmet(need, node)
+            return reason(Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}{_looser(verdict)}")
     return None
 
 
-def _requirement_unmet(need: CUDANeed) -> Reason:
+def _looser(verdict: Compatibility) -> str:
+    """Name the setting under which the driver would do; nothing where there is none."""
+    if verdict < Compatibility.Forward:
+        return ""
+    return f", or policy field cuda.accept: {Accept(int(verdict)).name}"
+
+
+def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
     if need.requirement:
         wants = f"CUDA >= {show_version(need.cuda)}, or what else it names"
         return reason(Code.ImageRequirementUnmet, "NVIDIA_REQUIRE_CUDA refuses this driver", wants)
-    branches = either([str(branch) for branch, _ in need.alternatives or () if branch != need.native[0]])
-    wants = f"driver >= {show_driver(need.native)}, or branch {branches}"
-    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", wants)
+    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", _named(need, node))
+
+
+def _named(need: CUDANeed, node: NodeClass) -> str:
+    """Say on which drivers the image starts, for the brand of the node's GPU."""
+    newer = f"driver >= {show_driver(need.native)}"
+    if need.requires is None:
+        return newer
+    branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
+    served = [str(branch) for branch in sorted(branches) if (branch + 1,) > (need.minor_version or need.native)]
+    return f"{newer}, or branch {either(served)}" if served else newer
 
 
 def _floor(demand: Demand, need: CUDANeed) -> str:
@@ -53,7 +68,10 @@ def compute_capability_served(demand: Demand, node: NodeClass) -> Reason | None:
 
 
 def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a GPU that the image's CUDA toolkit cannot make code for, too old or too new."""
+    """Refuse a GPU that the image's CUDA toolkit no longer serves.
+
+    One that is newer than the toolkit runs PTX, if the image has any, which nobody knows: doubts.py scores it down.
+    """
     for need in demand.cuda:
         if node.compute_capability is None and need.unsupported and demand.refuse_unknown:
             return reason(Code.GPUFactsMissing, "compute capability unknown", "one that the image's toolkit supports")

@@ -44,6 +44,13 @@ def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
     return any(amount > 1 and node.unit(resource) in shares for resource, amount in demand.resources)
 
 
+def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether an image's toolkit is not known to make machine code for the GPU: only PTX, if any, runs there."""
+    needs = (*demand.cuda, *demand.cuda_wishes)
+    capability = node.compute_capability
+    return capability is not None and any(need.targets is not None and capability not in need.targets for need in needs)
+
+
 DOUBTS: tuple[Doubt, ...] = (
     driver_replaced_soon,
     gpus_ill,
@@ -51,5 +58,6 @@ DOUBTS: tuple[Doubt, ...] = (
     devices_withdrawn,
     labels_stale,
     replicas_as_gpus,
+    code_compiled_at_start,
 )
 """Each halves the node's total."""

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from app.knowledge.cuda import CUDANeed
+from app.knowledge.cuda import CUDANeed, Toolkit
 from app.knowledge.images import Branches, ImageCUDA
 from app.knowledge.require import Expression, lowest_cuda, parse_require
 from app.knowledge.tables import Knowledge
 from app.pods import Container
-from app.versions import Version, show_version
+from app.versions import Version, release, show_version
 
 _TRUE = {"1", "t", "T", "TRUE", "true", "True"}
 """What Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
@@ -21,32 +21,47 @@ _JETPACK = "NVIDIA_REQUIRE_JETPACK"
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One row of a policy's image table: images whose reference matches were built with this CUDA."""
+    """One row of a policy's image table: images whose reference matches were built with this CUDA.
+
+    `compat`: they carry the cuda-compat package of that CUDA.
+    """
 
     pattern: re.Pattern[str]
     cuda: Version
     policy: str
+    compat: bool = False
 
 
-def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge) -> CUDANeed:
-    """Compile "at least this CUDA must run": the word of an annotation, an environment or a policy."""
+def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge, compat: bool = False) -> CUDANeed:
+    """Compile "at least this CUDA must run": the word of an annotation, an environment or a policy.
+
+    Forward compatibility comes from a package in the image, so that a minimum claims it only where `compat` says so.
+    """
     toolkit = knowledge.cuda.toolkit(cuda)
+    forward = _older(toolkit, _any_driver_of(toolkit.forward_branches)) if compat else ()
     return CUDANeed(
         cuda=cuda,
         minimum=True,
         native=toolkit.native,
         minor_version=toolkit.minor_version,
-        alternatives=None,
-        forward=_any_driver_of(toolkit.forward_branches),
+        requires=None,
+        forward=forward,
         capability_floor=None,
-        unsupported=knowledge.cuda.unsupported(cuda, floor_only=True),
+        unsupported=knowledge.cuda.unsupported(cuda),
+        targets=None,
         requirement=(),
-        evidence=evidence,
+        evidence=evidence + _compat(cuda, forward),
     )
 
 
 def _any_driver_of(branches: frozenset[int]) -> tuple[tuple[int, Version], ...]:
     return tuple((branch, (branch,)) for branch in sorted(branches))
+
+
+def _older(toolkit: Toolkit, forward: Branches) -> Branches:
+    """Leave out the branches on which minor-version compatibility holds anyway, and what is said twice."""
+    floor = toolkit.minor_version or toolkit.native
+    return tuple((branch, lowest) for branch, lowest in dict.fromkeys(forward) if lowest < floor)
 
 
 def container_needs(
@@ -60,12 +75,10 @@ def container_needs(
         if expression:
             yield _environment_need(container, expression, knowledge), True
         elif row is not None:
-            yield (
-                minimum_need(row.cuda, f"container {container.name}: image table of policy {row.policy}", knowledge),
-                True,
-            )
+            evidence = f"container {container.name}: image table of policy {row.policy}"
+            yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
         elif from_image and (inferred := knowledge.images.infer(container.image)) is not None:
-            yield _image_need(inferred, container, knowledge, lifted), inferred.hard and not lifted
+            yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
 
 
 def _environment(container: Container) -> Expression:
@@ -79,37 +92,36 @@ def _environment_need(container: Container, expression: Expression, knowledge: K
     evidence = f"container {container.name}: environment NVIDIA_REQUIRE_*"
     if cuda is not None:
         return replace(minimum_need(cuda, evidence, knowledge), requirement=expression)
-    return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), expression, evidence)
+    return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), None, expression, evidence)
 
 
 def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool) -> CUDANeed:
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
-    need = CUDANeed(
+    package = _any_driver_of(toolkit.forward_branches) if inferred.carries_compat else ()
+    forward = _older(toolkit, (*package, *inferred.forward))
+    evidence = f"container {container.name}: image {inferred.evidence}{_compat(inferred.cuda, forward)}"
+    return CUDANeed(
         cuda=inferred.cuda,
         minimum=False,
         native=inferred.native or toolkit.native,
         minor_version=toolkit.minor_version,
-        alternatives=_with_own_branch(inferred, toolkit.native),
-        forward=tuple(dict.fromkeys((*_any_driver_of(toolkit.forward_branches), *inferred.forward))),
+        requires=None if lifted else inferred.requires,
+        forward=forward,
         capability_floor=inferred.capability_floor,
-        unsupported=knowledge.cuda.unsupported(inferred.cuda, floor_only=False),
+        unsupported=knowledge.cuda.unsupported(inferred.cuda),
+        targets=knowledge.cuda.targets(inferred.cuda),
         requirement=(),
-        evidence=f"container {container.name}: image {inferred.evidence}",
+        evidence=f"{evidence}, lifted by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
     )
-    if not lifted:
-        return need
-    return replace(need, alternatives=None, evidence=f"{need.evidence}, lifted by NVIDIA_DISABLE_REQUIRE")
 
 
-def _with_own_branch(inferred: ImageCUDA, native: Version) -> Branches | None:
-    """Add the toolkit's own driver branch to those an image's environment names: `cuda>=X.Y` holds on all of it.
-
-    A release note's list (a month's) names its branches whole, and is left as it is.
-    """
-    if inferred.alternatives is None or inferred.by_month:
-        return inferred.alternatives
-    listed = any(branch == native[0] for branch, _ in inferred.alternatives)
-    return inferred.alternatives if listed else (*inferred.alternatives, (native[0], (native[0],)))
+def _compat(cuda: Version, forward: Branches) -> str:
+    """Say what forward compatibility adds, and which policy field decides about it; nothing where it adds nothing."""
+    if not forward:
+        return ""
+    package = f"cuda-compat-{show_version(release(cuda)).replace('.', '-')}"
+    branches = ", ".join(f"R{branch}" for branch in sorted({branch for branch, _ in forward}))
+    return f", carries {package}: data-centre GPUs on {branches} too (policy field cuda.accept)"
 
 
 def show_need(need: CUDANeed) -> str:

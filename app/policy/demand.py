@@ -30,6 +30,8 @@ class HealthRules:
 
 
 HEALTH = HealthRules()
+DEFAULT_ACCEPT = Accept.ForwardCompatible
+"""How much CUDA compatibility is enough where no policy says it: what the image and the driver can do together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Demand(HashedOnce):
     preferred_products: tuple[ProductPattern, ...] = ()
     cuda: tuple[CUDANeed, ...] = ()
     cuda_wishes: tuple[CUDANeed, ...] = ()
-    accept: Accept = Accept.MinorVersion
+    accept: Accept = DEFAULT_ACCEPT
     most: tuple[tuple[str, int], ...] = ()
     memory_mib: int = 0
     declared_mib: int = 0

@@ -13,11 +13,12 @@ from app.pods import Pod, gpu_containers
 from app.policy.annotations import Needs
 from app.policy.applied import Applied, first
 from app.policy.cuda import ImageRow, container_needs, minimum_need
-from app.policy.demand import HEALTH, Demand, HealthRules
+from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.schema import Action, Rule, Spec
 from app.policy.schema_placement import FormFactor, HealthAction, SharingWish
 from app.quantity import parse_mib
 from app.requirements import from_selector
+from app.slices import NVIDIA_DRIVER
 from app.versions import parse_minimum
 
 ANNOTATION = "annotation"
@@ -75,7 +76,7 @@ def merge_demand(
         preferred_products=_preferred(applied, level, allow, deny, knowledge),
         cuda=required,
         cuda_wishes=wished,
-        accept=max(_accepts(applied, level), default=Accept.MinorVersion),
+        accept=max(_accepts(applied, level), default=DEFAULT_ACCEPT),
         most=_most(pod, resources),
         memory_mib=max((each.memory_mib or 0 for each in needs), default=0),
         declared_mib=next((each.memory_mib or 0 for origin, each in stated if origin == ANNOTATION), 0),
@@ -133,7 +134,13 @@ def _cuda(
     level: Action,
     knowledge: Knowledge,
 ) -> tuple[tuple[CUDANeed, ...], tuple[CUDANeed, ...]]:
-    """Collect (required, wished) needs: stated minimums, and each container's own unless an annotation speaks first."""
+    """Collect (required, wished) needs: stated minimums, and each container's own unless an annotation speaks first.
+
+    CUDA is of NVIDIA's GPUs: what else a pod or a container asks has no such need.
+    """
+    nvidia = [name for name, _ in resources if _of_nvidia(name, knowledge)]
+    if resources and not nvidia:
+        return (), ()
     minimums = [(origin, needs.cuda) for origin, needs in stated if needs.cuda]
     required = [minimum_need(cuda, _who(origin), knowledge) for origin, cuda in minimums]
     wished: list[CUDANeed] = []
@@ -142,10 +149,15 @@ def _cuda(
             applied, Rule.CUDA, level, lambda spec: spec.placement.cuda and spec.placement.cuda.from_image
         )
         rows = tuple(_image_rows(applied, level))
-        asking = gpu_containers(pod, (name for name, _ in resources))
+        asking = gpu_containers(pod, nvidia)
         for need, hard in container_needs(asking, rows, bool(from_image), knowledge):
             (required if hard else wished).append(need)
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(wished))
+
+
+def _of_nvidia(resource: str, knowledge: Knowledge) -> bool:
+    family = knowledge.families.of(resource)
+    return family is not None and NVIDIA_DRIVER in family.device_classes
 
 
 def _image_rows(applied: list[Applied], level: Action) -> Iterator[ImageRow]:
@@ -153,7 +165,7 @@ def _image_rows(applied: list[Applied], level: Action) -> Iterator[ImageRow]:
         cuda = each.spec.placement.cuda
         if cuda and each.at(Rule.CUDA, level):
             for row in cuda.images:
-                yield ImageRow(re.compile(translate(row.image)), parse_minimum(row.cuda), each.name)
+                yield ImageRow(re.compile(translate(row.image)), parse_minimum(row.cuda), each.name, row.compat)
 
 
 def _who(origin: str) -> str:

@@ -74,13 +74,14 @@ class ImageTableRow(Part):
 
     image: Annotated[str, Field(min_length=1)] = Field(description="a reference; * stands for anything")
     cuda: VersionText = Field(description='as "12.4"')
+    compat: bool = Field(default=False, description="true: the images carry the cuda-compat package of that CUDA")
 
 
 class CUDAWish(Part):
     """Which CUDA must run on a node's driver, and how much compatibility is enough.
 
     Native: the driver is as new as the toolkit. MinorVersion: a driver of the same CUDA major version will do.
-    ForwardCompatible: also an older one, by the compatibility package in the image, on data centre GPUs.
+    ForwardCompatible: also an older one, on data centre GPUs, by the cuda-compat package in an image known to carry it.
     """
 
     minimum: VersionText | None = told(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
@@ -88,7 +89,7 @@ class CUDAWish(Part):
         Merge.Single, "read the need off the image's tag, where the facts know the family", True, False, default=None
     )
     accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = told(
-        Merge.Strictest, "absent everywhere: MinorVersion", "Native", "ForwardCompatible", default=None
+        Merge.Strictest, "absent everywhere: ForwardCompatible", "Native", "ForwardCompatible", default=None
     )
     images: tuple[ImageTableRow, ...] = told(
         Merge.InOrder,

@@ -56,9 +56,14 @@ def wishing(**annotations: str) -> dict[str, Any]:
         pytest.param(wishing(compute_capability="9.0"), [[f"{GFD}gpu.compute.major Gt 8"]], id="compute capability"),
         pytest.param(wishing(cuda="12.4"), [[f"{GFD}cuda.driver-version.major Gt 524"]], id="CUDA, by minor version"),
         pytest.param(
-            pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")),
+            pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.06-py3")),
             [[f"{GFD}cuda.driver-version.major Gt 524"]],
             id="CUDA of an image",
+        ),
+        pytest.param(
+            pod(gpus(1, image="nvcr.io/nvidia/pytorch:25.10-py3")),
+            [[f"{GFD}gpu.compute.major Gt 6", f"{GFD}cuda.driver-version.major Gt 534"]],
+            id="CUDA of an image, by forward compatibility",
         ),
         pytest.param(
             wishing(sharing="Exclusive"), [[f"{GFD}gpu.sharing-strategy NotIn mps,time-slicing"]], id="a whole GPU"

@@ -166,4 +166,4 @@ def _wish(draw: random.Random) -> Wish:
         return Wish(sharing="Shared", memory=draw.choice(MEMORIES))
     if kind == "shared":
         return Wish(resource=f"{GPU}.shared", memory=draw.choice(MEMORIES))
-    return replace(twin_draw.wish(draw), accept="MinorVersion")
+    return replace(twin_draw.wish(draw), accept="ForwardCompatible")

@@ -24,7 +24,8 @@ MINOR = "CUDA Compatibility guide, minor version compatibility: 12.x from 525.60
 FORWARD = "forward-compatibility matrix (R615 and R575 editions)"
 NGC = "Triton / NGC release notes of the month, Driver Requirements"
 BACKWARD = "CUDA Compatibility guide: newer drivers run older toolkits"
-CAPTURES = "public captures of NVIDIA_REQUIRE_CUDA of nvidia/cuda images"
+CAPTURES = "gitlab.com/nvidia/container-images/cuda, NVIDIA_REQUIRE_CUDA in dist/*/*/base/Dockerfile"
+PTX = "cuda_driver.yaml sass_rules: PTX is compiled for newer GPUs"
 ARCHITECTURES = "docs.nvidia.com, CUDA toolkit, driver and architecture matrix"
 
 MATRIX: list[tuple[str, str, str, str, str, str]] = [
@@ -48,10 +49,10 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     # NGC 23.10 = CUDA 12.2.2, branches 450.51, 470.57, 510.47, 525.85, 535.86
     (TORCH % "23.10", "535.104.05", A100, "MinorVersion", OK, RELEASE_NOTES),
     (TORCH % "23.10", "535.86.10", A100, "MinorVersion", OK, NGC),
-    (TORCH % "23.10", "535.54.03", A100, "MinorVersion", UNMET, NGC),
-    (TORCH % "23.10", "530.30.02", A100, "MinorVersion", UNMET, NGC),
+    (TORCH % "23.10", "535.54.03", A100, "MinorVersion", OK, MINOR),
+    (TORCH % "23.10", "530.30.02", A100, "MinorVersion", OK, MINOR),
     (TORCH % "23.10", "525.85.12", A100, "MinorVersion", OK, NGC),
-    (TORCH % "23.10", "525.60.13", A100, "MinorVersion", UNMET, NGC),
+    (TORCH % "23.10", "525.60.13", A100, "MinorVersion", OK, MINOR),
     (TORCH % "23.10", "525.85.12", A100, "Native", OLD, RELEASE_NOTES),
     (TORCH % "23.10", "510.47.03", A100, "MinorVersion", OLD, MINOR),
     (TORCH % "23.10", "510.47.03", A100, "ForwardCompatible", OK, NGC),
@@ -62,11 +63,11 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     (TORCH % "24.03", "550.54.14", A100, "Native", OK, RELEASE_NOTES),
     (TORCH % "24.03", "545.23.08", A100, "Native", OLD, RELEASE_NOTES),
     (TORCH % "24.03", "545.23.08", A100, "MinorVersion", OK, NGC),
-    (TORCH % "24.03", "530.30.02", A100, "MinorVersion", UNMET, NGC),
+    (TORCH % "24.03", "530.30.02", A100, "MinorVersion", OK, MINOR),
     # NGC 22.05 = CUDA 11.7
     (TORCH % "22.05", "515.43.04", A100, "Native", OK, RELEASE_NOTES),
     (TORCH % "22.05", "470.57.02", A100, "MinorVersion", OK, NGC),
-    (TORCH % "22.05", "495.29.05", A100, "MinorVersion", UNMET, NGC),
+    (TORCH % "22.05", "495.29.05", A100, "MinorVersion", OK, MINOR),
     (TORCH % "22.05", "580.95.05", V100, "MinorVersion", OK, BACKWARD),
     # compute capability: floors of NGC, floors and ceilings of toolkits
     (TORCH % "25.03", "570.124.06", V100, "MinorVersion", LOW, "Triton release notes 25.03: compute capability 7.5"),
@@ -75,12 +76,12 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     (CUDA % "13.0.0", "580.65.06", V100, "MinorVersion", OUTSIDE, ARCHITECTURES),
     (CUDA % "13.0.0", "580.65.06", T4, "MinorVersion", OK, ARCHITECTURES),
     (CUDA % "12.9.0", "580.65.06", V100, "MinorVersion", OK, ARCHITECTURES),
-    (CUDA % "11.7.1", "580.95.05", H100, "MinorVersion", OUTSIDE, ARCHITECTURES),
+    (CUDA % "11.7.1", "580.95.05", H100, "MinorVersion", OK, PTX),
     (CUDA % "11.8.0", "580.95.05", H100, "MinorVersion", OK, ARCHITECTURES),
     (CUDA % "11.4.3", "580.95.05", L4, "MinorVersion", OK, "CUDA binary compatibility: sm_80 code runs on 8.9"),
-    (CUDA % "12.4.1", "580.95.05", B200, "MinorVersion", OUTSIDE, ARCHITECTURES),
+    (CUDA % "12.4.1", "580.95.05", B200, "MinorVersion", OK, PTX),
     (CUDA % "12.8.0", "580.95.05", B200, "MinorVersion", OK, ARCHITECTURES),
-    # CUDA base images carry their requirement: 12.4 names 470, 525, 535; 12.8 names 470, 535, 550, 565
+    # CUDA base images carry their requirement: 12.4 names 470, 525, 535; 12.8 names 470, 535, 550, 560, 565
     (CUDA % "12.4.1", "550.54.15", A100, "Native", OK, RELEASE_NOTES),
     (CUDA % "12.4.1", "545.23.08", A100, "MinorVersion", UNMET, CAPTURES),
     (CUDA % "12.4.1", "535.54.03", A100, "MinorVersion", OK, CAPTURES),
@@ -88,9 +89,9 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     (CUDA % "12.4.1", "470.57.02", A100, "MinorVersion", OLD, MINOR),
     (CUDA % "12.4.1", "470.57.02", A100, "ForwardCompatible", OK, CAPTURES),
     (CUDA % "12.8.0", "550.54.15", A100, "MinorVersion", OK, CAPTURES),
-    (CUDA % "12.8.0", "560.35.03", A100, "MinorVersion", UNMET, CAPTURES),
+    (CUDA % "12.8.0", "560.35.03", A100, "MinorVersion", OK, CAPTURES),
     (CUDA % "12.8.0", "570.124.06", A100, "Native", OK, RELEASE_NOTES),
-    (CUDA % "12.2.0", "530.30.02", A100, "MinorVersion", OK, MINOR),
+    (CUDA % "12.2.0", "530.30.02", A100, "MinorVersion", UNMET, CAPTURES),
     (CUDA % "13.0.0", "575.57.08", A100, "MinorVersion", OLD, MINOR),
     (CUDA % "13.0.0", "575.57.08", A100, "ForwardCompatible", OK, CAPTURES),
     (CUDA % "13.0.0", "535.104.05", A100, "ForwardCompatible", OK, FORWARD),
@@ -104,7 +105,7 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     ("docker.io/pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime", "535.54.03", A100, "ForwardCompatible", OK, MINOR),
     ("rapidsai/base:25.12-cuda13-py3.13", "580.65.06", A100, "MinorVersion", OK, RELEASE_NOTES),
     ("rapidsai/base:25.12-cuda13-py3.13", "570.124.06", A100, "MinorVersion", OLD, MINOR),
-    ("vllm/vllm-openai:v0.11.0-cu129", "525.60.13", A100, "MinorVersion", OK, MINOR),
+    ("vllm/vllm-openai:v0.11.0-cu129", "535.54.03", A100, "MinorVersion", OK, CAPTURES),
     ("nvcr.io/nvidia/tritonserver:25.03-trtllm-python-py3", "570.124.06", A100, "Native", OK, NGC),
     # what no table knows decides nothing, and a tag of an unknown image is a preference only
     ("registry.example/train:1", "418.39", T4, "Native", OK, "INTERFACES §10: unknown is nothing"),
@@ -143,18 +144,23 @@ def test_matrix_is_large_enough() -> None:
         ),
         ([gpus(1, image="registry.example/ml/train:7")], {}, "container main: image table of policy p"),
         (
-            [gpus(1, image=TORCH % "23.01")],
+            [gpus(1, image=TORCH % "26.04")],
             {},
-            "container main: image tag 23.01-py3 = NGC 23.01 = CUDA 12.0.1, alternatives unknown, unsourced",
+            "container main: image tag 26.04-py3 = NGC 26.04 = CUDA 13.2.1, carries cuda-compat-13-2:"
+            " data-centre GPUs on R535, R570 too (policy field cuda.accept)",
         ),
-        ([gpus(1, image=CUDA % "12.4.1")], {}, "container main: image tag 12.4.1-base-ubuntu22.04 = CUDA 12.4.1"),
+        (
+            [gpus(1, image="pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime")],
+            {},
+            "container main: image tag 2.4.0-cuda12.4-cudnn9-runtime = CUDA 12.4",
+        ),
     ],
-    ids=["annotation", "environment", "policy table", "month, unsourced", "tag"],
+    ids=["annotation", "environment", "policy table", "month, with cuda-compat", "tag"],
 )  # fmt: skip
 def test_need_shows_its_evidence(
     containers: list[dict[str, object]], annotations: dict[str, str], evidence: str
 ) -> None:
-    """F11: annotation → environment → policy's table → tag; what is from memory says so."""
+    """F11: annotation → environment → policy's table → tag; a compatibility package names the field that decides."""
     table = "{fromImage: true, images: [{image: registry.example/ml/*, cuda: '12.2'}]}"
 
     needs = ruling(
@@ -162,6 +168,88 @@ def test_need_shows_its_evidence(
     ).demand.cuda
 
     assert [evidence] == [need.evidence for need in needs]
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"), [("", OK), ("accept: ForwardCompatible", OK), ("accept: MinorVersion", OLD)]
+)
+def test_policy_says_whether_forward_compatibility_is_enough(accept: str, expected: str) -> None:
+    """F34: it is, unless a policy is stricter."""
+    said = policies(policy("p", f"placement: {{cuda: {{fromImage: true, {accept}}}}}"))
+    hopper = node(product=H100, driver="570.124.06").node_class
+
+    refusal = judge_class(demand(pod(gpus(1, image=TORCH % "26.04")), said), hopper)
+
+    assert expected == (refusal.code.name if refusal else OK)
+
+
+@pytest.mark.parametrize(
+    ("accept", "driver", "expected"),
+    [
+        (
+            "MinorVersion",
+            "570.124.06",
+            "CUDA driver too old: wants >= 580, or policy field cuda.accept: ForwardCompatible",
+        ),
+        (
+            "Native",
+            "580.65.06",
+            "CUDA driver too old: wants >= 595.58.03, or policy field cuda.accept: MinorVersion",
+        ),
+        ("MinorVersion", "550.54.15", "CUDA driver too old: wants >= 580"),
+    ],
+)
+def test_refusal_names_the_setting_under_which_the_driver_would_do(accept: str, driver: str, expected: str) -> None:
+    """F34, P23."""
+    said = policies(policy("p", f"placement: {{cuda: {{fromImage: true, accept: {accept}}}}}"))
+
+    refusal = judge_class(
+        demand(pod(gpus(1, image=TORCH % "26.04")), said), node(product=H100, driver=driver).node_class
+    )
+
+    assert refusal is not None
+    assert refusal.message == expected
+
+
+@pytest.mark.parametrize(("compat", "expected"), [("", OLD), (", compat: true", OK)])
+def test_policy_says_which_of_its_own_images_carry_the_package(compat: str, expected: str) -> None:
+    """F34: what a policy's image table does not say is not assumed."""
+    row = f"{{image: registry.example/*, cuda: '13.0'{compat}}}"
+    said = policies(policy("p", f"placement: {{cuda: {{images: [{row}]}}}}"))
+    hopper = node(product=H100, driver="535.54.03").node_class
+
+    refusal = judge_class(demand(pod(gpus(1, image="registry.example/a:1")), said), hopper)
+
+    assert expected == (refusal.code.name if refusal else OK)
+
+
+def test_what_is_from_memory_is_a_preference_and_says_so() -> None:
+    """F11: NGC 23.01 has no source in the table."""
+    found = ruling(pod(gpus(1, image=TORCH % "23.01"))).demand
+
+    assert not found.cuda
+    assert [wish.evidence for wish in found.cuda_wishes] == [
+        "container main: image tag 23.01-py3 = NGC 23.01 = CUDA 12.0.1, unsourced"
+    ]
+
+
+@pytest.mark.parametrize("product", [None, "NVIDIA-FOO-9000"], ids=["no label", "not in the table"])
+def test_unknown_product_has_no_forward_compatibility_and_no_brand_refused(product: str | None) -> None:
+    """F34: what is not known neither accepts nor refuses."""
+    newer, named = (node(product=product, driver=driver).node_class for driver in ("570.124.06", "535.54.03"))
+
+    assert judge_class(demand(pod(gpus(1, image=TORCH % "26.04"))), newer) is not None
+    assert judge_class(demand(pod(gpus(1, image=CUDA % "12.8.1"))), named) is None
+
+
+def test_cuda_is_no_need_of_pods_that_ask_no_nvidia_gpu() -> None:
+    """F34: an image of NVIDIA in a pod of AMD GPUs needs no driver of NVIDIA, whatever unknown facts do."""
+    said = policies(policy("p", "placement: {unknownFacts: Refuse, cuda: {fromImage: true, minimum: '12.4'}}"))
+    other = pod(gpus(1, "amd.com/gpu", image=CUDA % "12.4.1"))
+    beside = pod(gpus(1, image=CUDA % "11.8.0", name="a"), gpus(1, "amd.com/gpu", image=CUDA % "13.0.0", name="b"))
+
+    assert not (*demand(other, said).cuda, *demand(other, said).cuda_wishes)
+    assert {need.cuda for need in demand(beside, said).cuda} == {(12, 4), (11, 8)}
 
 
 def test_highest_need_of_several_containers_decides() -> None:

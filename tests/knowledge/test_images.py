@@ -27,9 +27,9 @@ MONTHS = [(TORCH % row["month"], row) for row in TABLE["ngc_months"]] + [
 
 
 def cuda_of(image: str) -> tuple[str, bool] | None:
-    """Infer: the CUDA version as people write it, and whether it is a need."""
+    """Infer: the CUDA version as people write it, and whether it is required."""
     found = IMAGES.infer(image)
-    return (show_version(found.cuda), found.hard) if found else None
+    return (show_version(found.cuda), found.required) if found else None
 
 
 @pytest.mark.parametrize(("row", "example"), EXAMPLES)
@@ -38,8 +38,33 @@ def test_example_of_a_family_is_of_that_family(row: dict[str, Any], example: str
     inferred = [IMAGES.infer(f"{name.replace('*', 'x')}:{example}") for name in row["images"]]
 
     assert re.fullmatch(row["tag_regex"], example)
-    assert [row["cuda"] != "none"] * len(inferred) == [each is not None and each.hard for each in inferred]
-    assert {bool(row.get("carries_require"))} >= {each.carries_require for each in inferred if each}
+    assert [row["cuda"] != "none"] * len(inferred) == [each is not None for each in inferred]
+    assert {bool(row.get("carries_compat"))} >= {each.carries_compat for each in inferred if each}
+
+
+@pytest.mark.parametrize(("row", "example"), EXAMPLES)
+def test_unsourced_family_is_a_preference(row: dict[str, Any], example: str) -> None:
+    """F11: what has no source refuses no node, and says that it has none."""
+    inferred = [IMAGES.infer(f"{name.replace('*', 'x')}:{example}") for name in row["images"]]
+
+    assert all(("unsourced" in each.evidence) is not each.required for each in inferred if each)
+    assert not (row.get("unsourced") and any(each.required for each in inferred if each))
+
+
+@pytest.mark.parametrize("row", TABLE["image_families"], ids=lambda row: row["images"][0])
+def test_family_says_what_its_environment_requires_and_where_that_was_seen(row: dict[str, Any]) -> None:
+    """F11: `list` needs the lists, a value is one that the container toolkit would read, and months seen have a row."""
+    requires = row.get("requires")
+    seen = {
+        month
+        for entry in TABLE["require_seen_sources"]
+        if entry["images"] in row["images"]
+        for month in entry["months"]
+    }
+
+    assert requires in (None, "list", "cuda>=9.0")
+    assert requires != "cuda>=9.0" or set(row["requires_seen"]) <= seen
+    assert requires is None or row.get("carries_compat")
 
 
 @pytest.mark.parametrize(
@@ -72,19 +97,38 @@ def test_example_of_a_family_is_of_that_family(row: dict[str, Any], example: str
         ("nvcr.io/nvidia/rapidsai/base:25.12-cuda12-py3.12", "12.0"),
         ("vllm/vllm-openai:v0.11.0-cu129", "12.9"),
         ("vllm/vllm-openai:v0.11.0-cu130-aarch64", "13.0"),
-        ("lmsysorg/sglang:v0.4.6-cu124", "12.4"),
-        ("lmsysorg/sglang:v0.4.6.post1-cu124-srt", "12.4"),
+        ("rayproject/ray:2.9.0-py310-cu118", "11.8"),
+        ("rayproject/ray-ml:2.46.0-py311-cu121-aarch64", "12.1"),
+        # vllm: docker/Dockerfile ARG CUDA_VERSION of the release
+        ("vllm/vllm-openai:v0.5.4", "12.4.1"),
+        ("vllm/vllm-openai:v0.8.5.post1", "12.4.1"),
+        ("vllm/vllm-openai:v0.9.0", "12.8.1"),
+        ("vllm/vllm-openai:v0.10.1.1", "12.8.1"),
+        ("vllm/vllm-openai:v0.11.0", "12.8.1"),
+        ("vllm/vllm-openai:v0.11.1", "12.9.1"),
+        ("vllm/vllm-openai:v0.19.1-aarch64", "12.9.1"),
+        ("vllm/vllm-openai:v0.20.0", "13.0.2"),
+        ("vllm/vllm-openai:v0.24.0-x86_64", "13.0.2"),
+        # release notes of NGC containers of 2020 and 2021
+        ("nvcr.io/nvidia/pytorch:20.12-py3", "11.1.1"),
+        ("nvcr.io/nvidia/pytorch:21.05-py3", "11.3"),
+        ("nvcr.io/nvidia/tensorflow:21.10-tf1-py3", "11.4.2"),
+        ("nvcr.io/nvidia/tritonserver:21.12-py3", "11.5"),
         # tables by version
         ("ghcr.io/huggingface/text-generation-inference:3.1.1", "12.4"),
         ("ghcr.io/huggingface/text-generation-inference:3.3.7", "12.4"),
         ("ghcr.io/huggingface/text-generation-inference:1.2.0", "12.1"),
         ("ghcr.io/huggingface/text-generation-inference:1.4.1", "12.1"),
+        ("ghcr.io/huggingface/text-generation-inference:2.0.4", "12.1"),
+        ("ghcr.io/huggingface/text-generation-inference:2.3.0", "12.4"),
         ("ghcr.io/huggingface/text-generation-inference:0.9.4", "11.8"),
         ("tensorflow/tensorflow:2.14.0-gpu", "11.8"),
         ("tensorflow/tensorflow:2.11.1-gpu-jupyter", "11.2"),
         ("tensorflow/tensorflow:2.16.1-gpu", "12.3"),
-        ("tensorflow/tensorflow:2.20.0-gpu", "12.5"),
+        ("tensorflow/tensorflow:2.18.0-gpu", "12.5"),
         ("tensorflow/tensorflow:2.0.4-gpu", "10.0"),
+        ("tensorflow/tensorflow:1.15.5-gpu-py3", "10.0"),
+        ("tensorflow/tensorflow:1.12.0-devel-gpu-py3", "9.0"),
     ],
 )
 def test_family_and_tag_tell_the_toolkit(image: str, expected: str) -> None:
@@ -98,18 +142,16 @@ def test_family_and_tag_tell_the_toolkit(image: str, expected: str) -> None:
 def test_month_is_what_its_release_notes_say(image: str, row: dict[str, Any]) -> None:
     """Facts: image_cuda.yaml ngc_months: a full driver is the native floor, a branch leaves it to the toolkit table."""
     driver = parse_version(row["min_driver"])
-    listed = row.get("dc_gpu_alt_branches")
-    branches = tuple((int(each.split(".")[0]), parse_version(each)) for each in listed) if listed else None
+    listed = row.get("dc_gpu_alt_branches", ())
+    branches = tuple((parse_version(each)[0], parse_version(each)) for each in listed)
 
     found = IMAGES.infer(image)
 
     assert found is not None
-    assert (driver if len(driver) > 1 else None, branches) == (found.native, found.alternatives)
+    assert (driver if len(driver) > 1 else None, branches) == (found.native, found.forward)
     assert release(found.cuda) == release(parse_version(".".join(row["cuda"].split(" ")[0].split(".")[:3])))
-    assert (listed is None, bool(row.get("unsourced"))) == (
-        "alternatives unknown" in found.evidence,
-        "unsourced" in found.evidence,
-    )
+    assert found.requires is None
+    assert bool(row.get("unsourced")) is ("unsourced" in found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +178,21 @@ def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] 
         ("pytorch/pytorch:nightly-cuda12.4-x", "12.4"),
         ("registry.example:5000/team/train:2-cu124", "12.4"),
         ("registry.example/nvidia/pytorch:24.05-cuda12.4", "12.4"),
+        ("registry.example/train:cuda-13.3.0", "13.3"),
+        ("registry.example/train:torch2.4.1cu124", "12.4"),
+        ("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", "12.5"),
+        # the last part of the name, where the tag says nothing
+        ("registry.example/train-cu118:1", "11.8"),
+        ("registry.example/cuda-12.4-runtime", "12.4"),
+        ("registry.example/train-cuda11.8:2-cu124", "12.4"),
+        # families, months and versions without a source
+        ("lmsysorg/sglang:v0.4.6-cu124", "12.4"),
+        ("lmsysorg/sglang:v0.4.6.post1-cu124-srt", "12.4"),
+        ("nvcr.io/nvidia/pytorch:23.01-py3", "12.0.1"),
+        ("tensorflow/tensorflow:2.20.0-gpu", "12.5"),
+        ("vllm/vllm-openai:v0.4.2", "12.1"),
+        ("rayproject/ray:2.9.0-gpu", "11.8"),
+        ("rayproject/ray:2.46.0-py310-gpu", "12.1"),
     ],
 )
 def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) -> None:
@@ -154,7 +211,7 @@ def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) ->
         pytest.param(":", id="colon alone"),
         pytest.param("@sha256:0", id="digest alone"),
         pytest.param("registry.example:5000/train", id="port is no tag"),
-        pytest.param("registry.example:5000/cuda12.4/train:1", id="CUDA in the name"),
+        pytest.param("registry.example:5000/cuda12.4/train:1", id="CUDA in the path"),
         pytest.param("registry.example/train:12.4", id="number alone"),
         pytest.param("registry.example/train:cu12", id="two digits"),
         pytest.param("registry.example/train:cu1245", id="four digits"),
@@ -162,16 +219,16 @@ def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) ->
         pytest.param("registry.example/nvidia/pytorch:24.05-py3", id="a mirror is another image"),
         pytest.param("nvcr.io.example/nvidia/pytorch:24.05-py3", id="another registry"),
         pytest.param("nvcr.io/nvidia/pytorch:99.01-py3", id="month of the future"),
-        pytest.param("nvcr.io/nvidia/pytorch:21.12-py3", id="month before the table"),
+        pytest.param("nvcr.io/nvidia/pytorch:21.03-py3", id="month that the table lacks"),
         pytest.param("nvcr.io/nvidia/pytorch:latest", id="latest"),
         pytest.param("nvcr.io/nvidia/pytorch@sha256:0", id="family by digest"),
         pytest.param("nvcr.io/nvidia/nemo:24.07", id="built on an earlier month"),
         pytest.param("nvcr.io/nim/meta/llama:1.3.0", id="its environment decides"),
         pytest.param("ollama/ollama:0.11.11", id="picks its CUDA by driver"),
-        pytest.param("vllm/vllm-openai:v0.10.0", id="tag without CUDA"),
+        pytest.param("vllm/vllm-openai:v0.25.0", id="release after the table"),
+        pytest.param("vllm/vllm-openai:v0.1.7", id="release before the table"),
         pytest.param("vllm/vllm-openai:latest", id="latest of a family"),
         pytest.param("tensorflow/tensorflow:2.14.0", id="only -gpu contains CUDA"),
-        pytest.param("ghcr.io/huggingface/text-generation-inference:2.0.4", id="not sampled"),
         pytest.param("ghcr.io/huggingface/text-generation-inference:3.1.1-rocm", id="another vendor"),
         pytest.param("ghcr.io/huggingface/text-generation-inference:3.3.8", id="after the table"),
         pytest.param("nvidia/cuda:latest", id="no such tag"),
@@ -199,23 +256,39 @@ def test_default_registry_and_digest_change_nothing(prefix: str, digest: str, na
 
 
 @pytest.mark.parametrize(
-    ("tag", "expected"),
+    ("tag", "branches", "consumer"),
     [
-        ("12.1.0-base", None),
-        ("12.4.0-base", (470, 525, 535)),
-        ("12.6.0-base", None),
-        ("12.8.1-devel", (470, 535, 550, 565)),
-        ("13.0.0-base", (535, 550, 565, 570, 575)),
+        ("11.8.0-base", {450, 470, 510, 515}, {470, 510, 515}),
+        ("12.1.0-base", {470, 525}, {470, 525}),
+        ("12.2.2-base", {470, 525}, {470, 525}),
+        ("12.4.0-base", {470, 525, 535}, {470, 525, 535}),
+        ("12.5.1-base", {470, 535, 550}, set()),
+        ("12.6.3-base", {470, 535, 550}, set()),
+        ("12.8.1-devel", {470, 535, 550, 560, 565}, set()),
+        ("12.9.1-devel", {535, 550, 560, 565, 570}, set()),
+        ("13.0.0-base", {535, 550, 565, 570, 575}, set()),
     ],
-    ids=["12.1: list abridged", "12.4", "12.6: no capture", "12.8", "13.0"],
 )
-def test_cuda_base_image_names_the_branches_it_starts_on(tag: str, expected: tuple[int, ...] | None) -> None:
-    """Facts: image_cuda.yaml env NVIDIA_REQUIRE_CUDA, value_shape; an incomplete list is no list."""
+def test_cuda_base_image_names_the_branches_it_starts_on(tag: str, branches: set[int], consumer: set[int]) -> None:
+    """Facts: NVIDIA_REQUIRE_CUDA in nvidia/cuda's Dockerfiles; from 12.5 on no list names a GeForce."""
     found = IMAGES.infer(f"nvidia/cuda:{tag}")
 
     assert found is not None
-    assert expected == (None if found.alternatives is None else tuple(branch for branch, _ in found.alternatives))
-    assert (expected is None) is ("alternatives unknown" in found.evidence)
+    assert found.requires is not None
+    assert [branches, consumer] == [set(found.requires.branches), set(found.requires.consumer_branches)]
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["11.3.1-base", "13.2.0-base", "13.0.2-base", "9.2-base"],
+    ids=["any driver", "no list read", "list read of 13.0.0 alone", "no branch"],
+)
+def test_cuda_base_image_whose_list_refuses_nothing_or_is_not_known_has_none(tag: str) -> None:
+    """Facts: only what every published variant of an image refuses is refused."""
+    found = IMAGES.infer(f"nvidia/cuda:{tag}")
+
+    assert found is not None
+    assert found.requires is None
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_own_image_family_is_asked_before_the_shipped_ones(tmp_path: Path) -> No
     )
 
     assert found is not None
-    assert (found.cuda, found.hard) == ((12, 4), True)
+    assert (found.cuda, found.required) == ((12, 4), True)
 
 
 def test_own_image_family_leaves_the_shipped_ones(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.doubts import DOUBTS
+from app.placement.doubts import DOUBTS, code_compiled_at_start
 from app.placement.engine import LESSER_SHARE, breakdown, judge, total
 from app.placement.preempt import eviction_helps, spare
 from app.placement.ranking import first_in_order, tie_break, wire_scores
@@ -117,6 +117,43 @@ def test_node_that_a_warning_policy_would_refuse_scores_lower() -> None:
 
     assert judge(wanted, other, recount=True) is None
     assert total(wanted, other) < total(wanted, asked)
+
+
+@pytest.mark.parametrize(
+    ("image", "product", "capability", "doubted"),
+    [
+        ("nvidia/cuda:11.6.2-base-ubuntu20.04", "NVIDIA-H100-80GB-HBM3", "9.0", True),
+        ("nvidia/cuda:11.8.0-base-ubuntu20.04", "NVIDIA-H100-80GB-HBM3", "9.0", False),
+        ("pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime", "NVIDIA-B200", "10.0", True),
+        # a preference doubts as a need does
+        ("registry.example/train:1-cu118", "NVIDIA-B200", "10.0", True),
+        # a capability that no row of the tables knows is unknown, to old and new toolkits alike
+        ("nvidia/cuda:12.4.1-base-ubuntu20.04", "NVIDIA-X", "13.0", True),
+        ("nvidia/cuda:13.2.0-base-ubuntu20.04", "NVIDIA-X", "13.0", True),
+        ("registry.example/train:1", "NVIDIA-B200", "10.0", False),
+    ],
+)
+def test_gpu_newer_than_the_toolkit_is_taken_with_half_the_score(
+    image: str, product: str, capability: str, doubted: bool
+) -> None:
+    """F35: PTX is compiled for newer GPUs, and whether an image has any is not known; no ground to refuse."""
+    wanted = demand(pod(gpus(1, image=image)))
+    major, _, minor = capability.partition(".")
+    labels = {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
+    made = node(product=product, driver="610.43.02", labels=labels)
+
+    assert judge(wanted, made, recount=True) is None
+    assert code_compiled_at_start(wanted, made.node_class) is doubted
+    scores = breakdown(wanted, made).values()
+    mean = sum(score * weight for score, weight in scores) / sum(weight for _, weight in scores)
+    assert math.isclose(total(wanted, made), LESSER_SHARE**doubted * mean)
+
+
+def test_minimum_doubts_no_gpu() -> None:
+    """F35: a newer toolkit than the least will do, so that the least says nothing about machine code."""
+    wanted = demand(pod(annotations={"cuda": "11.6"}))
+
+    assert not code_compiled_at_start(wanted, node(product="NVIDIA-B200").node_class)
 
 
 def test_pod_without_gpus_fits_anywhere() -> None:

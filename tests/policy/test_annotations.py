@@ -269,7 +269,7 @@ def test_lifted_requirement_of_an_image_leaves_no_list_of_driver_branches() -> N
 
     (wish,) = ruling(document).demand.cuda_wishes
 
-    assert wish.alternatives is None
+    assert wish.requires is None
 
 
 def test_each_container_that_asks_for_a_gpu_has_its_own_need_and_says_where_from() -> None:

@@ -61,7 +61,7 @@ def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
         resources=(("nvidia.com/gpu", 1),),
         most=(("nvidia.com/gpu", 1),),
         sharing=SharingWish.Any,
-        accept=Accept.MinorVersion,
+        accept=Accept.ForwardCompatible,
         refuse_unknown=False,
         scores=tuple((score.name, score.weight) for score in scores),
     )
