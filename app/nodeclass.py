@@ -14,23 +14,34 @@ from app.versions import Version
 
 
 class Sharing(Enum):
-    """What one `nvidia.com/gpu` means on a node."""
+    """What one `nvidia.com/gpu` means on a node. Unknown: no label tells, so that it may be a GPU or a share of one."""
 
     Exclusive = "a whole GPU"
     TimeSlicing = "a time-slice"
     MPS = "an MPS share"
+    HAMi = "a HAMi vGPU"
     MIG = "a MIG slice"
+    Unknown = "a GPU or share"
+
+
+SHARES = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.HAMi})
+"""What a unit is where several pods have the same GPU (slice) at once."""
+REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS})
+"""Shares that NVIDIA's device plugin makes: several of them may be of one GPU, where HAMi gives as many GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClass(HashedOnce):
     """Facts that evicting pods cannot change; equal for nodes of one make. None is unknown.
 
-    `product`: normal form; `may_be`: where that is unknown, the products of which it must be one.
+    `product`: normal form; `may_be`: where that is unknown, the products of which it must be one. `several_models`: the
+    GPUs are of several products of which the labels tell one, so that nobody knows which of them a pod gets.
     `cuda`: highest CUDA of the driver. `memory_mib`: of one unit of the whole-GPU resource, unshared: a GPU's, under
-    MIG strategy single a slice's.
+    MIG strategy single a slice's. `memory_at_most`: where that is unknown, what it cannot exceed. `slice_memory`: MiB
+    of a MIG slice by its profile, where a label tells.
     `sharing`, `renamed`: what one unit of the whole-GPU resource, and of a `.shared` one, is.
-    `shared_slices`: MIG profiles whose plain resource is a share. `replicas`: units as which a shared GPU is given out.
+    `shared_slices`: MIG profiles whose plain resource is a share. `replicas`: units as which a shared GPU is given out;
+    `shares`: the same by resource, of slices too, where it is more than one. `registered`: GPUs that HAMi shares out.
     `labelled`: GPUs that the labels promise; `stale`: they contradict what the node has.
     `offered`: (resource, allocatable), GPU families only, sorted; `lacking`: what capacity has besides, devices that
     their plugin withdrew; `withdrawn`: the GPUs (slices, on a node of slices) that these are.
@@ -42,14 +53,19 @@ class NodeClass(HashedOnce):
 
     product: str | None = None
     may_be: frozenset[str] = frozenset()
+    several_models: bool = False
     driver: Version | None = None
     cuda: Version | None = None
     compute_capability: Version | None = None
     memory_mib: int | None = None
+    memory_at_most: int | None = None
+    slice_memory: tuple[tuple[str, int], ...] = ()
     sharing: Sharing = Sharing.Exclusive
     renamed: Sharing = Sharing.TimeSlicing
     shared_slices: frozenset[str] = frozenset()
     replicas: int = 1
+    shares: tuple[tuple[str, int], ...] = ()
+    registered: int = 0
     mig_strategy: str | None = None
     mig_profile: str | None = None
     mig_invalid: bool = False
@@ -111,10 +127,22 @@ class NodeClass(HashedOnce):
             return Sharing.TimeSlicing if shared else Sharing.Exclusive
         return self.renamed if resource.endswith(".shared") else self.sharing
 
+    def sharers(self, resource: str) -> int:
+        """Say as how many units of a resource one GPU, or one slice, is given out."""
+        return next((units for name, units in self.shares if name == resource), 1)
+
+    def gpus(self, resource: str, units: int) -> int:
+        """Say how many GPUs (slices) stand behind so many units of a resource, rounded up."""
+        return -(-units // self.sharers(resource))
+
+    def slice_mib(self, profile: str) -> int | None:
+        """Give the memory of a MIG slice that a label tells; None if none does."""
+        return next((mib for name, mib in self.slice_memory if name == profile), None)
+
 
 OF_A_MAKE = (
-    "product", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile", "nvlink", "form_factor",
-    "datacenter",
+    "product", "driver", "cuda", "compute_capability", "memory_mib", "memory_at_most", "mig_profile", "nvlink",
+    "form_factor", "datacenter",
 )  # fmt: skip
 """What the GPUs of one product tell apart from those of another on the same node."""
 

@@ -11,6 +11,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass, Sharing
 from app.nodelabels import read_class
+from app.nodesharing import NOT_REGISTERED, registered_gpus
 from app.pods import member, objects, strings
 from app.quantity import parse_quantity
 from app.slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
@@ -32,7 +33,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     allocatable = member(status, "allocatable", dict, "status.") or {}
     offered = _amounts(allocatable, knowledge)
     capacity = member(status, "capacity", dict, "status.")
-    node_class = read_class(labels, offered, knowledge, _amounts(capacity, knowledge) if capacity else None)
+    in_all = _amounts(capacity, knowledge) if capacity else None
+    node_class = read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge))
     held = used or {}
     return Node(
         name=name,
@@ -45,6 +47,17 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
     )
+
+
+def _registered(metadata: Mapping[str, Any], knowledge: Knowledge) -> int:
+    """Count the GPUs that a plugin says, by annotation, to give out in shares; NOT_REGISTERED if there is none."""
+    annotations = metadata.get("annotations")
+    if isinstance(annotations, dict):
+        for key in knowledge.clouds.sharing_annotations:
+            text = annotations.get(key)
+            if isinstance(text, str) and text:
+                return registered_gpus(text)
+    return NOT_REGISTERED
 
 
 def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
@@ -96,6 +109,8 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         dra_profiles=frozenset(device.mig_profile for device in several if device.mig_profile),
         budgets=(),
         stale=False,
+        several_models=False,
+        memory_at_most=None,
         lacking=tuple((resource, len(lost)) for resource in sorted(ours) if lost and not profile_of(resource)),
         withdrawn=len(lost),
         by_dra=ours if usable else frozenset(),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from app.admission.case import Case, Form
 from app.admission.devices import takings
 from app.admission.fleet import serving
-from app.nodeclass import Sharing
+from app.nodeclass import REPLICAS
 from app.pods import Container, member
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
@@ -115,12 +115,11 @@ def replicas_not_gpus(case: Case) -> Iterator[Reason]:
     """
     if case.rules.shared_replicas != "Deny":
         return
-    shared = (Sharing.TimeSlicing, Sharing.MPS)
     kinds = [kin.node_class for kin in serving(case.ruling.demand, case.fleet)]
     for container in case.pod.containers:
         for resource in case.gpus_of(container):
             asked = container.asks(resource)
-            only = [kind.unit(resource) in shared for kind in kinds if kind.allocatable(resource)]
+            only = [kind.unit(resource) in REPLICAS for kind in kinds if kind.allocatable(resource)]
             if asked > 1 and (resource.endswith(".shared") or (only and all(only))):
                 yield _about(container, Code.SharedReplicasAskedAsGPUs, f"{asked} replicas of shared GPUs", "1 of them")
 

@@ -32,11 +32,12 @@ NAMESPACE = "gpu-usher"
 """Where policies in ConfigMaps are looked for; they change no count."""
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),
+    ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("gpus", "right"),
+    ("units", "right"),
     ("free", "right"), ("ill", "right"), ("slices", "left"), ("held by", "left"),
 )  # fmt: skip
-ALWAYS_SHOWN = 6
-WRAPPED = 8
+ALWAYS_SHOWN = 7
+WRAPPED = 9
 """Columns before it are not: a version or a number that is torn cannot be read."""
 REDRAW_SECONDS = 1.0
 """Between two looks at whether anything changed; a person reads no faster."""
@@ -51,8 +52,8 @@ def inventory(
 ) -> None:
     """Count the fleet's GPUs by product, driver and sharing: in all, free, held by which namespaces, unhealthy.
 
-    One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share or a MIG
-    slice; MIG slices are counted by profile besides. Free is what no bound, unfinished pod holds.
+    One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share, a HAMi
+    vGPU or a MIG slice; MIG slices are counted by profile besides. Free is what no bound, unfinished pod holds.
     """
     if watch:
         if kubeconfig is None or output != "text":
@@ -119,7 +120,7 @@ def table_of(found: Inventory) -> Table:
 def _counts(of: Kind | Total) -> tuple[str, ...]:
     ill = str(of.unhealthy or "")
     slices = "\n".join(f"{each.profile} {each.free}/{each.all}" for each in of.slices)
-    return str(of.units), str(of.free), ill, slices, _holders(of.held)
+    return str(of.gpus), str(of.units), str(of.free), ill, slices, _holders(of.held)
 
 
 def _holders(held: tuple[Held, ...]) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from app.health import Health
-from app.nodeclass import Node
+from app.nodeclass import Node, Sharing
+from app.nodesharing import PRODUCT, WHOLE
 from app.reasons import Code
 
 
@@ -42,6 +43,10 @@ class Fleet:
 
 
 Check = Callable[[Fleet], Iterator[Finding]]
+SEVERAL_MODELS_REMEDY = (
+    "put GPUs of one model into a node, or let the DRA driver serve them, where a claim selects by productName; if all "
+    "are of one model, GPU Feature Discovery has not run since some were added: restart it"
+)
 KEEPS_OFF = ("NoSchedule", "NoExecute")
 
 
@@ -99,6 +104,37 @@ def stale_labels(fleet: Fleet) -> Iterator[Finding]:
             yield Finding("StaleLabels", Level.Problem, what, remedy, (node.name,))
 
 
+def several_models(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes with GPUs of several models, of which GPU Feature Discovery labels one."""
+    for node in fleet.nodes:
+        facts = node.node_class
+        if facts.several_models:
+            has = ", ".join(f"{units} {name}" for name, _ in facts.offered if (units := facts.capacity(name)))
+            what = (
+                f"{has}, but the labels count {facts.labelled} {node.labels.get(PRODUCT, 'GPUs')}: "
+                "the GPUs are of several models, and no pod can choose between them"
+            )
+            yield Finding("SeveralGPUModels", Level.Problem, what, SEVERAL_MODELS_REMEDY, (node.name,))
+
+
+def mig_without_strategy(fleet: Fleet) -> Iterator[Finding]:
+    """Find nodes that offer GPUs with MIG enabled as whole ones."""
+    found = (
+        node
+        for node in fleet.nodes
+        if node.node_class.sharing is Sharing.MIG
+        and not node.node_class.mig_profile
+        and node.node_class.allocatable(WHOLE)
+    )
+    yield from _finding(
+        "MIGWithoutStrategy",
+        Level.Problem,
+        "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none",
+        "set the device plugin's MIG strategy to single or mixed, or turn MIG off (nvidia.com/mig.config=all-disabled)",
+        found,
+    )
+
+
 def half_configured(fleet: Fleet) -> Iterator[Finding]:
     """Find nodes whose MIG layout is invalid, or could not be changed (F62)."""
     invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
@@ -127,7 +163,7 @@ def memory_overrun(fleet: Fleet) -> Iterator[Finding]:
 
 def facts_missing(fleet: Fleet) -> Iterator[Finding]:
     """Find GPU nodes of which nothing says what they have."""
-    unknown = (node for node in _gpu(fleet) if node.node_class.product is None)
+    unknown = (node for node in _gpu(fleet) if node.node_class.product is None and not node.node_class.several_models)
     yield from _by_code(Code.GPUFactsMissing, "no label tells the GPU product", unknown)
     no_driver = (node for node in _gpu(fleet) if node.node_class.product and node.node_class.driver is None)
     yield from _finding(
@@ -154,6 +190,8 @@ CHECKS: tuple[Check, ...] = (
     withdrawn,
     reported_sick,
     stale_labels,
+    several_models,
+    mig_without_strategy,
     half_configured,
     upgrade_failed,
     memory_overrun,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from app.holdings import Holding
 from app.knowledge.mig import profile_of
-from app.knowledge.products import Products
-from app.nodeclass import Node, Sharing
+from app.knowledge.products import Products, normal_form
+from app.nodeclass import Node, NodeClass
+from app.nodesharing import PRODUCT
 from app.versions import show_driver
 
 UNKNOWN = "unknown"
@@ -26,7 +27,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """MIG slices of one profile: units in all and free, by the profile's name."""
+    """MIG slices of one profile, by its name: in all, and those of which something is free.
+
+    Of slices that are shared, `free` is the least number that the free shares can be of.
+    """
 
     profile: str
     all: int
@@ -38,15 +42,17 @@ class Kind:
     """Nodes of one product, driver and sharing.
 
     `product`: as GPU Feature Discovery labels it, or as DRA says it. `unit`: what one unit is: a whole GPU, a
-    time-slice, an MPS share, a MIG slice. `units`, `free`: all but MIG slices that are asked by profile. `slices`: by
-    profile, those too that are asked as nvidia.com/gpu (MIG strategy single). `unhealthy`: devices that their plugin
-    withdrew or that health sources report, whichever are more: both may mean the same. `held`: most first.
+    time-slice, an MPS share, a MIG slice. `units`, `free`: all but MIG slices that are asked by profile. `gpus`: the
+    GPUs behind these units, several of which may be shares of one; slices are none. `slices`: by profile, those too
+    that are asked as nvidia.com/gpu (MIG strategy single). `unhealthy`: devices that their plugin withdrew or that
+    health sources report, whichever are more: both may mean the same. `held`: most first.
     """
 
     product: str
     driver: str
     unit: str
     nodes: int
+    gpus: int
     units: int
     free: int
     unhealthy: int
@@ -60,6 +66,7 @@ class Total:
 
     nodes: int
     gpu_nodes: int
+    gpus: int
     units: int
     free: int
     unhealthy: int
@@ -79,7 +86,7 @@ class _Sum:
     """Counts of one kind, while they are summed up."""
 
     def __init__(self) -> None:
-        self.nodes = self.units = self.free = self.unhealthy = 0
+        self.nodes = self.gpus = self.units = self.free = self.unhealthy = 0
         self.held: Counter[str] = Counter()
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
@@ -94,11 +101,13 @@ class _Sum:
             profile = profile_of(resource)
             if profile is None:
                 self.units, self.free = self.units + amount, self.free + free
-                profile = known.mig_profile if known.sharing is Sharing.MIG else None
+                profile = known.mig_profile
+                self.gpus += known.gpus(resource, amount) if profile is None else 0
             if profile is not None:
-                self.slices[profile] += amount
-                self.free_slices[profile] += free
+                self.slices[profile] += known.gpus(resource, amount)
+                self.free_slices[profile] += known.gpus(resource, free)
         if not known.offered and node.free.gpus:  # DRA shows GPUs by themselves
+            self.gpus += len(node.free.gpus)
             self.units += len(node.free.gpus)
             self.free += sum(milli == WHOLE_MILLI for milli in node.free.gpus)
         for holding in holdings:
@@ -121,22 +130,34 @@ def take_inventory(
         if node.has_gpus:
             for each in (sums.setdefault(kind_of(node, products), _Sum()), total):
                 each.add(node, holdings.get(name, ()))
-    kinds = (Kind(*key, each.nodes, each.units, each.free, each.unhealthy, *each.named()) for key, each in sums.items())
-    found = Total(len(nodes), total.nodes, total.units, total.free, total.unhealthy, *total.named())
+    kinds = (
+        Kind(*key, each.nodes, each.gpus, each.units, each.free, each.unhealthy, *each.named())
+        for key, each in sums.items()
+    )
+    found = Total(len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.named())
     return Inventory(tuple(sorted(kinds, key=lambda kind: (kind.product, kind.driver, kind.unit))), found)
 
 
 def kind_of(node: Node, products: Products) -> tuple[str, str, str]:
     """Name a node's kind: product, driver, unit; of GPUs of several products, all of them."""
     known = node.node_class
+    if known.several_models:
+        told = _label(normal_form(node.labels.get(PRODUCT, "")), products)
+        return f"{told} and others", *_driver_and_unit(known)
     found = {form for each in known.by_make() if (form := each.product)}
     if found:
         product = " and ".join(sorted(_label(form, products) for form in found))
     else:
         product = " or ".join(sorted(_label(form, products) for form in known.may_be)) or UNKNOWN
-    renamed = bool(known.offered) and all(name.endswith(".shared") for name, _ in known.offered)
+    return product, *_driver_and_unit(known)
+
+
+def _driver_and_unit(known: NodeClass) -> tuple[str, str]:
+    """Name the driver, and what one unit is of the resources that are not asked by MIG profile."""
+    plain = [name for name, _ in known.offered if profile_of(name) is None]
+    renamed = bool(plain) and all(name.endswith(".shared") for name in plain)
     unit = known.renamed if renamed else known.sharing
-    return product, show_driver(known.driver) if known.driver else UNKNOWN, unit.value
+    return show_driver(known.driver) if known.driver else UNKNOWN, unit.value
 
 
 def _label(form: str, products: Products) -> str:

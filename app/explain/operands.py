@@ -2,7 +2,7 @@
 """Checks of what GPU pods lean on: runtime class, device plugin, discovery, provisioner, our own Deployments."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app.explain.cluster import Cluster, Object, advice, containers, named, problem
@@ -145,15 +145,20 @@ def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
 
 def _for_gpus(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
     """Tell whether a NodePool makes GPU nodes: its labels, requirements or taints speak of GPUs, or its machines do."""
-    machines = cluster.knowledge.clouds.instances
     values = {
-        str(value).partition(".")[0]
+        str(value)
         for each in spec.get("requirements") or ()
         if "instance" in each.get("key", "") and each.get("operator") == "In"
         for value in each.get("values") or ()
     }
     absent = {each.get("key", "") for each in spec.get("requirements") or () if each.get("operator") == "DoesNotExist"}
-    return any("gpu" in str(key) for key in (keys - absent) | taints) or bool(values & set(machines))
+    return any("gpu" in str(key) for key in (keys - absent) | taints) or _machines(cluster, values)
+
+
+def _machines(cluster: Cluster, values: Iterable[str]) -> bool:
+    """Tell whether any value names a machine type that has GPUs, or a family of them (EC2's, before the dot)."""
+    known = cluster.knowledge.clouds.instances
+    return any(known.find(value) or known.find(f"{value}.") for value in values)
 
 
 def requests_only(cluster: Cluster) -> Iterator[Finding]:

@@ -146,7 +146,8 @@ def allow_product(near: Near) -> Iterator[Edit]:
 def _parts(near: Near) -> str:
     """Say that a unit is no whole GPU on the node; empty where it is one."""
     units = [near.node.node_class.unit(resource) for resource, _ in near.posed.demand.resources]
-    return next((f"one unit is {unit.value} there" for unit in units if unit is not Sharing.Exclusive), "")
+    parts = (unit for unit in units if unit not in (Sharing.Exclusive, Sharing.Unknown))
+    return next((f"one unit is {unit.value} there" for unit in parts), "")
 
 
 def _lesser(near: Near) -> str:

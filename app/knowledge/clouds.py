@@ -2,17 +2,26 @@
 """Clouds: the words that their node labels have for GPUs, and what those mean where GPU Feature Discovery is silent."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from app.errors import QuantityError
+from app.knowledge.instances import InstanceTypes, load_instance_types
+from app.quantity import parse_mib
+
+MIB = 1 << 20
+MOST_DIGITS = 18
+"""Digits of a memory label that is read: an exabyte, in bytes, has no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One provisioner's labels. `key` names the product; `values`: the products that a value may mean.
+    """One provisioner's labels. `key` names the product, or one of `other_keys`; `values`: what a value may mean.
 
     `by_memory`: values that mean one product or another by the figure (MiB) in the label `memory_key`.
-    `sharing_key`, `slice_key`: labels that only nodes with shared, respectively sliced GPUs carry; None is no word.
-    `markers`: labels of every node that this provisioner made, with or without GPUs.
+    `sharing_key`, `slice_key`: labels that only nodes with shared, respectively sliced GPUs carry; a None value means
+    that the provisioner has no such label. `markers`: labels of every node that this provisioner made, with or without
+    GPUs.
     """
 
     name: str
@@ -23,62 +32,101 @@ class Dialect:
     sharing_key: str | None
     slice_key: str | None
     markers: tuple[str, ...]
+    other_keys: tuple[str, ...] = ()
 
     def products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """List the products that a node's labels may mean; none if they say nothing known."""
-        named = self.values.get(labels.get(self.key, ""), ())
-        told = self.by_memory.get(labels.get(self.key, ""), {}).get(labels.get(self.memory_key or "", ""))
-        return (told,) if told else named
+        value = next((labels[key] for key in (self.key, *self.other_keys) if key in labels), "")
+        told = self.by_memory.get(value, {}).get(labels.get(self.memory_key or "", ""))
+        return (told,) if told else self.values.get(value, ())
 
     def spoken(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a node carries this dialect's labels."""
-        return self.key in labels or any(marker in labels for marker in self.markers)
+        return any(key in labels for key in (self.key, *self.other_keys, *self.markers))
 
     def telling(self) -> Iterator[str]:
         """List the label keys that tell of GPUs."""
-        yield from filter(None, (self.key, self.memory_key, self.sharing_key, self.slice_key))
+        keys = (self.key, *self.other_keys, self.memory_key, self.sharing_key, self.slice_key)
+        yield from filter(None, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class VendorLabels:
+    """The labels of another vendor's own labeller, whose value is the product's name.
+
+    `bytes_in_all`: the memory label counts bytes of all the node's GPUs; else it is a quantity, of one GPU.
+    """
+
+    product_keys: tuple[str, ...]
+    memory_keys: tuple[str, ...]
+    bytes_in_all: bool
+
+    def product(self, labels: Mapping[str, str]) -> str | None:
+        """Name the product with hyphens between its words, as product patterns want them; None if no label tells."""
+        found = next((labels[key] for key in self.product_keys if labels.get(key)), None)
+        return found.replace("_", "-") if found else None
+
+    def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
+        """Read the memory of one GPU; None if no label tells. `gpus`: how many the node has."""
+        text = next((labels[key] for key in self.memory_keys if labels.get(key)), "")
+        if self.bytes_in_all:
+            return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_DIGITS else None
+        try:
+            return parse_mib(text)
+        except QuantityError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
 class Clouds:
-    """All dialects, what the values of a sharing label mean in GFD's words, and which labels count a GPU's sharers.
+    """All dialects, the labels of other vendors, and machine types.
 
-    `instances`: the product by the family of the machine type in the label `instance_key` (`g5` of `g5.xlarge`).
+    `sharing`: what the values of a sharing label mean in GFD's words; `replicas_keys`: labels that count a GPU's
+    sharers. `sharing_annotations`: by annotation key, the resource that another plugin gives out in shares.
     """
 
     dialects: tuple[Dialect, ...]
     sharing: Mapping[str, Mapping[str, str]]
+    instances: InstanceTypes
     replicas_keys: tuple[str, ...] = ()
-    instance_key: str = ""
-    instances: Mapping[str, str] = field(default_factory=dict)
-
-    def product(self, labels: Mapping[str, str]) -> str | None:
-        """Name the product as GFD would, with its MIG suffix; None if no label tells it for certain."""
-        for dialect in self.dialects:
-            found = dialect.products(labels)
-            if len(found) == 1:
-                profile = labels.get(dialect.slice_key or "")
-                return f"{found[0]}-MIG-{profile}" if profile else found[0]
-        return self.instances.get(labels.get(self.instance_key, "").partition(".")[0])
+    vendors: tuple[VendorLabels, ...] = ()
+    sharing_annotations: tuple[str, ...] = ()
 
     def candidates(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """List the products of which a node has one, where its labels tell no more; none if they tell nothing."""
-        return next((found for each in self.dialects if (found := each.products(labels))), ())
+        """List the products of which a node has one, as GFD would name them; none if its labels tell nothing.
+
+        The machine type decides between those that a provisioner's label may mean.
+        """
+        named = next((found for each in self.dialects if (found := each.products(labels))), ())
+        machine = self.instances.of(labels)
+        able = machine.products if machine else ()
+        both = tuple(product for product in named if product in able)
+        return both or named or able or tuple(filter(None, (each.product(labels) for each in self.vendors)))[:1]
 
     def profile(self, labels: Mapping[str, str]) -> str | None:
         """Give the MIG profile that a label tells, also where the product is unknown; None if there is none."""
         found = (labels.get(each.slice_key) for each in self.dialects if each.slice_key)
         return next((text for text in found if text), None)
 
-    def memory(self, labels: Mapping[str, str]) -> str | None:
-        """Give the label that tells a GPU's memory, in MiB; None if there is none."""
-        found = (labels.get(each.memory_key) for each in self.dialects if each.memory_key)
-        return next((text for text in found if text), None)
+    def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
+        """Give the least memory of one GPU that labels, or the machine type, tell; None if nothing does."""
+        said = [labels.get(each.memory_key) for each in self.dialects if each.memory_key]
+        found = [int(text) for text in said if text and text.isdecimal() and len(text) <= MOST_DIGITS and int(text)]
+        machine = self.instances.of(labels)
+        if machine and machine.memory_mib:
+            found.append(machine.memory_mib)
+        found += [mib for each in self.vendors if (mib := each.memory_mib(labels, gpus))]
+        return min(found, default=None)
 
     def sharing_strategy(self, labels: Mapping[str, str]) -> str | None:
         """Name the sharing strategy as GFD would; None if no label tells."""
         found = (values.get(labels[key]) for key, values in self.sharing.items() if key in labels)
         return next((value for value in found if value), None)
+
+    def tells_sharing(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a node speaks a dialect whose labels would say that its GPUs are shared or sliced."""
+        able = (each for each in self.dialects if each.sharing_key)
+        return any(key in labels for each in able for key in (each.key, each.sharing_key, each.slice_key))
 
     def replicas(self, labels: Mapping[str, str]) -> str | None:
         """Give the label that tells how many share a GPU; None if there is none."""
@@ -88,7 +136,9 @@ class Clouds:
         """List the label keys that tell of GPUs."""
         for dialect in self.dialects:
             yield from dialect.telling()
-        yield from (*self.sharing, *self.replicas_keys, self.instance_key)
+        for vendor in self.vendors:
+            yield from (*vendor.product_keys, *vendor.memory_keys)
+        yield from (*self.sharing, *self.replicas_keys, self.instances.key)
 
     def spoken(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Name the dialects whose labels a node carries."""
@@ -100,10 +150,15 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
         sharing={row["key"]: row["values"] for row in document["sharing_labels"]},
-        instance_key=document["instance_types"]["key"],
-        instances=document["instance_types"]["families"],
         replicas_keys=tuple(row["replicas_key"] for row in document["sharing_labels"] if "replicas_key" in row),
+        instances=load_instance_types(document["instance_types"]),
+        vendors=tuple(map(_vendor, document["vendor_labels"])),
+        sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
     )
+
+
+def _vendor(row: Mapping[str, Any]) -> VendorLabels:
+    return VendorLabels(tuple(row["product_keys"]), tuple(row["memory_keys"]), row["memory_of"] == "node")
 
 
 def _dialect(row: Mapping[str, Any]) -> Dialect:
@@ -124,4 +179,5 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         sharing_key=row.get("sharing_key"),
         slice_key=row.get("slice_key"),
         markers=tuple(row["markers"]),
+        other_keys=tuple(row.get("other_keys", ())),
     )

@@ -15,7 +15,7 @@ from app.knowledge.layout import Layout
 from app.knowledge.mig import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Node, Sharing
+from app.nodeclass import SHARES, Node, Sharing
 from app.ordinary import CPU, PODS, units
 from app.placement.condition import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 
@@ -102,7 +102,7 @@ def tile_of(node: Node, holdings: Sequence[Holding], used: Mapping[str, int], kn
     counted = promised if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     sizes = tuple(sum(amount for _, amount in holding.units) for holding in holdings)
-    whole = unit == Sharing.Exclusive.value
+    whole = unit in (Sharing.Exclusive.value, Sharing.Unknown.value)
     names = tuple(sorted(held))
     return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, sizes)
 
@@ -151,10 +151,10 @@ def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[Run]:
     for resource, amount in known.offered:
         free = min(max(node.free.units.get(resource, 0), 0), amount)
         unit = known.unit(resource)
-        profile = profile_of(resource) or (known.mig_profile if unit is Sharing.MIG else None)
-        if unit in (Sharing.TimeSlicing, Sharing.MPS):
+        profile = profile_of(resource) or known.mig_profile
+        if unit in SHARES:
             width = _width(known.product, profile, knowledge) if profile else WHOLE
-            yield Run(Cell.Shared, max(amount // max(known.replicas, 1), 1), width, f"{amount - free}/{amount}")
+            yield Run(Cell.Shared, max(known.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
             continue
         width = _width(known.product, profile, knowledge) if profile else WHOLE
         sick = min(ill, amount) if profile is None else 0

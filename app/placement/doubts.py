@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from app.nodeclass import NodeClass, Sharing
+from app.nodeclass import REPLICAS, NodeClass
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction
 
@@ -40,8 +40,7 @@ def labels_stale(_demand: Demand, node: NodeClass) -> bool:
 
 def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
     """Tell whether several replicas of shared GPUs would be given as if they were GPUs (F68)."""
-    shares = (Sharing.TimeSlicing, Sharing.MPS)
-    return any(amount > 1 and node.unit(resource) in shares for resource, amount in demand.resources)
+    return any(amount > 1 and node.unit(resource) in REPLICAS for resource, amount in demand.resources)
 
 
 def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:

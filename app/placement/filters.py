@@ -9,7 +9,7 @@ free now. Both give None for "fits". Messages name what is wanted, never what a 
 from collections.abc import Callable
 
 from app.knowledge.mig import profile_of
-from app.nodeclass import Free, NodeClass
+from app.nodeclass import Free, NodeClass, Sharing
 from app.placement.compatibility import compute_capability_served, driver_new_enough, toolkit_targets_gpu
 from app.placement.condition import driver_settled, healthy, mig_settled, mig_valid
 from app.placement.layouts import layout_fits
@@ -53,11 +53,20 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
 def request_within_node(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node that has fewer units in all than the pod asks; evicting does not bring sick devices back."""
     for resource, amount in demand.resources:
+        if node.unit(resource) is Sharing.HAMi and _most(demand, resource) > node.registered > 0:
+            return reason(
+                Code.RequestExceedsNode, "a container asks more GPUs than HAMi shares out", f"{amount} {resource}"
+            )
         if amount > node.allocatable(resource) and resource not in node.by_dra:
             if amount <= node.capacity(resource):
                 return _withdrawn(resource)
             return reason(Code.RequestExceedsNode, "asks more than the node has in all", f"{amount} {resource}")
     return None
+
+
+def _most(demand: Demand, resource: str) -> int:
+    """Give the most units that one container asks: HAMi gives each of them from another GPU (its Fit)."""
+    return max((amount for name, amount in demand.most if name == resource), default=0)
 
 
 def _withdrawn(resource: str) -> Reason:
@@ -76,6 +85,8 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse other products than those asked; an unknown product never fulfils a wish for one."""
     if not demand.products and not demand.denied_products:
         return None
+    if node.several_models:
+        return reason(Code.GPUFactsMissing, "GPUs of several models, labels tell of one", _wanted_products(demand))
     candidates = (node.product,) if node.product is not None else node.may_be
     if not candidates and not node.offered and not node.by_dra:
         return None  # no GPU node: resources_offered says so

@@ -2,7 +2,7 @@
 """Class filters about what one unit is on a node: a whole GPU, a share or a slice, how large, and how it is joined."""
 
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
-from app.nodeclass import NodeClass, Sharing
+from app.nodeclass import SHARES, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.reasons import Code, Reason, either, reason
@@ -18,6 +18,8 @@ def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
         return None
     wants = f">= {demand.memory_mib} MiB per GPU"
     unit = _memory_per_unit(demand, node)
+    if unit is None and node.memory_at_most is not None and node.memory_at_most < MEMORY_TOLERANCE * demand.memory_mib:
+        return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
     if unit is None:
         return reason(Code.GPUFactsMissing, "GPU memory unknown", wants) if demand.refuse_unknown else None
     if unit >= MEMORY_TOLERANCE * demand.memory_mib:
@@ -27,11 +29,17 @@ def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
 
 def _memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
     """Give what one asked unit has, in MiB: the named slice's, a share's of an MPS node, else the GPU's."""
-    slices = [nominal_size(profile) for name, _ in demand.resources if (profile := profile_of(name))]
+    slices = [_slice_mib(node, profile) for name, _ in demand.resources if (profile := profile_of(name))]
     if slices:
-        return min((each.memory_mib for each in slices if each), default=None)
+        return min((each for each in slices if each is not None), default=None)
     mps = any(node.unit(name) is Sharing.MPS for name, _ in demand.resources)
     return node.memory_mib / node.replicas if mps and node.memory_mib is not None else node.memory_mib
+
+
+def _slice_mib(node: NodeClass, profile: str) -> int | None:
+    """Give a slice's memory: GFD's label, which is less than the profile's nominal size (9,856 MiB of a 1g.10gb)."""
+    size = nominal_size(profile)
+    return node.slice_mib(profile) or (size.memory_mib if size else None)
 
 
 def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
@@ -40,9 +48,14 @@ def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
         return None
     for resource, _ in demand.resources:
         unit = node.unit(resource)
+        if unit is Sharing.Unknown:
+            if demand.refuse_unknown:
+                wants = "a whole GPU" if demand.sharing is SharingWish.Exclusive else "a share of a GPU"
+                return reason(Code.GPUFactsMissing, "GPU sharing unknown", wants)
+            continue
         if demand.sharing is SharingWish.Exclusive and unit is not Sharing.Exclusive:
             return reason(Code.SharingNotAllowed, "GPU is shared or sliced on this node", "a whole GPU")
-        if demand.sharing is SharingWish.Shared and unit not in (Sharing.TimeSlicing, Sharing.MPS):
+        if demand.sharing is SharingWish.Shared and unit not in SHARES:
             return reason(Code.SharingNotAllowed, "GPU is not shared on this node", "a share of a GPU")
     return None
 
@@ -64,10 +77,10 @@ def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
     if not demand.resources and _shown(node, wanted, at_least):
         return None
     if at_least and size is not None and _covers(demand, node, size):
-        unknown = node.mig_profile is None and node.memory_mib is None
+        unknown = node.mig_profile is None and (node.memory_mib is None or node.sharing is Sharing.Unknown)
         if not (unknown and demand.refuse_unknown):
             return None
-        return reason(Code.GPUFactsMissing, "GPU memory unknown", f">= {size.memory_mib} MiB per GPU")
+        return reason(Code.GPUFactsMissing, "GPU memory or sharing unknown", f">= {size.memory_mib} MiB per GPU")
     if not at_least and node.mig_profile == wanted:
         return None
     return reason(Code.MIGProfileAbsent, "MIG profile not on this node", f"{'>= ' if at_least else ''}{wanted}")
@@ -86,7 +99,7 @@ def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
         found = nominal_size(node.mig_profile)
         return found is not None and found.covers(wanted)
     units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
-    whole = units <= {Sharing.Exclusive} and demand.sharing is not SharingWish.Shared
+    whole = units <= {Sharing.Exclusive, Sharing.Unknown} and demand.sharing is not SharingWish.Shared
     return whole and (node.memory_mib is None or node.memory_mib >= MEMORY_TOLERANCE * wanted.memory_mib)
 
 
@@ -94,7 +107,8 @@ def interconnect_present(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse nodes whose GPUs are not joined all-to-all, where that is asked; a slice has no NVLink."""
     if not demand.nvlink:
         return None
-    sliced = node.mig_profile is not None or any(profile_of(name) for name, _ in demand.resources)
+    sliced = node.sharing is Sharing.MIG or node.mig_profile is not None
+    sliced = sliced or any(profile_of(name) for name, _ in demand.resources)
     if node.nvlink is None and not sliced:
         return reason(Code.GPUFactsMissing, "GPU interconnect unknown", "NVLink") if demand.refuse_unknown else None
     if node.nvlink and not sliced:

@@ -66,4 +66,4 @@ def _size(known: NodeClass, geometry: Geometry, resource: str) -> int:
     slot = geometry.slots.get(single or profile_of(resource) or "")
     if slot is not None and not resource.endswith(".shared"):
         return slot.length
-    return geometry.memory_total if resource == WHOLE and known.sharing is Sharing.Exclusive else 0
+    return geometry.memory_total if resource == WHOLE and known.sharing in (Sharing.Exclusive, Sharing.Unknown) else 0

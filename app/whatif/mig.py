@@ -140,7 +140,8 @@ def carved(known: NodeClass, gpus: Sequence[tuple[str, ...]], knowledge: Knowled
     memory = row.memory_mib if row else known.memory_mib
     whole = sum(not profiles for profiles in gpus)
     fresh = replace(known, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
-                    replicas=1, shared_slices=frozenset(), lacking=(), withdrawn=0, stale=False, budgets=(),
+                    replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None, lacking=(),
+                    withdrawn=0, stale=False, budgets=(),
                     labelled=len(gpus), mig_state="success" if counts else known.mig_state)  # fmt: skip
     if known.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()

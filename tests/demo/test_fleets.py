@@ -26,6 +26,7 @@ UNITS = {
     Sharing.TimeSlicing: "time-sliced",
     Sharing.MPS: "MPS",
     Sharing.MIG: "slices",
+    Sharing.Unknown: "whole or share",
 }
 
 
@@ -52,10 +53,10 @@ def say(node: Node) -> str:
 
 MEANT: dict[str, dict[str, str]] = {
     "aks": {
-        "aks-t4-12345678-vmss000000": "unknown 1 whole",
+        "aks-t4-12345678-vmss000000": "t4 1 whole or share",
         "aks-a100-12345678-vmss000000": "a100-80gb-pcie 4 whole",
-        "aks-spot-12345678-vmss000000": "unknown 1 whole",
-        "aks-nap-a100-x2x4z": "unknown 8 whole",
+        "aks-spot-12345678-vmss000000": "a100-80gb-pcie 1 whole or share",
+        "aks-nap-a100-x2x4z": "a100-sxm4-80gb 8 whole or share",
         "aks-system-12345678-vmss000000": "unknown",
     },
     "dgx": {
@@ -78,14 +79,14 @@ MEANT: dict[str, dict[str, str]] = {
         "store-006": "l4 1 whole",
         "vdi-1": "a16 4 whole",
         "plant-lab-1": "a100-sxm4-40gb 1 whole",
-        "kiosk-1": "unknown 1 whole",
+        "kiosk-1": "unknown 1 whole or share",
     },
     "eks": {
-        "ip-10-0-1-10.ec2.internal": "a10g 1 whole",
+        "ip-10-0-1-10.ec2.internal": "a10g 1 whole or share",
         "ip-10-0-2-20.ec2.internal": "a100-sxm4-40gb 8 whole",
-        "ip-10-0-3-30.ec2.internal": "l4 1 whole",
-        "ip-10-0-4-40.ec2.internal": "h100-80gb-hbm3 8 whole",
-        "ip-10-0-5-50.ec2.internal": "t4 4 whole",
+        "ip-10-0-3-30.ec2.internal": "l4 1 whole or share",
+        "ip-10-0-4-40.ec2.internal": "h100-80gb-hbm3 8 whole or share",
+        "ip-10-0-5-50.ec2.internal": "t4 4 whole or share",
         "ip-10-0-9-90.ec2.internal": "unknown",
     },
     "gke": {

@@ -83,7 +83,7 @@ def test_own_resource_family_makes_its_pods_gpu_pods(tmp_path: Path) -> None:
     found = read_knowledge(own(tmp_path, families=f"families: [{row}]")).families
 
     assert found.of("acme.com/npu") is not None
-    assert [family.name for family in found.all] == ["acme", "nvidia", "amd", "intel"]
+    assert [family.name for family in found.all] == ["acme", "nvidia", "amd", "intel", "habana"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_missing_folder_is_said(tmp_path: Path) -> None:
     [
         ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, "l4", Sharing.Exclusive),
         ({"cloud.google.com/gke-accelerator": "nvidia-tesla-v100"}, None, Sharing.Exclusive),
-        ({"karpenter.k8s.aws/instance-gpu-name": "h100"}, "h100-80gb-hbm3", Sharing.Exclusive),
+        ({"karpenter.k8s.aws/instance-gpu-name": "h100"}, "h100-80gb-hbm3", Sharing.Unknown),
         (
             {
                 "cloud.google.com/gke-accelerator": "nvidia-tesla-t4",

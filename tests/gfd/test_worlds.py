@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes as NVIDIA's own components labelled them, read against a table made from GFD's rules (README.md)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.explain.doctor import Fleet, examine
+from app.explain.inventory import take_inventory
+from app.nodeclass import Node
+from app.nodes import read_node
+from app.versions import show_driver, show_version
+from tests.builders import knowledge
+
+HERE = Path(__file__).parent
+WORLDS: dict[str, dict[str, Any]] = {world["name"]: world for world in json.loads((HERE / "worlds.json").read_text())}
+UNITS = {
+    "whole": "a whole GPU",
+    "time-slice": "a time-slice",
+    "MPS": "an MPS share",
+    "slice": "a MIG slice",
+}
+
+
+def table() -> list[dict[str, str]]:
+    """Read expected.txt: a row a world, `-` for nothing."""
+    head, *rows = (
+        [cell.strip() for cell in line.split("|")] for line in (HERE / "expected.txt").read_text().split("\n")
+    )
+    return [dict(zip(head, row, strict=True)) for row in rows if len(row) > 1]
+
+
+def node_of(world: dict[str, Any]) -> Node:
+    """Make the node that the kubelet and GPU Feature Discovery would write, with a taint on it."""
+    resources = {name: str(sum(states.values())) for name, states in world["resources"].items()}
+    document = {
+        "metadata": {"name": world["name"], "labels": world["labels"]},
+        "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+    return read_node(document, knowledge())
+
+
+def listed(pairs: Any) -> str:
+    return " ".join(f"{name}:{count}" for name, count in sorted(pairs)) or "-"
+
+
+def read(node: Node) -> dict[str, str]:
+    """Say in the table's words what the service makes of a node."""
+    known = node.node_class
+    kind = take_inventory({node.name: node}, {}, knowledge().products).kinds[0]
+    (unit,) = (word for word, text in UNITS.items() if text == kind.unit)
+    return {
+        "world": node.name,
+        "product": known.product or "unknown",
+        "memory": str(known.memory_mib or "unknown"),
+        "driver": show_driver(known.driver or ()),
+        "CUDA": show_version(known.cuda or ()),
+        "unit": unit,
+        "strategy": known.mig_strategy or "-",
+        "profile": known.mig_profile or "-",
+        "GPUs": str(kind.gpus),
+        "units": str(kind.units),
+        "slices": listed((each.profile, each.all) for each in kind.slices),
+        "slice memory": listed(known.slice_memory),
+        "doctor": " ".join(each.check for each in examine(Fleet((node,)))) or "-",
+    }
+
+
+@pytest.mark.parametrize("expected", table(), ids=lambda row: row["world"])
+def test_node_is_read_as_gfd_means_it(expected: dict[str, str]) -> None:
+    """F67, F73, F89: product, memory, driver, CUDA, sharing, MIG, counts and the doctor's findings."""
+    found = read(node_of(WORLDS[expected["world"]]))
+
+    assert expected == found
+
+
+def test_every_recorded_node_is_in_the_table() -> None:
+    assert (44, sorted(WORLDS)) == (len(table()), sorted(row["world"] for row in table()))

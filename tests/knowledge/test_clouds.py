@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cloud labels and machine types: which product they mean, and what is known where they may mean several."""
+
+from typing import Any
+
+import pytest
+
+from app.knowledge.instances import InstanceTypes
+from app.placement.engine import judge_class
+from tests.builders import demand, gpus, knowledge, node, pod, policies, policy
+
+INSTANCE = "node.kubernetes.io/instance-type"
+GKE = "cloud.google.com/gke-accelerator"
+KARPENTER, KARPENTER_MEMORY = "karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-memory"
+AKS = "karpenter.azure.com/sku-gpu-name"
+CLASS, MODEL = "gpu.nvidia.com/class", "gpu.nvidia.com/model"
+
+
+def made(labels: dict[str, str], **more: Any) -> Any:
+    return node(product=None, driver=None, labels=labels, **more).node_class
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("g5.xlarge", "a10g"),
+        ("g5g.xlarge", "t4g"),
+        ("gr6f.4xlarge", "l4"),
+        ("p3.16xlarge", "v100-sxm2-16gb"),
+        ("p6e-gb200.36xlarge", "gb200"),
+        ("BM.GPU.H100.8", "h100-80gb-hbm3"),
+        ("BM.GPU.A100-v2.8", "a100-sxm4-80gb"),
+        ("VM.GPU.A10.2", "a10"),
+        ("BM.GPU4.8", "a100-sxm4-40gb"),
+        ("Standard_NC24ads_A100_v4", "a100-80gb-pcie"),
+        ("Standard_NC6s_v3", "v100-pcie-16gb"),
+        ("Standard_ND96isr_H100_v5", "h100-80gb-hbm3"),
+        ("a2-highgpu-8g", "a100-sxm4-40gb"),
+        ("g2-standard-24", "l4"),
+        ("g5", None),
+        ("m5.xlarge", None),
+        ("BM.GPU", None),
+        ("BM.GPU.H100x8", None),
+        ("", None),
+    ],
+)
+def test_machine_type_tells_the_product_in_each_clouds_grammar(name: str, expected: str | None) -> None:
+    """S3: EKS, OKE and AKS without node auto-provisioning have no other label of the product."""
+    assert expected == made({INSTANCE: name}).product
+
+
+def test_every_machine_type_in_the_table_is_found_by_its_own_row() -> None:
+    """A row that an earlier pattern hides would never count."""
+    types: InstanceTypes = knowledge().clouds.instances
+
+    for row in types.rows:
+        for text in row.pattern.pattern.split("|"):
+            name = text.replace("[^/]*", "1").replace("\\", "")
+            assert types.find(name) is row, name
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({CLASS: "A100_NVLINK_80GB"}, "a100-sxm4-80gb", id="CoreWeave, class"),
+        pytest.param({MODEL: "H100_NVLINK_80GB"}, "h100-80gb-hbm3", id="CoreWeave, model"),
+        pytest.param({KARPENTER: "t4g"}, "t4g", id="Karpenter, T4G"),
+        pytest.param({KARPENTER: "radeon-pro-v520"}, "amd-radeon-pro-v520", id="Karpenter, AMD"),
+        pytest.param({AKS: "A10"}, "a10", id="AKS, A10"),
+        pytest.param({AKS: "A100", INSTANCE: "Standard_NC24ads_A100_v4"}, "a100-80gb-pcie", id="AKS, by machine type"),
+        pytest.param({KARPENTER: "v100", INSTANCE: "p3dn.24xlarge"}, "v100-sxm2-32gb", id="V100, by machine type"),
+        pytest.param({AKS: "A100", INSTANCE: "unknown"}, None, id="machine type unknown"),
+        pytest.param({GKE: "nvidia-l4", INSTANCE: "g5.xlarge"}, "l4", id="the cloud's own label first"),
+    ],
+)
+def test_label_tells_the_product(labels: dict[str, str], expected: str | None) -> None:
+    """S3."""
+    assert expected == made(labels).product
+
+
+@pytest.mark.parametrize(
+    ("labels", "offers", "product", "memory"),
+    [
+        pytest.param(
+            {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G"},
+            {"amd.com/gpu": 8}, "amd-instinct-mi300x-oam", 196_608, id="AMD",
+        ),
+        pytest.param(
+            {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, {"amd.com/cpx_nps4": 64},
+            "amd-instinct-mi300x-oam", None, id="AMD, partitions",
+        ),
+        pytest.param(
+            {"gpu.intel.com/product": "Max_1550", "gpu.intel.com/memory.max": "274877906944"},
+            {"gpu.intel.com/i915": 2}, "max-1550", 131_072, id="Intel, memory of both GPUs",
+        ),
+        pytest.param({"gpu.intel.com/memory.max": "many"}, {"gpu.intel.com/i915": 2}, None, None, id="junk"),
+        pytest.param({}, {"habana.ai/gaudi": 8}, None, None, id="Gaudi"),
+    ],
+)  # fmt: skip
+def test_labels_of_other_vendors_name_product_and_memory(
+    labels: dict[str, str], offers: dict[str, int], product: str | None, memory: int | None
+) -> None:
+    """S12."""
+    found = made(labels, offers=offers)
+
+    assert (product, memory, sum(offers.values())) == (
+        found.product, found.memory_mib, sum(units for _, units in found.offered)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({KARPENTER: "l4", KARPENTER_MEMORY: "2861"}, 2_861, id="Karpenter, an eighth of an L4"),
+        pytest.param({INSTANCE: "g6f.xlarge"}, 2_861, id="EKS, by machine type"),
+        pytest.param({INSTANCE: "Standard_NV6ads_A10_v5"}, 4_096, id="AKS, a sixth of an A10"),
+        pytest.param({KARPENTER: "t4", KARPENTER_MEMORY: "16384"}, 15_360, id="nominal size of a whole T4"),
+        pytest.param({KARPENTER: "l4", KARPENTER_MEMORY: "0"}, 23_034, id="a label of nothing"),
+        pytest.param({GKE: "nvidia-tesla-v100"}, 16_384, id="what both V100 have"),
+        pytest.param({AKS: "A100"}, None, id="40 or 80 GB"),
+    ],
+)
+def test_memory_is_the_least_that_table_label_and_machine_type_say(
+    labels: dict[str, str], expected: int | None
+) -> None:
+    """INTERFACES §10, Memory: EC2's API gives nominal sizes, and of a fractional GPU the size of the part."""
+    assert expected == made(labels).memory_mib
+
+
+V100 = ({GKE: "nvidia-tesla-v100"}, {AKS: "V100"}, {KARPENTER: "v100"}, {INSTANCE: "p3.2xlarge"},
+        {CLASS: "Tesla_V100_NVLINK"}, {INSTANCE: "BM.GPU3.8"})  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", V100, ids=["GKE", "AKS", "Karpenter", "EKS", "CoreWeave", "OKE"])
+def test_v100_known_by_its_cloud_is_checked(labels: dict[str, str]) -> None:
+    """F35, F16: CUDA 13 has no code for a V100; one that the label may mean of several is still a V100."""
+    cuda13 = demand(
+        pod(gpus(1, image="nvidia/cuda:13.0.1-runtime-ubuntu24.04")),
+        policies(policy("p", "placement: {cuda: {fromImage: true}}")),
+    )
+    asked = [cuda13, *(demand(pod(annotations=each)) for each in ({"gpu-memory": "60Gi"}, {"products": "V100"}))]
+
+    found = [judge_class(each, made(labels)) for each in asked]
+
+    assert [each.code.name if each else None for each in found] == [
+        "ComputeCapabilityUnsupported",
+        "GPUMemoryTooSmall",
+        None,
+    ]
+
+
+def test_interconnect_that_all_candidates_lack_is_refused() -> None:
+    """F69: neither RTX PRO 4500 has NVLink."""
+    refusal = judge_class(demand(pod(annotations={"interconnect": "NVLink"})), made({KARPENTER: "rtx-pro-4500"}))
+
+    assert refusal is not None
+    assert refusal.code.name == "InterconnectAbsent"
+
+
+@pytest.mark.parametrize(
+    ("product", "memory", "capability"),
+    [
+        ("Tesla-P100-PCIE-16GB", 16_384, (6,)),
+        ("NVIDIA-GeForce-RTX-3090", 24_576, (8, 6)),
+        ("GRID-A100D-40C", 40_960, (8,)),
+        ("NVIDIA-GB10", None, (12, 1)),
+        ("NVIDIA-T4G", 15_360, (7, 5)),
+    ],
+)
+def test_product_of_the_table(product: str, memory: int | None, capability: tuple[int, ...]) -> None:
+    """S3."""
+    row = knowledge().products.find(product)
+
+    assert row is not None
+    assert (memory, capability) == (row.memory_mib, row.compute_capability)
+
+
+def test_every_product_that_a_cloud_names_is_known_or_another_vendors() -> None:
+    """A misspelt product would leave the node's facts unknown without a word."""
+    clouds = knowledge().clouds
+    named = {product for each in clouds.dialects for products in each.values.values() for product in products}
+    named |= {product for row in clouds.instances.rows for product in row.products}
+
+    assert {product for product in named if knowledge().products.find(product) is None} == {"AMD-Radeon-Pro-V520"}
