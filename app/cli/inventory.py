@@ -32,11 +32,10 @@ NAMESPACE = "gpu-usher"
 """Where policies in ConfigMaps are looked for; they change no count."""
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("gpus", "right"),
-    ("units", "right"),
-    ("free", "right"), ("ill", "right"), ("slices", "left"), ("held by", "left"),
+    ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),
+    ("free", "right"), ("gpus", "right"), ("ill", "right"), ("slices", "left"), ("held by", "left"),
 )  # fmt: skip
-ALWAYS_SHOWN = 7
+ALWAYS_SHOWN = 6
 WRAPPED = 9
 """Columns before it are not: a version or a number that is torn cannot be read."""
 REDRAW_SECONDS = 1.0
@@ -120,7 +119,8 @@ def table_of(found: Inventory) -> Table:
 def _counts(of: Kind | Total) -> tuple[str, ...]:
     ill = str(of.unhealthy or "")
     slices = "\n".join(f"{each.profile} {each.free}/{each.all}" for each in of.slices)
-    return str(of.gpus), str(of.units), str(of.free), ill, slices, _holders(of.held)
+    gpus = "" if of.gpus == of.units else str(of.gpus)
+    return str(of.units), str(of.free), gpus, ill, slices, _holders(of.held)
 
 
 def _holders(held: tuple[Held, ...]) -> str:
