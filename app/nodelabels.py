@@ -96,14 +96,16 @@ def _read_class(
     labels = dict(told)
     found = _completed(_labelled(labels, offered, knowledge, registered), labels, knowledge)
     resources = tuple(sorted({**dict(offered), **dict(capacity or ())}.items()))
-    found = replace(found, shares=tuple(shares(found, labels, resources)))
+    if shared := tuple(shares(found, labels, resources)):
+        found = replace(found, shares=shared)
+    lost = lacking(offered, capacity or ())
     found = replace(
         found,
         stale=stale(found, labels, capacity),
-        lacking=lacking(offered, capacity or ()),
+        lacking=lost,
+        withdrawn=sum(found.gpus(name, amount) for name, amount in lost),
         budgets=tuple(budgets(found, labels.get(PRODUCT, found.product or ""), knowledge)),
     )
-    found = replace(found, withdrawn=sum(found.gpus(name, amount) for name, amount in found.lacking))
     return _of_several_models(found) if several_models(found, capacity) else found
 
 

@@ -45,7 +45,10 @@ class Code(Enum):
     FormFactorNotAllowed = Kind.CLASS, "allow another form factor in the policy, or add such nodes"
     NodeExcluded = Kind.CLASS, "change the policy's node selector"
     GhostGPUs = Kind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
-    GPUFactsMissing = Kind.CLASS, "install GPU Feature Discovery so that nodes say what they have"
+    GPUFactsMissing = (
+        Kind.CLASS,
+        "install GPU Feature Discovery so that nodes say what they have; gpu-usher doctor names those that cannot",
+    )
     GPUUnhealthy = Kind.CLASS, "look at the device plugin and at the node's XID errors; gpu-usher doctor names both"
     NodeNotKnown = Kind.CLASS, "wait a moment: the node is newer than our view"
     ResourceNotOffered = Kind.CLASS, "ask for a resource that some node offers, or start the device plugin"
