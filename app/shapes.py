@@ -215,6 +215,16 @@ class Taint(TypedDict, total=False):
     effect: str | None
 
 
+NodeAnnotations = TypedDict("NodeAnnotations", {"hami.io/node-nvidia-register": str}, total=False)
+"""Annotations by which a plugin says that it gives GPUs out in shares (clouds.yaml, sharing_annotations)."""
+
+
+class NodeMetadata(LabelledMetadata, total=False):
+    """Metadata with labels, and the few annotations of a Node that count."""
+
+    annotations: NodeAnnotations | None
+
+
 class NodeSpec(TypedDict, total=False):
     """The part of a Node's spec that is read."""
 
@@ -232,6 +242,6 @@ class NodeStatus(TypedDict, total=False):
 class NodeShape(TypedDict):
     """A Node, decoded only where it decides: 40 times cheaper than whole (OPERATIONS §4.1)."""
 
-    metadata: LabelledMetadata
+    metadata: NodeMetadata
     spec: NotRequired[NodeSpec]
     status: NotRequired[NodeStatus]

@@ -92,8 +92,9 @@ def _nodes(state: State) -> Kind[Node]:
 
     def read(document: Mapping[str, Any]) -> Node:
         """Read a node; one that says what it said before, a heartbeat, costs a comparison."""
-        name = document["metadata"].get("name", "")
-        says = (document["metadata"].get("labels"), document.get("spec"), document.get("status"))
+        metadata = document["metadata"]
+        name = metadata.get("name", "")
+        says = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
         known = told.get(name)
         if known is not None and known[0] == says:
             return known[1]

@@ -4,6 +4,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.explain.doctor import Fleet, examine
@@ -14,6 +15,7 @@ from app.nodesharing import COUNT_UNKNOWN, LONGEST_REGISTRATION, registered_gpus
 from app.placement.doubts import DOUBTS
 from app.placement.engine import judge_class
 from app.policy.schema_placement import SharingWish
+from app.shapes import NodeAnnotations, NodeShape
 from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
@@ -201,6 +203,18 @@ def test_vgpu_of_hami_is_a_share_of_a_gpu_of_its_own(
     made = demand(pod(gpus(amount), annotations=annotations))
 
     assert expected == code(made, hami(DEVICES))
+
+
+def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
+    """Watches and full-node mode decode only what decides; an annotation of the table must be of it."""
+    document = node_document(product=A100, offers={GPU: 80}, capacity={GPU: 80})
+    document["metadata"]["annotations"] = {REGISTER: DEVICES, "other": "x"}
+
+    decoded = msgspec.json.decode(json.dumps(document), type=NodeShape)
+
+    assert decoded["metadata"]["annotations"] == {REGISTER: DEVICES}
+    assert read_node(decoded, knowledge()).node_class.sharing is Sharing.HAMi
+    assert set(knowledge().clouds.sharing_annotations) == set(NodeAnnotations.__annotations__)
 
 
 @pytest.mark.parametrize(
