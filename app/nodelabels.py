@@ -200,7 +200,7 @@ def _of_several_models(found: NodeClass) -> NodeClass:
     return replace(
         found, several_models=True, product=None, may_be=frozenset(), compute_capability=None, memory_mib=None,
         memory_at_most=None, nvlink=None, form_factor=None, budgets=(),
-        datacenter=found.datacenter and None,
+        datacenter=False if found.datacenter is False else None,
     )  # fmt: skip
 
 
