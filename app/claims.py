@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from app.knowledge.families import Family
-from app.pods import member, objects
+from app.pods import Pod, member, objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,22 @@ class Claimed:
     """What a pod claims of GPUs.
 
     `classes`: (DeviceClass, devices; None is all of a node), sorted; every alternative counts as if it were taken.
-    `families`: their families, by name. `containers`: those that may use the devices, in the
-    order of the spec. `unknown`: claims and templates that the pod names and nobody has shown us yet.
+    `families`: their families, by name. `users`: (container, family) for the containers that may use the devices, in
+    the order of the spec. `unknown`: claims and templates that the pod names and nobody has shown us yet.
     """
 
     classes: tuple[tuple[str, int | None], ...] = ()
     families: tuple[Family, ...] = ()
-    containers: tuple[str, ...] = ()
+    users: tuple[tuple[str, str], ...] = ()
     unknown: tuple[str, ...] = ()
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Name the containers that may use the devices, in the order of the spec."""
+        return tuple(dict.fromkeys(name for name, _ in self.users))
+
+
+NOTHING_CLAIMED = Claimed()
 
 
 Lookup = Callable[[str], Requests | None]
@@ -142,15 +150,12 @@ class _Named:
     requests: Requests | None
 
 
-def claimed_classes(
-    spec: Mapping[str, Any], namespace: str, claims: Lookup, templates: Lookup, family_of: FamilyOf
-) -> Claimed:
-    """Say which GPUs a pod claims, by its spec and what is known of the claims and templates it names.
-
-    Raises MalformedPod.
-    """
+def claimed_classes(pod: Pod, claims: Lookup, templates: Lookup, family_of: FamilyOf) -> Claimed:
+    """Say which GPUs a pod claims, by what is known of the claims and templates that it names."""
+    if not pod.claims:
+        return NOTHING_CLAIMED
     family_of = cache(family_of)
-    named = tuple(_named(spec, namespace, claims, templates))
+    named = tuple(_named(pod, claims, templates))
     amounts: dict[str, int | None] = {}
     for choice in _choices(named):
         if family_of(choice.device_class) is not None:
@@ -159,7 +164,7 @@ def claimed_classes(
     return Claimed(
         classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
         families=tuple(families[name] for name in sorted(families)),
-        containers=tuple(_users(spec, named, family_of)),
+        users=tuple(_users(pod, named, family_of)),
         unknown=tuple(dict.fromkeys(each.key for each in named if each.requests is None)),
     )
 
@@ -168,16 +173,14 @@ def _sum(known: int | None, more: int | None) -> int | None:
     return None if known is None or more is None else known + more
 
 
-def _named(spec: Mapping[str, Any], namespace: str, claims: Lookup, templates: Lookup) -> Iterator[_Named]:
-    for index, item in objects(spec, "resourceClaims", "spec."):
-        where = f"spec.resourceClaims[{index}]."
-        name = member(item, "name", str, where) or ""
-        claim = member(item, "resourceClaimName", str, where)
-        template = member(item, "resourceClaimTemplateName", str, where)
+def _named(pod: Pod, claims: Lookup, templates: Lookup) -> Iterator[_Named]:
+    for name, claim, template in pod.claims:
         if claim:
-            yield _Named(name, f"ResourceClaim {namespace}/{claim}", claims(f"{namespace}/{claim}"))
+            key = f"{pod.namespace}/{claim}"
+            yield _Named(name, f"ResourceClaim {key}", claims(key))
         elif template:
-            yield _Named(name, f"ResourceClaimTemplate {namespace}/{template}", templates(f"{namespace}/{template}"))
+            key = f"{pod.namespace}/{template}"
+            yield _Named(name, f"ResourceClaimTemplate {key}", templates(key))
 
 
 def _choices(named: tuple[_Named, ...]) -> Iterator[Choice]:
@@ -186,27 +189,21 @@ def _choices(named: tuple[_Named, ...]) -> Iterator[Choice]:
             yield from request.choices
 
 
-def _users(spec: Mapping[str, Any], named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[str]:
-    """Name the containers, init containers first, that refer to a request for GPUs, or to a whole claim of such."""
-    gpus = set(_references(named, family_of))
-    for list_name in ("initContainers", "containers"):
-        for index, item in objects(spec, list_name, "spec."):
-            where = f"spec.{list_name}[{index}]."
-            resources = member(item, "resources", dict, where) or {}
-            if not gpus.isdisjoint(tuple(_refers(resources, f"{where}resources."))):
-                yield member(item, "name", str, where) or ""
+def _users(pod: Pod, named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[tuple[str, str]]:
+    """Give (container, family) for every family whose GPUs a container refers to, by a request or a whole claim."""
+    gpus: dict[tuple[str, str], set[str]] = {}
+    for reference, family in _references(named, family_of):
+        gpus.setdefault(reference, set()).add(family.name)
+    for container in pod.containers:
+        families = {name for reference in container.claims for name in gpus.get(reference, ())}
+        yield from ((container.name, name) for name in sorted(families))
 
 
-def _references(named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[tuple[str, str]]:
+def _references(named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[tuple[tuple[str, str], Family]]:
     """List what a container may write to have GPUs: (claim, request), the request empty for the whole claim."""
     for each in named:
         for request in each.requests or ():
-            if any(family_of(choice.device_class) for choice in request.choices):
-                yield each.name, ""
-                yield each.name, request.name
-
-
-def _refers(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
-    for index, item in objects(resources, "claims", where):
-        inside = f"{where}claims[{index}]."
-        yield member(item, "name", str, inside) or "", member(item, "request", str, inside) or ""
+            for choice in request.choices:
+                if (family := family_of(choice.device_class)) is not None:
+                    yield (each.name, ""), family
+                    yield (each.name, request.name), family

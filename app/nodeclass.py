@@ -47,7 +47,7 @@ class NodeClass(HashedOnce):
     their plugin withdrew; `withdrawn`: the GPUs (slices, on a node of slices) that these are.
     `budgets`: (shared resource, MiB in all). `ill`, `ailing`: GPUs that external health reports.
     `by_dra`: resources that DRA serves, which kube-scheduler counts; `dra_profiles`: MIG profiles that it shows, made
-    or to be made on demand; `makes`: the facts by product (OF_A_MAKE) where it shows several.
+    or to be made on demand; `makes`: the facts (OF_A_MAKE) of each make of device where it shows several.
     `labels`: those that a demand asks about; None: not judged.
     """
 
@@ -94,7 +94,7 @@ class NodeClass(HashedOnce):
         return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
 
     def by_make(self) -> tuple["NodeClass", ...]:
-        """Give the node as it would be with GPUs of each of its products alone; itself where they are of one."""
+        """Give the node as it would be with devices of each make alone; itself where they are of one."""
         if not self.makes:
             return (self,)
         return tuple(
@@ -144,7 +144,7 @@ OF_A_MAKE = (
     "product", "driver", "cuda", "compute_capability", "memory_mib", "memory_at_most", "mig_profile", "nvlink",
     "form_factor", "datacenter",
 )  # fmt: skip
-"""What the GPUs of one product tell apart from those of another on the same node."""
+"""The facts that distinguish the devices of one make from those of another on the same node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,9 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
     classes = tuple(_of_make(known, make, knowledge) for make in found)
     shared = classes[0]
     if len(classes) > 1:
-        shared = replace(_of_make(known, common(found), knowledge), product=None, makes=classes)
+        products = {make.product for make in classes}
+        product = classes[0].product if len(products) == 1 else None
+        shared = replace(_of_make(known, common(found), knowledge), product=product, makes=classes)
     return replace(node, node_class=shared, free=replace(node.free, uncounted=ours))
 
 
@@ -129,14 +131,17 @@ def _of_nvidia(resource: str, knowledge: Knowledge) -> bool:
 
 
 def _of_make(known: NodeClass, make: Device, knowledge: Knowledge) -> NodeClass:
+    """Take what a device tells of itself; what it does not, its driver or its product tells, and only then the node."""
     row = knowledge.products.find(make.label) if make.label else None
+    reported = make.cuda or (knowledge.cuda.highest_cuda(make.driver) if make.driver else None)
+    whole = row if not make.mig_profile else None
     return replace(
         known,
         product=normal_form(make.label) if make.label else known.product,
         driver=make.driver or known.driver,
-        cuda=make.cuda or known.cuda,
-        compute_capability=make.compute_capability or known.compute_capability,
-        memory_mib=make.memory_mib or known.memory_mib,
+        cuda=reported or known.cuda,
+        compute_capability=make.compute_capability or (row and row.compute_capability) or known.compute_capability,
+        memory_mib=make.memory_mib or (whole and whole.memory_mib) or known.memory_mib,
         mig_profile=make.mig_profile,
         nvlink=row.nvlink if row else known.nvlink,
         form_factor=row.form_factor if row else known.form_factor,

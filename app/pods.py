@@ -5,7 +5,7 @@ The Pod itself stays a dict: patches are made against it, unknown fields survive
 would refuse raises MalformedPod with the path, so that bad input never becomes a crash.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -82,6 +82,7 @@ class Container:
     """One container, init container or sidecar (an init container with restartPolicy Always).
 
     `list_name` and `index` say where it stands in the spec; `requests` and `limits` hold every resource.
+    `claims`: (entry of the pod's resourceClaims, request in it), the request empty for the whole claim.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Container:
     env: tuple[tuple[str, str | None], ...]
     requests: Mapping[str, Fraction]
     limits: Mapping[str, Fraction]
+    claims: tuple[tuple[str, str], ...] = ()
 
     def asks(self, resource: str) -> Fraction:
         """Say how much it asks: the request, or the limit where only that is set (API defaulting)."""
@@ -114,7 +116,8 @@ class Container:
 class Pod:
     """What decides about a Pod. `containers`: init containers first, in the order of the spec, as they start.
 
-    `ephemeral`: containers that people add to a running pod; they can ask for nothing.
+    `ephemeral`: containers that people add to a running pod; they can ask for nothing. `claims`: entries of
+    resourceClaims as (name, ResourceClaim, ResourceClaimTemplate); of the last two, one that is not named is empty.
     """
 
     name: str
@@ -126,13 +129,9 @@ class Pod:
     scheduler_name: str
     runtime_class_name: str | None
     node_name: str | None
-    claims: bool
+    claims: tuple[tuple[str, str, str], ...] = ()
     nominated_node_name: str | None = None
     ephemeral: tuple[Container, ...] = ()
-
-    def resources(self) -> tuple[str, ...]:
-        """List every resource name that some container names, sorted."""
-        return tuple(sorted({name for each in self.containers for name in (*each.requests, *each.limits)}))
 
     def amounts(self) -> Mapping[str, Fraction]:
         """Sum every resource, in one pass; `amount` says how, and is the plain twin that tests compare with."""
@@ -183,7 +182,7 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
         scheduler_name=member(spec, "schedulerName", str, "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
         node_name=member(spec, "nodeName", str, "spec."),
-        claims=bool(member(spec, "resourceClaims", list, "spec.")),
+        claims=tuple(_claims(spec)),
         nominated_node_name=member(status, "nominatedNodeName", str, "status."),
         ephemeral=tuple(_containers(spec, "ephemeralContainers")),
     )
@@ -237,7 +236,21 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
         env=tuple(_environment(item, where)),
         requests=_quantities(resources, "requests", where),
         limits=_quantities(resources, "limits", where),
+        claims=tuple(_claims_used(resources, f"{where}resources.")),
     )
+
+
+def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for index, item in objects(spec, "resourceClaims", "spec."):
+        where = f"spec.resourceClaims[{index}]."
+        claim, template = (member(item, f"resourceClaim{each}Name", str, where) or "" for each in ("", "Template"))
+        yield member(item, "name", str, where) or "", claim, template
+
+
+def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    for index, item in objects(resources, "claims", where):
+        inside = f"{where}claims[{index}]."
+        yield member(item, "name", str, inside) or "", member(item, "request", str, inside) or ""
 
 
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
@@ -275,11 +288,3 @@ def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, i
     """List what a Pod asks of GPU resources: (resource, amount rounded up), positive ones only, sorted."""
     found = sorted(pod.amounts().items())
     return tuple((name, -int(-amount // 1)) for name, amount in found if amount > 0 and is_gpu(name))
-
-
-def gpu_containers(pod: Pod, resources: Iterable[str]) -> tuple[Container, ...]:
-    """List the containers that ask a positive amount of any of these resources."""
-    wanted = frozenset(resources)
-    return tuple(
-        each for each in pod.containers if any(name in wanted and each.asks(name) > 0 for name in each.resources())
-    )

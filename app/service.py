@@ -117,7 +117,7 @@ class Usher:
     def ruling(self, pod: Pod) -> Ruling:
         """Rule on a Pod; pods of one template share a ruling."""
         labels = self.state.namespace_labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.knowledge)
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
         """Compile what a Pod that the scheduler asks about needs; what was promised to it before is forgotten."""

@@ -194,7 +194,7 @@ def _type(spec: Mapping[str, Any]) -> str | None:
 
 
 def makes(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Reduce a node's devices to what those of each product share, by product; none where there are none.
+    """Reduce a node's devices to one of each make, that is, of equal facts; by product. None where there are none.
 
     The whole GPUs count where there are any: the slices that can be carved from them say no more. Those that a taint
     withholds count only where all are.
@@ -202,8 +202,8 @@ def makes(devices: Iterable[Device]) -> tuple[Device, ...]:
     several = list(devices)
     several = [each for each in several if not each.withheld] or several
     several = [each for each in several if not each.mig_profile] or several
-    labels = sorted({each.label or "" for each in several})
-    return tuple(common([each for each in several if (each.label or "") == label]) for label in labels)
+    kinds = {tuple(getattr(each, name) for name in FACTS) for each in several}
+    return tuple(replace(_UNKNOWN, **dict(zip(FACTS, kind, strict=True))) for kind in sorted(kinds, key=repr))
 
 
 def common(devices: Iterable[Device]) -> Device:

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.admission.fleet import Fleet
 from app.admission.patch import Operation, apply
-from app.claims import Claimed
+from app.claims import NOTHING_CLAIMED, Claimed
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.pods import Container, Pod, gpu_amounts, read_pod
@@ -27,9 +27,6 @@ class Form(Enum):
     Template = "PodTemplate"
     DaemonSet = "PodTemplate of a DaemonSet"
     Ephemeral = "EphemeralContainers"
-
-
-NOTHING_CLAIMED = Claimed()
 
 
 TEMPLATES = frozenset({Form.Template, Form.DaemonSet})

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import NOTHING_CLAIMED, TEMPLATES, WARNING_LIMIT, Case, Change, Form, one_line
+from app.admission.case import TEMPLATES, WARNING_LIMIT, Case, Change, Form, one_line
 from app.admission.fleet import Fleet
 from app.admission.mutate import AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.patch import Operation
 from app.admission.record import forged, record_decision
 from app.admission.validate import validators_of
-from app.claims import Claimed
+from app.claims import NOTHING_CLAIMED, Claimed
 from app.knowledge.tables import Knowledge
 from app.pods import DECISION, PREFIX, Pod, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Claims, Ruling, rule_on
+from app.policy.match import Ruling, rule_on
 from app.policy.merge_admission import AdmissionRules
 from app.reasons import Code, Reason, reason
 
@@ -35,7 +35,7 @@ class Setting:
     """Where a review happens: the policies in force, the fleet as known now, the fact tables.
 
     `form`, `settled`, `before`: what the object is, and what of it was there before (see Case).
-    `claimed`: says which GPUs a spec in a namespace claims through DRA. `rule`: rules on a pod.
+    `claimed`: says which GPUs a pod claims through DRA. `rule`: rules on a pod.
     """
 
     policies: PolicySet
@@ -44,8 +44,12 @@ class Setting:
     form: Form = Form.Pod
     settled: frozenset[str] = frozenset()
     before: Mapping[str, Any] | None = None
-    claimed: Callable[[Mapping[str, Any], str], Claimed] = lambda _spec, _namespace: NOTHING_CLAIMED
-    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, Claims], Ruling] = rule_on
+    claimed: Callable[[Pod], Claimed] = lambda _pod: NOTHING_CLAIMED
+    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, Claimed], Ruling] = rule_on
+
+    def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
+        """Rule on a pod with all that it asks, by resources and by claims. `labels` are its namespace's."""
+        return self.rule(pod, labels, self.policies, self.knowledge, self.claimed(pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,7 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     pod = read_pod(document, namespace)
     if exempt(pod.namespace, labels, setting.knowledge):
         return None
-    claimed = setting.claimed(document.get("spec") or {}, pod.namespace) if pod.claims else NOTHING_CLAIMED
-    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
+    ruling = setting.ruling(pod, labels)
     return Case(
         document=document,
         pod=pod,
@@ -164,12 +167,12 @@ def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
         fleet=setting.fleet,
         knowledge=setting.knowledge,
         form=setting.form,
-        asks=bool(claimed.classes) or _asks(pod, setting.knowledge),
+        asks=bool(ruling.claimed.classes) or _asks(pod, setting.knowledge),
         served=served(pod, ruling, setting.policies),
         namespace_labels=labels,
         settled=setting.settled,
         before=setting.before,
-        claimed=claimed,
+        claimed=ruling.claimed,
     )
 
 

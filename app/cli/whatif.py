@@ -21,7 +21,6 @@ from app.errors import BadInput
 from app.holdings import FINISHED
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
-from app.policy.match import rule_on
 from app.requirements import all_allow
 from app.versions import parse_version
 from app.whatif.driver import Rollout, roll_out
@@ -124,9 +123,7 @@ def node_template_(
     setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     where = namespace_of(asked[0], namespace)
     pod = admitted(asked[0], where, state.namespace_labels, setting)
-    read = read_pod(pod, where)
-    claimed = state.claimed(pod.get("spec") or {}, where).classes if read.claims else ()
-    ruling = rule_on(read, state.namespace_labels(where), rules, state.knowledge, claimed)
+    ruling = setting.ruling(read_pod(pod, where), state.namespace_labels(where))
     if not ruling.demand.judged:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
     found = node_template(ruling.demand, pod, state.knowledge)
@@ -154,8 +151,8 @@ def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterato
             if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
                 continue
             pod = read_pod(each)
-            claimed = state.claimed(each.get("spec") or {}, pod.namespace).classes if pod.claims else ()
-            demand = rule(pod, state.namespace_labels(pod.namespace), policies, state.knowledge, claimed).demand
+            labels = state.namespace_labels(pod.namespace)
+            demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
             if demand.judged:
                 yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 

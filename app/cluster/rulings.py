@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from app.claims import NOTHING_CLAIMED, Claimed
 from app.knowledge.tables import Knowledge
 from app.pods import PREFIX, Pod
 from app.policy.compiled import PolicySet
-from app.policy.match import Claims, Ruling, rule_on
+from app.policy.match import Ruling, rule_on
 
 RULINGS_KEPT = 1024
 """Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
@@ -29,14 +30,14 @@ class Rulings:
         labels: Mapping[str, str],
         policies: PolicySet,
         knowledge: Knowledge,
-        claims: Claims = (),
+        claimed: Claimed = NOTHING_CLAIMED,
     ) -> Ruling:
         """Rule on a Pod in a namespace with these labels."""
-        key = (policies.hash, tuple(sorted(labels.items())), claims, _template(pod))
+        key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
         found = self._kept.get(key)
         if found is not None:
             return found
-        made = rule_on(pod, labels, policies, knowledge, claims)
+        made = rule_on(pod, labels, policies, knowledge, claimed)
         if len(str(key)) <= LARGEST_KEPT:
             if len(self._kept) >= RULINGS_KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -45,7 +46,7 @@ class Rulings:
 
 
 def _template(pod: Pod) -> tuple[Any, ...]:
-    """Reduce a pod to what a ruling rests on, as a hashable key."""
+    """Reduce a pod to what a ruling rests on, as a hashable key; what it claims is a key of its own."""
     ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
     containers = tuple(
         (

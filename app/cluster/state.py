@@ -26,7 +26,7 @@ from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
 from app.ordinary import Booking
-from app.pods import member
+from app.pods import Pod, member
 from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.waiting import read_waiting
 
@@ -193,12 +193,9 @@ class State:
         """Take a ResourceClaimTemplate in, new or changed. Raises MalformedPod."""
         self.claim_templates.put(read_claim_template(document))
 
-    def claimed(self, spec: Mapping[str, Any], namespace: str) -> Claimed:
-        """Say which GPUs a pod claims through DRA (S13).
-
-        Raises MalformedPod.
-        """
-        return claimed_classes(spec, namespace, self.claims.get, self.claim_templates.get, self.family_of_device_class)
+    def claimed(self, pod: Pod) -> Claimed:
+        """Say which GPUs a pod claims through DRA (S13)."""
+        return claimed_classes(pod, self.claims.get, self.claim_templates.get, self.family_of_device_class)
 
     def family_of_device_class(self, name: str) -> Family | None:
         """Find the family of a DeviceClass: by its name, or by the extended resource that it serves."""

@@ -210,9 +210,7 @@ def _judge(asked: Asked, side: Side) -> _Outcome:
     verdict = mutate(asked.document, asked.namespace, labels, setting)
     admitted = apply(asked.document, verdict.operations)
     pod = read_pod(admitted, asked.namespace)
-    claimed = setting.claimed(admitted.get("spec") or {}, pod.namespace) if pod.claims else None
-    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes if claimed else ())
-    return _Outcome(_without_hash(verdict), ruling.demand)
+    return _Outcome(_without_hash(verdict), setting.ruling(pod, labels).demand)
 
 
 def _without_hash(verdict: Verdict) -> Verdict:

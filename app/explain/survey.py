@@ -61,7 +61,6 @@ class Posed:
     ruling: Ruling
     seeker: Seeker
     own: Seeker
-    classes: tuple[tuple[str, int | None], ...]
     companion: Companion
 
     @property
@@ -85,12 +84,11 @@ def pose(document: Mapping[str, Any], world: World, admit: bool) -> Posed:
     verdict = mutate(document, namespace, labels, setting)
     admitted = apply(document, verdict.operations) if admit else document
     pod = read_pod(admitted)
-    claimed = setting.claimed(admitted.get("spec") or {}, pod.namespace)
-    ruling = setting.rule(pod, labels, setting.policies, setting.knowledge, claimed.classes)
+    ruling = setting.ruling(pod, labels)
     seeker = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
     own = read_seeker(plain(document, world), setting.knowledge.families.of)
     bare = replace(seeker, terms=own.terms)
-    return Posed(admitted, pod, verdict, ruling, seeker, bare, claimed.classes, read_companion(admitted))
+    return Posed(admitted, pod, verdict, ruling, seeker, bare, read_companion(admitted))
 
 
 def company_of(posed: Posed, world: World) -> Company | None:

@@ -88,7 +88,7 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     if node.several_models:
         return reason(Code.GPUFactsMissing, "GPUs of several models, labels tell of one", _wanted_products(demand))
     candidates = (node.product,) if node.product is not None else node.may_be
-    if not candidates and not node.offered and not node.by_dra:
+    if demand.resources and not candidates and not node.offered and not node.by_dra:
         return None  # no GPU node: resources_offered says so
     verdicts = {allows(demand, product) for product in candidates}
     if verdicts == {True}:

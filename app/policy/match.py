@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from app.claims import NOTHING_CLAIMED, Claimed
 from app.knowledge.tables import Knowledge
 from app.pods import Pod, gpu_amounts
 from app.policy.annotations import Annotated, Needs, read_annotations
 from app.policy.applied import Applied
 from app.policy.compiled import Policy, PolicySet, Selected
 from app.policy.demand import Demand
-from app.policy.merge import ANNOTATION, Stated, merge_demand, needs_of
+from app.policy.merge import ANNOTATION, Asked, Stated, merge_demand, needs_of
 from app.policy.merge_admission import AdmissionRules, merge_admission
 from app.policy.schema import Action, Rule
 from app.policy.schema_placement import SharingWish
@@ -26,6 +27,7 @@ class Ruling:
     `policies`: the names that matched, highest priority first. `enforced`, `warned`, `audited`: what admission
     does; what it would do besides if Warn (and then Audit) enforced. `origins`: (field, who set it), for people.
     `conflicts`: contradictions, for which the pod is denied. `invalid`: annotations that do not parse.
+    `claimed`: the GPUs that the pod claims through DRA.
     """
 
     policies: tuple[str, ...]
@@ -38,10 +40,7 @@ class Ruling:
     invalid: tuple[Reason, ...]
     warnings: tuple[str, ...]
     origins: tuple[tuple[str, str], ...]
-
-
-Claims = tuple[tuple[str, int | None], ...]
-"""(DeviceClass, devices; None is all of a node)."""
+    claimed: Claimed
 
 
 def rule_on(
@@ -49,11 +48,11 @@ def rule_on(
     namespace_labels: Mapping[str, str],
     policy_set: PolicySet,
     knowledge: Knowledge,
-    claims: Claims = (),
+    claimed: Claimed = NOTHING_CLAIMED,
 ) -> Ruling:
     """Match, merge (INTERFACES §4) and compile for one pod; nothing widens what another narrowed.
 
-    `claims`: the GPUs that it claims through DRA.
+    `claimed`: the GPUs that it claims through DRA; needs hold for them as for those that it asks as resources.
     """
     annotated = read_annotations(pod.annotations, knowledge.products)
     matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
@@ -66,9 +65,9 @@ def rule_on(
         return [(ANNOTATION, annotated.needs), *((each.name, needs_of(each, level, knowledge)) for each in applied)]
 
     enforced = stated(Action.Enforce)
-    demand = replace(merge_demand(pod, resources, applied, enforced, Action.Enforce, knowledge), claims=claims)
-    warned = merge_demand(pod, resources, applied, stated(Action.Warn), Action.Warn, knowledge)
-    warned = replace(warned, claims=claims)
+    asked = Asked(pod, resources, claimed)
+    demand = merge_demand(asked, applied, enforced, Action.Enforce, knowledge)
+    warned = merge_demand(asked, applied, stated(Action.Warn), Action.Warn, knowledge)
     invalid = (*annotated.invalid, *_profile_mismatch(annotated.needs, resources))
     return Ruling(
         policies=tuple(each.name for each in applied),
@@ -81,6 +80,7 @@ def rule_on(
         invalid=invalid,
         warnings=annotated.warnings,
         origins=tuple(_origins(enforced, applied)),
+        claimed=claimed,
     )
 
 

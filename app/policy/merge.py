@@ -3,13 +3,15 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
+from app.claims import Claimed
 from app.knowledge.cuda import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.pods import Pod, gpu_containers
+from app.pods import Container, Pod
 from app.policy.annotations import Needs
 from app.policy.applied import Applied, first
 from app.policy.cuda import ImageRow, container_needs, minimum_need
@@ -18,7 +20,6 @@ from app.policy.schema import Action, Rule, Spec
 from app.policy.schema_placement import FormFactor, HealthAction, SharingWish
 from app.quantity import parse_mib
 from app.requirements import from_selector
-from app.slices import NVIDIA_DRIVER
 from app.versions import parse_minimum
 
 ANNOTATION = "annotation"
@@ -26,6 +27,34 @@ ANNOTATION = "annotation"
 
 Stated = list[tuple[str, Needs]]
 """(who, what it needs), the pod's annotations first."""
+NVIDIA = "nvidia"
+"""The family whose containers need CUDA (knowledge/families.yaml)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod and the GPUs that it asks. `resources`: (GPU resource, units), sorted; `claimed`: those that DRA gives."""
+
+    pod: Pod
+    resources: tuple[tuple[str, int], ...]
+    claimed: Claimed
+
+    def other_vendors_only(self, knowledge: Knowledge) -> bool:
+        """Tell whether it asks for GPUs, and for none of NVIDIA's."""
+        families = {family.name for name, _ in self.resources if (family := knowledge.families.of(name))}
+        families |= {family.name for family in self.claimed.families}
+        return bool(families) and NVIDIA not in families
+
+    def containers(self, knowledge: Knowledge) -> tuple[Container, ...]:
+        """List the containers that have GPUs of NVIDIA's to run CUDA on, by a resource or by a claim."""
+        of = knowledge.families.of
+        resources = {name for name, _ in self.resources if (family := of(name)) and family.name == NVIDIA}
+        claiming = {container for container, family in self.claimed.users if family == NVIDIA}
+        return tuple(
+            each
+            for each in self.pod.containers
+            if each.name in claiming or any(each.asks(name) > 0 for name in resources.intersection(each.resources()))
+        )
 
 
 def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
@@ -56,8 +85,7 @@ def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
 
 
 def merge_demand(
-    pod: Pod,
-    resources: tuple[tuple[str, int], ...],
+    asked: Asked,
     applied: list[Applied],
     stated: Stated,
     level: Action,
@@ -67,17 +95,17 @@ def merge_demand(
     needs = [each for _, each in stated]
     allow = tuple(each.allow for each in needs if each.allow is not None)
     deny = tuple(pattern for each in needs for pattern in each.deny)
-    required, wished = _cuda(pod, resources, applied, stated, level, knowledge)
+    required, wished = _cuda(asked, applied, stated, level, knowledge)
     scores = first(applied, Rule.Scores, level, lambda spec: spec.placement.scores)
     return Demand(
-        resources=resources,
+        resources=asked.resources,
         products=allow,
         denied_products=deny,
         preferred_products=_preferred(applied, level, allow, deny, knowledge),
         cuda=required,
         cuda_wishes=wished,
         accept=max(_accepts(applied, level), default=DEFAULT_ACCEPT),
-        most=_most(pod, resources),
+        most=_most(asked.pod, asked.resources),
         memory_mib=max((each.memory_mib or 0 for each in needs), default=0),
         declared_mib=next((each.memory_mib or 0 for origin, each in stated if origin == ANNOTATION), 0),
         compute_capability=max((each.compute_capability for each in needs if each.compute_capability), default=None),
@@ -91,6 +119,7 @@ def merge_demand(
             each.spec.placement.unknown_facts == "Refuse" for each in applied if each.at(Rule.UnknownFacts, level)
         ),
         scores=tuple((score.name, score.weight) for score in scores or ()),
+        claims=asked.claimed.classes,
         ranked=first(applied, Rule.ScoreSpread, level, lambda spec: spec.placement.score_spread) != "Proportional",
     )
 
@@ -127,8 +156,7 @@ def _health(applied: list[Applied], level: Action) -> HealthRules:
 
 
 def _cuda(
-    pod: Pod,
-    resources: tuple[tuple[str, int], ...],
+    asked: Asked,
     applied: list[Applied],
     stated: Stated,
     level: Action,
@@ -138,8 +166,7 @@ def _cuda(
 
     CUDA is of NVIDIA's GPUs: what else a pod or a container asks has no such need.
     """
-    nvidia = [name for name, _ in resources if _of_nvidia(name, knowledge)]
-    if resources and not nvidia:
+    if asked.other_vendors_only(knowledge):
         return (), ()
     minimums = [(origin, needs.cuda) for origin, needs in stated if needs.cuda]
     required = [minimum_need(cuda, _who(origin), knowledge) for origin, cuda in minimums]
@@ -149,15 +176,9 @@ def _cuda(
             applied, Rule.CUDA, level, lambda spec: spec.placement.cuda and spec.placement.cuda.from_image
         )
         rows = tuple(_image_rows(applied, level))
-        asking = gpu_containers(pod, nvidia)
-        for need, hard in container_needs(asking, rows, bool(from_image), knowledge):
+        for need, hard in container_needs(asked.containers(knowledge), rows, bool(from_image), knowledge):
             (required if hard else wished).append(need)
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(wished))
-
-
-def _of_nvidia(resource: str, knowledge: Knowledge) -> bool:
-    family = knowledge.families.of(resource)
-    return family is not None and NVIDIA_DRIVER in family.device_classes
 
 
 def _image_rows(applied: list[Applied], level: Action) -> Iterator[ImageRow]:

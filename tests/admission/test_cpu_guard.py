@@ -181,7 +181,7 @@ def nvidia() -> Family:
 
 def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
     claimed = Claimed(classes=(("gpu.nvidia.com", 1),), families=(nvidia(),))
-    known = replace(setting(), claimed=lambda _spec, _namespace: claimed)
+    known = replace(setting(), claimed=lambda _pod: claimed)
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])
 
     assert not any("affinity" in each.path for each in admit(document, "required", known).operations)
@@ -189,7 +189,7 @@ def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
 
 def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
     """The template of a claim is often made in the same breath; matchConditions leave pods with claims out, too."""
-    known = replace(setting(), claimed=lambda _spec, _namespace: Claimed(unknown=("ResourceClaimTemplate team-a/g",)))
+    known = replace(setting(), claimed=lambda _pod: Claimed(unknown=("ResourceClaimTemplate team-a/g",)))
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimTemplateName": "g"}])
 
     assert not any("affinity" in each.path for each in admit(document, "required", known).operations)

@@ -220,7 +220,7 @@ def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
 def test_claim_for_a_network_card_gives_no_gpu() -> None:
     card = container(resources={"claims": [{"name": "card"}]})
     document = pod(card, gpus(1) | {"name": "gpu"}, resourceClaims=[{"name": "card", "resourceClaimName": "card"}])
-    known = replace(setting(guard("Void")), claimed=lambda _spec, _namespace: Claimed())
+    known = replace(setting(guard("Void")), claimed=lambda _pod: Claimed())
 
     changed = apply(document, mutate(document, "team-a", {}, known).operations)
 

@@ -6,10 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.claims import Claimed
 from app.cluster.claimindex import REQUESTS_SHARED
 from app.cluster.kinds import Kind, dra_kinds
 from app.cluster.snapshot import fill
 from app.cluster.state import State
+from app.pods import read_pod
 from tests.builders import knowledge
 
 TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
@@ -37,10 +39,15 @@ def filled(*objects: dict[str, Any]) -> State:
     return state
 
 
+def claimed(state: State, spec: dict[str, Any]) -> Claimed:
+    """Say what a pod of this spec claims in team-a."""
+    return state.claimed(read_pod({"spec": spec}, "team-a"))
+
+
 @pytest.mark.parametrize("spec", [TEMPLATED, DIRECT], ids=["template", "claim"])
 def test_snapshot_with_claims_tells_what_a_pod_claims(spec: dict[str, Any]) -> None:
     """S13."""
-    found = filled(claim(), template()).claimed(spec, "team-a")
+    found = claimed(filled(claim(), template()), spec)
 
     assert (found.classes, found.unknown) == ((("gpu.nvidia.com", 1),), ())
 
@@ -52,25 +59,25 @@ def test_claim_that_goes_is_unknown_again() -> None:
     state.claims.drop("team-a/one")
     state.claims.drop("team-a/never-there")
 
-    assert state.claimed(DIRECT, "team-a").unknown == ("ResourceClaim team-a/one",)
-    assert state.claimed(TEMPLATED, "team-a").unknown == ()
+    assert claimed(state, DIRECT).unknown == ("ResourceClaim team-a/one",)
+    assert claimed(state, TEMPLATED).unknown == ()
 
 
 def test_claim_that_changes_is_as_it_was_last_seen() -> None:
     state = filled(claim(), claim("nic.example.com"))
 
-    assert state.claimed(DIRECT, "team-a").classes == ()
+    assert claimed(state, DIRECT).classes == ()
 
 
 def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() -> None:
     """S13, F135: whichever of the claim and the DeviceClass came first."""
     state = filled(claim("big-gpus"))
-    before = state.claimed(DIRECT, "team-a")
+    before = claimed(state, DIRECT)
 
     state.put_device_class(device_class("big-gpus", "nvidia.com/gpu"))
-    after = state.claimed(DIRECT, "team-a")
+    after = claimed(state, DIRECT)
     state.put_device_class(device_class("big-gpus", "example.com/nic"))
-    other = state.claimed(DIRECT, "team-a")
+    other = claimed(state, DIRECT)
 
     assert [each.classes for each in (before, after, other)] == [(), (("big-gpus", 1),), ()]
     assert [family.name for family in after.families] == ["nvidia"]
@@ -107,10 +114,10 @@ def test_claims_are_watched_in_all_namespaces(kind: str, document: dict[str, Any
 
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=found.shape)
     found.take("team-a/one", "u-one", found.read(decoded))
-    after = state.claimed(spec, "team-a")
+    after = claimed(state, spec)
     found.drop("team-a/one", "u-one")
 
     assert found.path == f"/apis/resource.k8s.io/v1/{kind}"
     assert not found.needed
     assert len(after.classes) == 1
-    assert len(state.claimed(spec, "team-a").unknown) == 1
+    assert len(claimed(state, spec).unknown) == 1

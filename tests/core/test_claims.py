@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims: read in every version of resource.k8s.io, and what a pod claims of GPUs by what it names (S13)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from app.claims import Choice, Claim, Claimed, ClaimRequest, Requests, claimed_classes, read_claim, read_claim_template
 from app.errors import MalformedPod
 from app.knowledge.families import Family
+from app.pods import MOST_CONTAINERS, read_pod
 from tests.builders import container, knowledge, pod
 
 FAMILIES = knowledge().families
@@ -111,7 +112,14 @@ def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> Claimed
     entries = [{"name": name, "resourceClaimName": name} for name in claims]
     entries += [{"name": name, "resourceClaimTemplateName": name} for name in templates]
     spec = {"containers": [], "resourceClaims": entries, **more}
-    return claimed_classes(spec, "team-a", CLAIMS.get, CLAIMS.get, family_of)
+    return claimed_by(spec)
+
+
+def claimed_by(
+    spec: Mapping[str, Any], namespace: str = "team-a", family: Callable[[str], Family | None] = family_of
+) -> Claimed:
+    """Say what a pod of this spec claims."""
+    return claimed_classes(read_pod({"spec": spec}, namespace), CLAIMS.get, CLAIMS.get, family)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +170,7 @@ def test_what_nobody_has_shown_us_yet_is_named() -> None:
 def test_claim_of_another_namespace_is_another_claim() -> None:
     spec = {"resourceClaims": [{"name": "two", "resourceClaimName": "two"}]}
 
-    found = claimed_classes(spec, "team-b", CLAIMS.get, CLAIMS.get, family_of)
+    found = claimed_by(spec, "team-b")
 
     assert found == Claimed(unknown=("ResourceClaim team-b/two",))
 
@@ -200,11 +208,11 @@ def test_containers_that_may_use_the_devices_are_named() -> None:
 )
 def test_pod_of_wrong_shape_is_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(MalformedPod, match=r"^spec\."):
-        claimed_classes(spec, "team-a", CLAIMS.get, CLAIMS.get, family_of)
+        claimed_by(spec)
 
 
 def test_pod_without_claims_claims_nothing() -> None:
-    assert claimed_classes(pod()["spec"], "team-a", CLAIMS.get, CLAIMS.get, family_of) == Claimed()
+    assert claimed_by(pod()["spec"]) == Claimed()
 
 
 def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
@@ -216,13 +224,11 @@ def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
         return FAMILIES.of_device_class(device_class)
 
     entries = [{"name": f"x{number}", "resourceClaimName": "mixed"} for number in range(3_000)]
-    containers = [uses(f"c{number}", {"name": f"x{number}", "request": "slice"}) for number in range(3_000)]
+    containers = [uses(f"c{number}", {"name": f"x{number}", "request": "slice"}) for number in range(MOST_CONTAINERS)]
 
-    found = claimed_classes(
-        {"resourceClaims": entries, "containers": containers}, "team-a", CLAIMS.get, CLAIMS.get, counting
-    )
+    found = claimed_by({"resourceClaims": entries, "containers": containers}, family=counting)
 
-    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", 3_000),), 3_000)
+    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", 3_000),), len(containers))
     assert sorted(asked_of) == ["mig.nvidia.com", "nic.example.com"]
 
 

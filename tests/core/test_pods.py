@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import MalformedPod, QuantityError
-from app.pods import MOST_AMOUNTS, MOST_CONTAINERS, MOST_RESOURCES, Pod, gpu_amounts, gpu_containers, read_pod
+from app.pods import MOST_AMOUNTS, MOST_CONTAINERS, MOST_RESOURCES, Pod, gpu_amounts, read_pod
 from tests.builders import container, gpus, knowledge, pod
 
 GPU, SLICE, SHARED = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"
@@ -98,14 +98,6 @@ def test_amounts_are_of_gpu_resources_and_positive(
     assert expected == found
 
 
-def test_containers_that_ask_for_gpus_are_found_wherever_they_stand() -> None:
-    document = pod(gpus(1, name="a"), gpus(0, name="b"), {"name": "c"}, initContainers=[gpus(1, SLICE, name="i")])
-
-    found = gpu_containers(read_pod(document), [GPU, SLICE])
-
-    assert [(each.list_name, each.index) for each in found] == [("initContainers", 0), ("containers", 0)]
-
-
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
@@ -132,8 +124,8 @@ def test_null_counts_as_absent() -> None:
 
     found = [read_pod(each) for each in ({}, {"metadata": None, "spec": None}, nothing, part)]
 
-    assert [(each.name, each.namespace, each.resources(), each.scheduler_name) for each in found] == [
-        ("", "default", (), "default-scheduler")
+    assert [(each.name, each.namespace, each.amounts(), each.scheduler_name) for each in found] == [
+        ("", "default", {}, "default-scheduler")
     ] * 4
 
 

@@ -126,10 +126,10 @@ def nodes(draw: random.Random, prefix: str, count: int) -> Iterator[Object]:
 
 
 def _node(draw: random.Random) -> RawNode:
-    """Draw a node that the API server takes, with few units of each resource; what is withdrawn stays withdrawn."""
+    """Draw a device plugin's node that the API server takes, with few units; what is withdrawn stays withdrawn."""
     units = draw.choice(SIZES)
     node = twin_draw.node(draw)
-    while any(len(value) > LABEL_CHARACTERS for value in node.labels.values()):
+    while node.devices or any(len(value) > LABEL_CHARACTERS for value in node.labels.values()):
         node = twin_draw.node(draw)
     offers = {each: min(count, units) for each, count in node.allocatable.items()}
     return replace(node, allocatable=offers, capacity={each: offers[each] + node.withdrawn(each) for each in offers})
@@ -166,4 +166,6 @@ def _wish(draw: random.Random) -> Wish:
         return Wish(sharing="Shared", memory=draw.choice(MEMORIES))
     if kind == "shared":
         return Wish(resource=f"{GPU}.shared", memory=draw.choice(MEMORIES))
-    return replace(twin_draw.wish(draw), accept="ForwardCompatible")
+    while (drawn := twin_draw.wish(draw)).claimed:
+        pass  # the crowd's pods ask for resources
+    return replace(drawn, accept="ForwardCompatible")

@@ -13,7 +13,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.controlplane.relay import Relay
-from tests.e2e.mixed import TORCH, asked_of, fleet, winner
+from tests.e2e.mixed import asked_of, fleet, winner
 from tests.e2e.stage import (
     OURS,
     Service,
@@ -78,6 +78,8 @@ def tolerating(pod: Object) -> Object:
 WHOLE = "GPU is shared or sliced on this node: wants a whole GPU"
 CHANGING = "MIG layout of the node is being changed: wants mig.config.state success"
 EXCLUSIVE = {"annotations": {"sharing": "Exclusive"}}
+NO_COMPAT = "pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime"
+"""CUDA 12.4 without a cuda-compat package: no driver before 525.60.13 will do."""
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "product": ("a100-0-0", {"annotations": {"products": "A10"}}, "GPU product not allowed: wants A10"),
     "time-sliced": ("a10-shared-0-0", EXCLUSIVE, WHOLE),
@@ -87,7 +89,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"limits": {"nvidia.com/gpu": 2}},
         "only one share of an MPS GPU can be asked: wants 1 a container",
     ),
-    "driver 470": ("a100-old-0-0", {"image": TORCH}, "CUDA driver too old: wants >= 525.60.13"),
+    "driver 470": ("a100-old-0-0", {"image": NO_COMPAT}, "CUDA driver too old: wants >= 525.60.13"),
     "slices pending": ("h100-mig-pending-0", {"limits": SLICE}, CHANGING),
     "slices failed": ("h100-mig-failed-0", {"limits": SLICE}, CHANGING),
     "upgrading": ("a100-upgrading-0-0", {}, "GPU driver of the node is being upgraded: wants upgrade-done"),

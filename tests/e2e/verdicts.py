@@ -10,6 +10,7 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.crowd import GPU_TAINT, Drawn
 from tests.placement.twin import RawNode, RawPod, class_causes, free_causes
 from tests.placement.twin_free import budget_of, declared
+from tests.placement.twin_world import FAMILIES, HAMI
 
 SAID = {
     "CUDA driver too old": "DriverTooOld",
@@ -32,6 +33,9 @@ SAID = {
     "GPU product not allowed": "ProductNotAllowed",
     "memory of the shared GPUs is given away": "GPUMemoryBudgetExceeded",
     "GPU memory unknown": "GPUFactsMissing",
+    "GPU memory or sharing unknown": "GPUFactsMissing",
+    "GPU sharing unknown": "GPUFactsMissing",
+    "GPUs of several models": "GPUFactsMissing",
     "GPU memory too small": "GPUMemoryTooSmall",
     "GPU is shared or sliced on this node": "SharingNotAllowed",
     "GPU is not shared on this node": "SharingNotAllowed",
@@ -43,7 +47,7 @@ SAID = {
     "gpu-usher.io/": "InvalidAnnotation",
 }
 """How each of our reasons begins, and its code."""
-IN_TREE = ("Insufficient nvidia.com/", "node(s) ")
+IN_TREE = (*(f"Insufficient {family}" for family in FAMILIES), "node(s) ")
 """How the scheduler's own begin."""
 COUNTED = re.compile(r"(\d+) ((?!or )\S.*)")
 
@@ -79,10 +83,11 @@ def read_nodes(documents: Sequence[Object]) -> Cluster:
 
 def _raw(document: Object) -> RawNode:
     offers, capacity = (
-        {key: int(value) for key, value in document["status"][which].items() if key.startswith("nvidia.com/")}
+        {key: int(value) for key, value in document["status"][which].items() if key.startswith(FAMILIES)}
         for which in ("allocatable", "capacity")
     )
-    return RawNode(document["metadata"]["labels"], offers, capacity)
+    metadata = document["metadata"]
+    return RawNode(metadata["labels"], offers, capacity, hami=(metadata.get("annotations") or {}).get(HAMI, ""))
 
 
 def in_tree(pod: Drawn, cluster: Cluster, node: str) -> set[str]:

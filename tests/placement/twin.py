@@ -8,6 +8,7 @@ that is true of a pair; the filters may give any of them as their first.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from tests.placement import twin_node as said
@@ -15,7 +16,7 @@ from tests.placement.twin_compatible import cuda_causes
 from tests.placement.twin_cuda import facts
 from tests.placement.twin_free import free_causes
 from tests.placement.twin_health import count_causes, health_causes
-from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawNode, RawPod, Wish
+from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawDevice, RawNode, RawPod, Wish
 
 __all__ = ["GPU", "Part", "Policy", "RawNode", "RawPod", "Wish", "causes", "class_causes", "could_serve", "free_causes"]
 
@@ -55,9 +56,47 @@ def causes(wish: Wish, node: RawNode, pods: Sequence[RawPod] = ()) -> set[str]:
 
 def class_causes(wish: Wish, node: RawNode) -> set[str]:
     """Name every reason that evicting pods cannot mend. A wish for no GPU fits anywhere."""
+    if wish.claimed:
+        return claim_causes(wish, node)
     if not wish.asked:
         return set()
-    return {code for rule in RULES for code in rule(wish, node)}
+    shown = [as_node(node, device) for device in node.devices]  # all of them must do, since any may be given
+    found = {code for rule in RULES for code in rule(wish, node)}
+    return found.union(code for each in shown for rule in OF_DEVICES for code in rule(wish, each))
+
+
+def claim_causes(wish: Wish, node: RawNode) -> set[str]:
+    """Name what stands against a claim: of the node, and of its devices where none of them does."""
+    found = {code for rule in OF_NODES for code in rule(wish, node)}
+    asking = replace(wish, parts=tuple(replace(part, claims=False, amount=1) for part in wish.containers))
+    nodes = [as_node(node, device) for device in node.devices] or [undivided(node)]
+    of_devices = [{code for rule in OF_DEVICES for code in rule(asking, each)} for each in nodes]
+    return found if set() in of_devices else found.union(*of_devices)
+
+
+def undivided(node: RawNode) -> RawNode:
+    """Write a node without what its device plugin says of shares: a claim is for devices."""
+    if said.several_models(node) or said.unnamed_slices(node):
+        return node
+    divided = ("sharing-strategy", "gpu.replicas", "gpu.count", "shared-clients-per-gpu")
+    labels = {key: value for key, value in node.labels.items() if not key.endswith(divided)}
+    if product := labels.get("nvidia.com/gpu.product"):
+        labels["nvidia.com/gpu.product"] = product.removesuffix("-SHARED")
+    return replace(node, labels=labels, hami="")
+
+
+def as_node(node: RawNode, device: RawDevice) -> RawNode:
+    """Write a device's facts as the labels of a node that has nothing else; what it does not say, its node may."""
+    labels = node.labels | {"nvidia.com/gpu.product": "-".join(device.product.split())}
+    if device.driver:  # the CUDA that the node's labels report is of the driver that they name
+        labels = {key: value for key, value in labels.items() if "cuda.runtime" not in key}
+        labels |= {"nvidia.com/cuda.driver-version.full": device.driver}
+    if device.capability:
+        major, minor, *_ = device.capability.split(".")
+        labels |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
+    if device.memory:
+        labels |= {"nvidia.com/gpu.memory": str(device.memory)}
+    return RawNode(labels, {GPU: 1})
 
 
 def could_serve(wish: Wish, labels: dict[str, str], offers: dict[str, int]) -> bool:
@@ -66,14 +105,14 @@ def could_serve(wish: Wish, labels: dict[str, str], offers: dict[str, int]) -> b
 
 
 def readable(wish: Wish, _: RawNode) -> Iterator[str]:
-    """INTERFACES §10: an annotation that does not parse refuses in filter; §7: so does one slice beside another."""
+    """An annotation that does not parse refuses everywhere; so does a profile that is none of the slices asked."""
     for key, text in wish.broken:
         words = [word for item in text.split(",") for word in item.strip().removeprefix("!").split("-")]
         starred = key == "products" and any("*" in word and word != "*" for word in words)
         if starred or not re.fullmatch(PARSES[key], text):
             yield "InvalidAnnotation"
     named = {said.profile_of(resource) for resource in wish.asked if resource.startswith(SLICES)}
-    if wish.mig_profile and not wish.mig_profile.startswith(">=") and named - {wish.mig_profile}:
+    if wish.mig_profile and not wish.mig_profile.startswith(">=") and named and wish.mig_profile not in named:
         yield "InvalidAnnotation"
 
 
@@ -145,33 +184,38 @@ def right_product(wish: Wish, node: RawNode) -> Iterator[str]:
 
 
 def right_form(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F54."""
+    """F54; products that the node may be must agree."""
     wanted = [rule.forms for rule in wish.rules if rule.forms]
     if not wanted:
         return
-    row = said.row_of(node)
-    if row is None:
+    forms = {FORMS.get(row["form_factor"], row["form_factor"]) if row else None for row in said.rows_of(node)}
+    if len(forms) != 1 or None in forms:
         if refuses_unknown(wish):
             yield "GPUFactsMissing"
-        return
-    form = FORMS.get(row["form_factor"], row["form_factor"])
-    if any(form not in each for each in wanted):
+    elif any(form not in each for each in wanted for form in forms):
         yield "FormFactorNotAllowed"
 
 
 def right_sharing(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F63, F67 to F69; an unknown word of sharing is a whole GPU."""
+    """F63, F67 to F69; an unknown word of sharing is a whole GPU, and where nothing tells, it is not known."""
     for part in wish.containers:
         if said.unit_of(part.resource, node) == "mps-share" and part.amount > 1:
             yield "SharedReplicasAskedAsGPUs"
     units = [said.unit_of(resource, node) for resource in wish.asked]
-    wanted = {wish.sharing, *(rule.sharing for rule in wish.rules)}
-    if "Exclusive" in wanted:  # the strictest holds; beside Shared, admission has denied the pod (INTERFACES §4)
-        allowed = ["whole", "named slice"]
-    else:
-        allowed = ["share", "mps-share"] if "Shared" in wanted else units
-    if any(unit not in allowed for unit in units):
+    if not (allowed := units_wanted(wish)):
+        return
+    if any(unit not in (*allowed, "unknown") for unit in units):
         yield "SharingNotAllowed"
+    if "unknown" in units and refuses_unknown(wish):
+        yield "GPUFactsMissing"
+
+
+def units_wanted(wish: Wish) -> tuple[str, ...]:
+    """List the units that will do; none where any will. The strictest holds: beside Shared, admission has denied it."""
+    wanted = {wish.sharing, *(rule.sharing for rule in wish.rules)}
+    if "Exclusive" in wanted:
+        return "whole", "named slice"
+    return ("share", "mps-share") if "Shared" in wanted else ()
 
 
 def right_slice(wish: Wish, node: RawNode) -> Iterator[str]:
@@ -189,14 +233,15 @@ def right_slice(wish: Wish, node: RawNode) -> Iterator[str]:
         if size[0] < compute or size[1] < memory:
             yield "MIGProfileAbsent"
         return
-    wishes = {wish.sharing, *(rule.sharing for rule in wish.rules)}
-    if "Shared" in wishes and "Exclusive" not in wishes:
+    if "share" in units_wanted(wish):
         yield "MIGProfileAbsent"
     for resource in wish.asked:
-        whole, found = said.unit_of(resource, node) == "whole", said.unit_memory(resource, node)
-        if not whole or (found is not None and found < 0.93 * memory):
+        unit = said.unit_of(resource, node)
+        told, most = said.unit_memory(resource, node)
+        small = any(found is not None and found < 0.93 * memory for found in (told, most))
+        if small or unit not in ("whole", "unknown"):
             yield "MIGProfileAbsent"
-        elif found is None and refuses_unknown(wish):
+        elif (told is None or unit == "unknown") and refuses_unknown(wish):
             yield "GPUFactsMissing"
 
 
@@ -207,14 +252,12 @@ def right_memory(wish: Wish, node: RawNode) -> Iterator[str]:
         return
     wanted = 0.93 * max(map(mib, needs))
     for resource in wish.asked:
-        memory = said.unit_memory(resource, node)
-        if memory is None:
-            if refuses_unknown(wish):
-                yield "GPUFactsMissing"
-            continue
+        has, most = said.unit_memory(resource, node)
         shares = said.replicas(resource, node) if said.unit_of(resource, node) == "mps-share" else 1
-        if memory / shares < wanted:
+        if any(memory is not None and memory / shares < wanted for memory in (has, most)):
             yield "GPUMemoryTooSmall"
+        elif has is None and refuses_unknown(wish):
+            yield "GPUFactsMissing"
 
 
 def mib(text: str) -> int:
@@ -227,14 +270,16 @@ def right_interconnect(wish: Wish, node: RawNode) -> Iterator[str]:
     """INTERFACES §10: all-to-all yes; bridges and slices no."""
     if not wish.nvlink and not any(rule.nvlink for rule in wish.rules):
         return
+    if any(said.unit_of(resource, node) in ("slice", "named slice") for resource in wish.asked):
+        yield "InterconnectAbsent"
     if said.label_slice(node) or any(resource.startswith(SLICES) for resource in wish.asked):
         yield "InterconnectAbsent"
         return
-    row = said.row_of(node)
-    if row is None:
+    joined = {row["nvlink"] is True or "NVL72" in str(row["nvlink"]) if row else None for row in said.rows_of(node)}
+    if len(joined) != 1 or None in joined:
         if refuses_unknown(wish):
             yield "GPUFactsMissing"
-    elif row["nvlink"] is not True and "NVL72" not in str(row["nvlink"]):
+    elif joined == {False}:
         yield "InterconnectAbsent"
 
 
@@ -257,3 +302,6 @@ RULES: tuple[Callable[[Wish, RawNode], Iterator[str]], ...] = (
     count_causes,
     health_causes,
 )
+OF_NODES = (readable, settled, right_labels, health_causes)
+OF_DEVICES = (right_product, right_form, right_memory, right_interconnect, compatible)
+"""What a claim is judged by: the node as it is, and each device. Shares and counts are the claim's own to say."""

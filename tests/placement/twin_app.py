@@ -9,10 +9,13 @@ from app.cluster.state import State
 from app.health import Health
 from app.nodeclass import Node
 from app.placement.engine import judge
+from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from tests.builders import container, demand, knowledge, pod, policies, policy
-from tests.placement.twin_world import Part, Policy, RawNode, RawPod, Wish
+from app.policy.match import rule_on
+from app.slices import NVIDIA_DRIVER
+from tests.builders import container, knowledge, pod, policies, policy
+from tests.placement.twin_world import HAMI, Part, Policy, RawDevice, RawNode, RawPod, Wish
 
 Document = dict[str, Any]
 
@@ -29,6 +32,8 @@ def nodes_of(raw: Sequence[tuple[RawNode, Sequence[RawPod]]]) -> list[Node]:
     for index, (node, bound) in enumerate(raw):
         name = f"n{index}"
         state.put_node(node_document(name, node))
+        if node.devices:
+            state.put_slice(slice_document(name, node.devices))
         if node.health is not None:
             state.put_health(name, Health(*node.health, ()))
         for number, each in enumerate(bound):
@@ -43,12 +48,31 @@ def amounts(units: dict[str, int]) -> dict[str, str]:
 def node_document(name: str, node: RawNode) -> Document:
     """Write a Node; the kubelet writes every resource into capacity."""
     capacity = {**node.allocatable, **node.capacity}
+    annotations = {"annotations": {HAMI: node.hami}} if node.hami else {}
     return {
         "kind": "Node",
-        "metadata": {"name": name, "labels": dict(node.labels)},
+        "metadata": {"name": name, "labels": dict(node.labels), **annotations},
         "spec": {},
         "status": {"allocatable": amounts(node.allocatable), "capacity": amounts(capacity)},
     }
+
+
+def slice_document(name: str, devices: Sequence[RawDevice]) -> Document:
+    """Write the ResourceSlice of a node, as NVIDIA's driver does."""
+    spec = {"driver": NVIDIA_DRIVER, "nodeName": name, "pool": {"name": name}}
+    items = [device_document(f"gpu-{index}", device) for index, device in enumerate(devices)]
+    return {"metadata": {"name": f"{name}-gpus"}, "spec": {**spec, "devices": items}}
+
+
+def device_document(name: str, device: RawDevice) -> Document:
+    """Write a device of resource.k8s.io/v1."""
+    attributes = {"type": {"string": "gpu"}, "productName": {"string": device.product}}
+    if device.driver:
+        attributes["driverVersion"] = {"version": device.driver}
+    if device.capability:
+        attributes["cudaComputeCapability"] = {"version": device.capability}
+    capacity = {"memory": {"value": f"{device.memory}Mi"}} if device.memory else {}
+    return {"name": name, "attributes": attributes, "capacity": capacity}
 
 
 def bound_document(node: str, uid: str, bound: RawPod) -> Document:
@@ -75,15 +99,31 @@ def compiled(wish: Wish) -> Demand:
     annotations = {key: value for key, value in stated.items() if value is not None}
     parts = [(part, written(part, f"c{index}")) for index, part in enumerate(wish.containers)]
     starting = {"initContainers": found} if (found := [each for part, each in parts if part.kind != "app"]) else {}
+    if any(part.claims for part in wish.containers):
+        starting["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
     made = pod(*(each for part, each in parts if part.kind == "app"), annotations=annotations, **starting)
-    return demand(made, policy_set(wish.accept, wish.policies))
+    asked = read_pod(made)
+    return rule_on(asked, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().claimed(asked)).demand
 
 
 def written(part: Part, name: str) -> Document:
     """Write a container."""
     always = {"restartPolicy": "Always"} if part.kind == "sidecar" else {}
-    held = {part.resource: str(part.amount)}
-    return container(held, held, name=name, image=part.image or "train:1", **always)
+    held = {} if part.claims else {part.resource: str(part.amount)}
+    env = {"NVIDIA_REQUIRE_CUDA": part.require, "NVIDIA_DISABLE_REQUIRE": "true" if part.lifted else None}
+    variables = [{"name": key, "value": value} for key, value in env.items() if value]
+    more = {"env": variables} if variables else {}
+    made = container(held, held, name=name, image=part.image or "train:1", **always, **more)
+    return made | {"resources": {"claims": [{"name": "gpu"}]}} if part.claims else made
+
+
+@lru_cache(1)
+def claims_known() -> State:
+    """Make the state that knows the template of all claims: one GPU of NVIDIA's own class."""
+    state, request = State(knowledge()), {"name": "gpu", "exactly": {"deviceClassName": NVIDIA_DRIVER, "count": 1}}
+    metadata = {"name": "one", "namespace": "team-a"}
+    state.put_claim_template({"metadata": metadata, "spec": {"spec": {"devices": {"requests": [request]}}}})
+    return state
 
 
 @lru_cache(4096)

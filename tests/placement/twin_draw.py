@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random nodes, bound pods, policies and wishes for the twin; every reason comes up, and most pairs nearly fit."""
+"""Random bound pods, policies and wishes for the twin; every reason comes up, and most pairs nearly fit."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from tests.placement.twin_cuda import facts
-from tests.placement.twin_node import profile_of, slice_size
+from tests.placement.twin_draw_nodes import ZONES, maybe, node, some
 from tests.placement.twin_world import GPU, Part, Policy, RawNode, RawPod, Wish
 
-T = TypeVar("T")
-Labels = dict[str, str]
-Units = dict[str, int]
+__all__ = ["ZONES", "node", "pods", "policy", "wish"]
 
 WORDS = [
     "H100",
@@ -31,166 +26,34 @@ WORDS = [
     "V100",
 ]
 GLOBS = ["NVIDIA-A100-*", "*-SXM4-*", "NVIDIA-H100-*", "NVIDIA-XYZ-9000", "Tesla-T4", "h100"]
-MONTHS = ("22.05", "23.03", "23.10", "24.03", "24.05", "25.03", "25.08", "26.06")
+MONTHS = ("22.05", "23.01", "23.03", "23.10", "24.03", "24.05", "25.03", "25.08", "26.04", "26.06")
+CUDA_TAGS = (
+    "10.2", "11.0.3", "11.4.3", "11.6.2", "11.7.1", "11.8.0", "12.1.0", "12.2.2",
+    "12.4.1", "12.5.0", "12.6.3", "12.8.0", "12.9.1", "13.0.0",
+)  # fmt: skip
 IMAGES = [
     *(f"nvcr.io/nvidia/pytorch:{month}-py3" for month in MONTHS),
-    *(f"nvidia/cuda:{cuda}-base-ubuntu22.04" for cuda in ("11.4.3", "11.7.1", "12.1.0", "12.4.1", "12.8.0", "13.0.0")),
-]  # fmt: skip
-DRIVERS = [
-    "450.80.02",
-    "470.57.02",
-    "510.47.03",
-    "525.60.13",
-    "525.85.12",
-    "535.54.03",
-    "535.86.10",
-    "545.23.08",
-    "550.54.14",
-    "550.54.15",
-    "565.57.01",
-    "570.124.06",
-    "580.65.06",
-    "580.95.05",
-    "610.43.02",
+    *(f"nvidia/cuda:{cuda}-base-ubuntu22.04" for cuda in CUDA_TAGS),
+    *(f"nvidia/cuda:13.0.0-{kind}-ubuntu24.04" for kind in ("base", "runtime", "devel", "cudnn-devel")),
+    *(f"nvcr.io/nvidia/tritonserver:{tag}" for tag in ("24.05-py3", "25.03-trtllm-python-py3", "23.12-py3")),
+    "docker.io/nvidia/cuda:12.6.2-cudnn-runtime-ubuntu22.04",
+    "nvcr.io/nvidia/jax:24.10-py3",
+    "pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime",
+    "pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime",
+    "ghcr.io/huggingface/text-generation-inference:3.1.1",
+    "ghcr.io/huggingface/text-generation-inference:2.0.1",
+    "rapidsai/base:25.12-cuda13-py3.13",
+    "example.com/train:1.0-cuda12.8.1",
 ]
-POPULAR = ["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10", "NVIDIA-H200"]
-PROFILES = ["1g.5gb", "1g.10gb", "1g.10gb", "1g.10gb.me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.24gb"]
-STATES = ["success", "success", "pending", "failed", "rebooting"]
-UPGRADES = ["", "upgrade-done", "upgrade-required", "tomorrow", "drain-required", "upgrade-failed", "cordon-required"]
-PAUSES = ["true", "paused-for-mig-change", "paused-for-driver-upgrade", "false"]
-MEMORIES = ["9856", "15360", "23028", "40960", "76185", "76186", "81559", "0", "odd"]
-CLOUDS = {
-    "cloud.google.com/gke-accelerator": ["nvidia-l4", "nvidia-h100-80gb", "nvidia-tesla-t4", "nvidia-tomorrow"],
-    "karpenter.k8s.aws/instance-gpu-name": ["l4", "a10g", "a100", "a100", "v100", "h100", "tomorrow"],
-    "karpenter.azure.com/sku-gpu-name": ["T4", "A100", "H100", "MI300"],
-}
-ZONES = ["a", "b", "c"]
-
-
-def maybe(draw: random.Random, share: float, choices: Sequence[T]) -> T | None:
-    """Draw one of the choices with a probability, else None."""
-    return draw.choice(choices) if draw.random() < share else None
-
-
-def some(draw: random.Random, share: float, choices: Sequence[T]) -> tuple[T, ...]:
-    """Draw one to three of the choices with a probability, else none."""
-    return tuple(draw.choice(choices) for _ in range(draw.randint(1, 3))) if draw.random() < share else ()
-
-
-def node(draw: random.Random) -> RawNode:
-    """Draw a node: labels of GPU Feature Discovery, of a cloud, or of nobody."""
-    kind = draw.choice(["gfd"] * 14 + ["cloud"] * 3 + ["both"] + ["nobody"])
-    labels, offers = {"gfd": gfd, "both": gfd, "cloud": cloud, "nobody": nobody}[kind](draw)
-    if kind == "both":
-        labels = cloud(draw)[0] | labels
-    if draw.random() < 0.8:
-        labels["zone"] = draw.choice(ZONES)
-    if draw.random() < 0.3:
-        labels["tier"] = draw.choice(["gold", "silver"])
-    capacity = {}
-    if draw.random() < 0.25:
-        capacity = {key: amount + draw.choice([0, 0, 1, 2, 8]) for key, amount in offers.items()}
-    health = (draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 1, 3])) if draw.random() < 0.4 else None
-    return RawNode(labels, offers, capacity, health)
-
-
-def gfd(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw what GPU Feature Discovery and the operators write, with gaps, old forms and oddities."""
-    rows = facts("gpu_products.yaml")["products"]
-    product = draw.choice(POPULAR) if draw.random() < 0.6 else draw.choice(rows)["product"]
-    row = next(each for each in rows if each["product"] == product)
-    label = draw.choice([product] * 8 + [product.removeprefix("NVIDIA-")] + ["NVIDIA-XYZ-9000"])
-    labels = driver_labels(draw) | {"nvidia.com/gpu.product": label}
-    if draw.random() < 0.5:
-        major, minor = str(row["compute_capability"]).split(".")
-        labels |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
-    optional = {
-        "nvidia.com/gpu.memory": maybe(draw, 0.3, MEMORIES),
-        "nvidia.com/gpu.count": maybe(draw, 0.6, ["8", "1", "4"]),
-        "nvidia.com/mig.config.state": maybe(draw, 0.1, STATES),
-        "nvidia.com/gpu-driver-upgrade-state": maybe(draw, 0.1, UPGRADES),
-        "nvidia.com/gpu.deploy.device-plugin": maybe(draw, 0.05, PAUSES),
-    }
-    labels |= {key: value for key, value in optional.items() if value is not None}
-    return divided(draw, labels)
-
-
-def driver_labels(draw: random.Random) -> Labels:
-    """Draw the driver's labels: in full, in parts, in deprecated parts, or none."""
-    version = draw.choice(DRIVERS)
-    parts = version.split(".")
-    new = {f"nvidia.com/cuda.driver-version.{k}": v for k, v in zip(("major", "minor", "revision"), parts, strict=True)}
-    old = {f"nvidia.com/cuda.driver.{k}": v for k, v in zip(("major", "minor", "rev"), parts, strict=True)}
-    full = {"nvidia.com/cuda.driver-version.full": version}
-    return draw.choice([full, full, full, new, old, {**new, **old, **full}, {**new, **old}, {**old, **full}, {}])
-
-
-def divided(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
-    """Draw how the GPUs are given out: whole, shared, renamed, sliced by either strategy, or not at all."""
-    kinds = ["whole"] * 7 + ["shared"] * 3 + ["mps"] * 2 + ["renamed", "renamed", "both", "mps renamed", "odd", "none"]
-    kind = draw.choice([*kinds, "single", "single", "single shared", "mixed", "mixed", "mixed shared", "invalid"])
-    count, product = draw.choice([8, 8, 8, 4, 1]), labels["nvidia.com/gpu.product"]
-    shares = draw.choice([2, 4])
-    said = {"nvidia.com/gpu.replicas": str(shares), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
-    if kind in ("shared", "mps"):
-        said |= {"nvidia.com/gpu.product": f"{product}-SHARED"}
-        said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps" else {}
-        said = dict(draw.sample(sorted(said.items()), k=draw.choice([2, 3, 3, 3]))) if kind == "shared" else said
-        return labels | said, {GPU: count * shares}
-    if kind in ("renamed", "both", "mps renamed"):
-        said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps renamed" else {}
-        plain = {GPU: draw.choice([0, 2, 4])} if kind == "both" else {}
-        return labels | said, {f"{GPU}.shared": count * shares, **plain}
-    if kind.startswith("single"):
-        name = f"{product}-MIG-{draw.choice(PROFILES)}"
-        said = (
-            {**said, "nvidia.com/gpu.product": f"{name}-SHARED"}
-            if "shared" in kind
-            else {"nvidia.com/gpu.product": name}
-        )
-        return labels | said | {"nvidia.com/mig.strategy": "single"}, {GPU: draw.choice([7, 14])}
-    if kind.startswith("mixed"):
-        return mixed(draw, labels, shared="shared" in kind)
-    if kind == "invalid":
-        return labels | {"nvidia.com/gpu.product": f"{product}-MIG-INVALID"}, {GPU: draw.choice([0, 8])}
-    if kind == "odd":
-        more = {"nvidia.com/gpu.sharing-strategy": draw.choice(["mps", "time-slicing", "none", "tomorrow"])}
-        return labels | more | {"nvidia.com/gpu.replicas": draw.choice(["0", "1", "2", "3"])}, {GPU: count}
-    return labels, draw.choice([{GPU: 0}, {}]) if kind == "none" else {GPU: count}
-
-
-def mixed(draw: random.Random, labels: Labels, shared: bool) -> tuple[Labels, Units]:
-    """Draw a node of slices by name, each maybe time-sliced, under a name of its own or not."""
-    resource, more = f"nvidia.com/mig-{draw.choice(PROFILES)}", {"nvidia.com/mig.strategy": "mixed"}
-    if draw.random() < 0.3:
-        more |= {
-            f"{resource}.memory": str(slice_size(profile_of(resource))[1] * 97 // 100),
-            "nvidia.com/gpu.replicas": "0",
-        }
-    offers = {GPU: draw.choice([0, 0, 4])}
-    if not shared:
-        return labels | more, offers | {resource: draw.choice([2, 7, 14])}
-    more |= {f"{resource}.replicas": draw.choice(["2", "4"]), f"{resource}.sharing-strategy": "time-slicing"}
-    return labels | more, offers | {resource + draw.choice(["", ".shared", ".shared"]): 14}
-
-
-def cloud(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw a cloud's node without GPU Feature Discovery."""
-    key = draw.choice(list(CLOUDS))
-    labels = {key: draw.choice(CLOUDS[key])}
-    if "k8s.aws" in key:
-        labels["karpenter.k8s.aws/instance-gpu-memory"] = draw.choice(["40960", "81920", "22888"])
-    if "google" in key and draw.random() < 0.4:
-        labels["cloud.google.com/gke-gpu-sharing-strategy"] = draw.choice(["time-sharing", "mps"])
-        labels["cloud.google.com/gke-max-shared-clients-per-gpu"] = "2"
-    elif "google" in key and draw.random() < 0.3:
-        labels["cloud.google.com/gke-gpu-partition-size"] = draw.choice(PROFILES)
-    return labels | draw.choice([{}, driver_labels(draw)]), {GPU: draw.choice([8, 8, 2])}
-
-
-def nobody(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw a GPU node that nobody labelled, or a node without GPUs."""
-    return draw.choice([{}, {"accelerator": "nvidia"}]), draw.choice([{GPU: 8}, {GPU: 1}, {}])
+REQUIREMENTS = (
+    "cuda>=9.0",
+    "cuda>=12.2",
+    "cuda>=12.4 brand=tesla,driver>=470,driver<471 brand=geforce,driver>=535,driver<536",
+    "cuda>=12.8 driver>=535,driver<536",
+    "driver>=550",
+    "arch>=8.0",
+    "cuda>=13.0 brand=tesla,driver>=535,driver<536 brand=tesla,driver>=550,driver<551",
+)
 
 
 def pods(draw: random.Random, where: RawNode) -> tuple[RawPod, ...]:
@@ -200,7 +63,7 @@ def pods(draw: random.Random, where: RawNode) -> tuple[RawPod, ...]:
         left = offered if draw.random() < 0.15 else draw.randint(0, offered) if draw.random() < 0.7 else 0
         while left > 0:
             units = draw.randint(1, min(4, left))
-            memory = maybe(draw, 0.6, ["8Gi", "20Gi", "40Gi", "40Gi", "4915Mi", "lots"])
+            memory = maybe(draw, 0.8, ["8Gi", "20Gi", "40Gi", "40Gi", "4915Mi", "lots"])
             found.append(RawPod(((resource, units),), memory, draw.random() < 0.1))
             left -= units
     return tuple(found)
@@ -218,16 +81,18 @@ def wish(draw: random.Random) -> Wish:
         "nvidia.com/mig-3g.40gb",
     ]
     made = Wish(
-        resource=draw.choice([GPU] * 10 + [f"{GPU}.shared"] * 2 + slices),
+        resource=draw.choice([GPU] * 12 + [f"{GPU}.shared"] * 2 + slices + ["amd.com/gpu", "gpu.intel.com/i915"]),
         amount=draw.choice([1, 1, 1, 1, 2, 2, 4, 8, 9]),
         products=", ".join(words) if draw.random() < 0.15 else None,
         cuda=maybe(draw, 0.1, ["11.8", "12.0", "12.2", "12.4", "12.7", "12.9", "13.0", "13.3"]),
-        image=maybe(draw, 0.35, IMAGES),
+        image=maybe(draw, 0.4, IMAGES),
         capability=maybe(draw, 0.1, ["7.5", "8.0", "8.6", "9.0", "10.0"]),
         memory=maybe(
-            draw, 0.35, ["2Gi", "4Gi", "4Gi", "8GB", "9000Mi", "10Gi", "16Gi", "24Gi", "40GB", "80Gi", "141Gi"]
+            draw,
+            0.35,
+            ["2Gi", "4Gi", "4Gi", "8GB", "9000Mi", "10Gi", "11000Mi", "16Gi", "24Gi", "40GB", "80Gi", "141Gi"],
         ),
-        sharing=draw.choice(["Any"] * 6 + ["Exclusive", "Shared"]),
+        sharing=draw.choice(["Any"] * 5 + ["Exclusive", "Shared"]),
         mig_profile=maybe(draw, 0.08, ["1g.10gb", "1g.10gb.me", ">=1g.5gb", ">=1g.10gb", ">=3g.40gb", "2g.20gb"]),
         nvlink=draw.random() < 0.05,
         accept=draw.choice(["Native", "MinorVersion", "MinorVersion", "ForwardCompatible"]),
@@ -235,6 +100,15 @@ def wish(draw: random.Random) -> Wish:
     )
     if draw.random() < 0.25:
         made = replace(made, parts=parts(draw, made))
+    if draw.random() < 0.12:
+        claiming = tuple(
+            Part(amount=0, image=part.image, claims=True) for part in made.containers if part.kind == "app"
+        )
+        return replace(made, parts=claiming, mig_profile=None)
+    if draw.random() < 0.12:
+        (first, *others) = made.containers
+        told = replace(first, require=maybe(draw, 0.8, REQUIREMENTS), lifted=draw.random() < 0.2)
+        made = replace(made, parts=(told, *others))
     return broken(draw, made) if draw.random() < 0.03 else made
 
 

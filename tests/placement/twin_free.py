@@ -35,8 +35,11 @@ def declared(text: str | None) -> int:
 
 
 def budget_of(resource: str, node: RawNode) -> int | None:
-    """Compute the MiB that shares may promise together (INTERFACES §8); None: not shared, or memory unknown."""
+    """Compute the MiB that shares may promise together (INTERFACES §8).
+
+    None: not shared, memory unknown, or shared by HAMi, which gives memory out itself.
+    """
     if said.unit_of(resource, node) not in ("share", "mps-share"):
         return None
-    memory = said.unit_memory(resource, node)
+    memory = None if node.hami else said.unit_memory(resource, node)[0]
     return None if memory is None else memory * (node.offers(resource) // said.replicas(resource, node))

@@ -4,14 +4,20 @@
 from collections.abc import Iterator
 
 from tests.placement import twin_node as said
-from tests.placement.twin_world import SHARED, SLICES, RawNode, Wish
+from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
 DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
 
 
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F46, F57, F70, INTERFACES §3: what the node has in all, healthy or withdrawn."""
+    """F46, F57, F70, INTERFACES §3: what the node has in all, healthy or withdrawn.
+
+    A container gets each of its HAMi shares on a GPU of its own.
+    """
+    for part in wish.containers:
+        if node.hami and part.resource == GPU and part.amount > said.registered(node):
+            yield "RequestExceedsNode"
     for resource, amount in wish.asked.items():
         offered = node.offers(resource)
         if amount <= offered:

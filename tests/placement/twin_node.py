@@ -1,105 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the twin reads off a raw node: product, slice, memory, driver, capability, what one unit of a resource is.
+"""What the twin reads off a raw node: slice, memory, driver, capability, what one unit of a resource is.
 
-From gfd_labels.yaml, gpu_products.yaml and clouds.yaml directly, in the plainest way.
+From clouds.yaml and the labels that GPU Feature Discovery writes, in the plainest way.
 """
 
+import json
 import re
-from functools import cache
-from typing import Any
 
 from tests.placement.twin_cuda import facts
-from tests.placement.twin_world import SHARED, SLICES, RawNode
+from tests.placement.twin_products import (
+    PRODUCT,
+    agreed,
+    bare,
+    cloud_of,
+    instance_row,
+    positive,
+    product_row,
+    products,
+    rows_of,
+    several_models,
+    vendor_row,
+)
+from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode
+
+__all__ = ["agreed", "bare", "positive", "product_row", "products", "rows_of", "several_models"]
 
 NEW_DRIVER = tuple(f"nvidia.com/cuda.driver-version.{part}" for part in ("major", "minor", "revision"))
 OLD_DRIVER = tuple(f"nvidia.com/cuda.driver.{part}" for part in ("major", "minor", "rev"))
-
-
-def bare(label: str) -> str:
-    """Drop the vendor in front and the sharing and MIG words behind."""
-    name = re.sub(r"-SHARED$", "", label)
-    name = re.sub(r"-MIG-.*$", "", name)
-    for vendor in ("NVIDIA-", "Tesla-"):
-        if name.startswith(vendor):
-            name = name[len(vendor) :]
-    return name.lower()
-
-
-@cache
-def product_row(name: str) -> dict[str, Any] | None:
-    """Find a product by its bare name."""
-    for row in facts("gpu_products.yaml")["products"]:
-        if name in {bare(each) for each in (row["product"], *row.get("aliases", ()))}:
-            return dict(row)
-    return None
-
-
-def cloud_of(labels: dict[str, str]) -> dict[str, Any]:
-    """Find the dialect whose product label the node carries."""
-    return next((dict(each) for each in facts("clouds.yaml")["dialects"] if each["key"] in labels), {})
-
-
-def product_label(node: RawNode) -> str | None:
-    """Read the product: GPU Feature Discovery's word, else the one product that a cloud's word means."""
-    if "nvidia.com/gpu.product" in node.labels:
-        return node.labels["nvidia.com/gpu.product"]
-    cloud = cloud_of(node.labels)
-    meant = cloud["values"].get(node.labels[cloud["key"]]) if cloud else None
-    if isinstance(meant, dict):
-        memory = positive(node.labels.get(cloud["memory_key"]))
-        meant = meant.get(memory)
-    return meant if isinstance(meant, str) else None
-
-
-def products(node: RawNode) -> list[str]:
-    """List the products, bare, of which the node has one: a cloud's word may mean several; none if nothing is known."""
-    label = product_label(node)
-    if label is not None:
-        return [bare(label)]
-    cloud = cloud_of(node.labels)
-    meant = cloud["values"].get(node.labels[cloud["key"]], []) if cloud else []
-    return [bare(each) for each in (meant.values() if isinstance(meant, dict) else meant)]
-
-
-def positive(text: str | None) -> int | None:
-    """Read a positive whole number; what is none counts as not said."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and int(text) > 0 else None
-
-
-def row_of(node: RawNode) -> dict[str, Any] | None:
-    """Find the node's product among the facts."""
-    label = product_label(node)
-    return None if label is None else product_row(bare(label))
+SHARING, REPLICAS = "nvidia.com/gpu.sharing-strategy", "nvidia.com/gpu.replicas"
 
 
 def label_slice(node: RawNode) -> str | None:
     """Read the profile of strategy single: GFD's suffix, or a cloud's partition size."""
-    found = re.search(r"-MIG-(.+?)(?:-SHARED)?$", node.labels.get("nvidia.com/gpu.product", ""))
+    found = re.search(r"-MIG-(.+?)(?:-SHARED)?$", node.labels.get(PRODUCT, ""))
     if found:
         return None if found[1] == "INVALID" else found[1]
     key = cloud_of(node.labels).get("slice_key")
-    return node.labels.get(key) if key and "nvidia.com/gpu.product" not in node.labels else None
+    return node.labels.get(key) if key and PRODUCT not in node.labels else None
+
+
+def unnamed_slices(node: RawNode) -> bool:
+    """Tell whether every unit is a MIG slice of unknown size: all GPUs are MIG-enabled, and no strategy names slices.
+
+    GPU Feature Discovery then says 0 replicas, and the device plugin registers the plain resource all the same.
+    """
+    return node.labels.get(REPLICAS) == "0" and node.offers(GPU) > 0
 
 
 def strategy(node: RawNode) -> str:
     """Read how GPUs are shared: time-slicing, mps or nothing."""
-    said = node.labels.get("nvidia.com/gpu.sharing-strategy")
+    said = node.labels.get(SHARING)
     for row in facts("clouds.yaml")["sharing_labels"] if said is None else ():
         said = said or row["values"].get(node.labels.get(row["key"], ""))
     return said if said in ("time-slicing", "mps") else ""
 
 
 def unit_of(resource: str, node: RawNode) -> str:
-    """Say what one unit is: share, mps-share, named slice, slice or whole."""
+    """Say what one unit is: share, mps-share, named slice, slice, whole or unknown."""
     if resource.endswith(SHARED):
         return "mps-share" if strategy(node) == "mps" and not resource.startswith(SLICES) else "share"
     if resource.startswith(SLICES):
         shared = node.labels.get(f"{resource}.sharing-strategy") == "time-slicing" and not renames(node)
         return "share" if shared else "named slice"
-    label = node.labels.get("nvidia.com/gpu.product", "")
+    if node.hami and resource == GPU:
+        return "share"
+    label = node.labels.get(PRODUCT, "")
     if label.endswith("-SHARED") or (strategy(node) and not renames(node)):
         return "mps-share" if strategy(node) == "mps" else "share"
-    return "slice" if label_slice(node) else "whole"
+    if label_slice(node) or (resource == GPU and unnamed_slices(node)):
+        return "slice"
+    return "whole" if sharing_told(node) else "unknown"
+
+
+def sharing_told(node: RawNode) -> bool:
+    """Tell whether anything on the node would say it if its GPUs were shared."""
+    cloud = cloud_of(node.labels)
+    told = {PRODUCT, SHARING, REPLICAS, *(row["key"] for row in facts("clouds.yaml")["sharing_labels"])}
+    return "sharing_key" in cloud or any(key in node.labels for key in (*told, cloud.get("slice_key")))
 
 
 def renames(node: RawNode) -> bool:
@@ -111,8 +88,15 @@ def replicas(resource: str, node: RawNode) -> int:
     """Read the shares of one GPU, or of one slice of a profile: 1 where they are not shared."""
     if resource.startswith(SLICES):
         return positive(node.labels.get(f"{SLICES}{profile_of(resource)}.replicas")) or 1
-    keys = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
+    keys = (REPLICAS, *(row["replicas_key"] for row in facts("clouds.yaml")["sharing_labels"]))
     return next((found for key in keys if (found := positive(node.labels.get(key)))), 1)
+
+
+def registered(node: RawNode) -> int:
+    """Count the GPUs that HAMi has registered: a JSON list, or entries that end in a colon."""
+    if node.hami.startswith("["):
+        return len(json.loads(node.hami))
+    return node.hami.count(":")
 
 
 def slice_size(profile: str) -> tuple[int, int]:
@@ -126,32 +110,65 @@ def profile_of(resource: str) -> str:
     return resource.removeprefix(SLICES).removesuffix(SHARED)
 
 
-def unit_memory(resource: str, node: RawNode) -> int | None:
-    """Find the MiB of the GPU or slice behind one unit, not divided by shares.
+def unit_memory(resource: str, node: RawNode) -> tuple[int | None, int | None]:
+    """Find the MiB of the GPU or slice behind one unit, not divided by shares: what it has, or has at most.
 
     A slice's is nominal where no label tells.
     """
+    label = positive(node.labels.get("nvidia.com/gpu.memory"))
     if resource.startswith(SLICES):
         profile = profile_of(resource)
-        return positive(node.labels.get(f"{SLICES}{profile}.memory")) or slice_size(profile)[1]
-    if said := positive(node.labels.get("nvidia.com/gpu.memory")):
-        return said
+        return positive(node.labels.get(f"{SLICES}{profile}.memory")) or slice_size(profile)[1], None
+    if several_models(node):
+        return None, None
+    if unnamed_slices(node):
+        return None, label or whole_memory(node)[0]
+    if label:
+        return label, None
     if has := label_slice(node):
-        return slice_size(has)[1]
-    row = row_of(node)
-    if row is not None and row["memory_mib"] is not None:
-        return int(row["memory_mib"])
-    return positive(node.labels.get(cloud_of(node.labels).get("memory_key", "")))
+        return slice_size(has)[1], None
+    return whole_memory(node)
+
+
+def whole_memory(node: RawNode) -> tuple[int | None, int | None]:
+    """Find the smallest figure that the product table, the cloud's label or the instance type gives of one GPU."""
+    told = [
+        positive(node.labels.get(cloud_of(node.labels).get("memory_key", ""))),
+        instance_row(node.labels).get("memory_mib"),
+        vendor_memory(node),
+    ]
+    sizes = [row["memory_mib"] if row else None for row in rows_of(node)]
+    figures = [each for each in sizes if each]
+    most = max(figures) if figures and len(figures) == len(sizes) else None
+    if most is not None and len(set(sizes)) == 1:
+        told.append(most)
+    known = [each for each in told if each]
+    if known and (most is None or min(known) <= most):
+        return min(known), None
+    return None, most
+
+
+def vendor_memory(node: RawNode) -> int | None:
+    """Read another vendor's label: a quantity of one GPU, or bytes of all of them together."""
+    row = vendor_row(node.labels)
+    text = next((node.labels[key] for key in row.get("memory_keys", ()) if key in node.labels), None)
+    if text is None:
+        return None
+    if row["memory_unit"] == "quantity":
+        return int(text.removesuffix("G")) * 1024
+    units = sum(node.offers(each) for each in node.resources() if each.startswith("gpu.intel.com/"))
+    return int(text) // units // 2**20 if units else None
 
 
 def capability(node: RawNode) -> str | None:
     """Find the compute capability: GFD's labels, else the product's."""
+    if several_models(node):
+        return None
     said = [node.labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor")]
     if said[0] and said[1]:
         return ".".join(str(each) for each in said)
-    rows = [product_row(each) for each in products(node)]
-    found = {str(row["compute_capability"]) if row else None for row in rows}
-    return found.pop() if len(found) == 1 else None
+    found = agreed(node, "compute_capability")
+    return None if found is None else str(found)
 
 
 def driver(node: RawNode) -> str | None:
@@ -164,3 +181,14 @@ def driver(node: RawNode) -> str | None:
         if parts[0]:
             return ".".join(part for part in parts if part)
     return None
+
+
+def reported_cuda(node: RawNode) -> str | None:
+    """Read the newest CUDA that the driver reports: GFD's label, else what its branch reports."""
+    for key in ("nvidia.com/cuda.runtime-version", "nvidia.com/cuda.runtime"):
+        parts = [node.labels.get(f"{key}.{part}") for part in ("major", "minor")]
+        if parts[0] and parts[1]:
+            return ".".join(str(each) for each in parts)
+    branch = (driver(node) or "").split(".")[0]
+    rows = facts("cuda_driver.yaml")["driver_branches"]
+    return next((row["max_cuda_reported"] for row in rows if str(row["branch"]) == branch), None)

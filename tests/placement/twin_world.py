@@ -9,18 +9,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 GPU = "nvidia.com/gpu"
+NVIDIA = "nvidia.com/"
 SLICES = "nvidia.com/mig-"
 SHARED = ".shared"
+HAMI = "hami.io/node-nvidia-register"
+FAMILIES = (NVIDIA, "amd.com/", "gpu.intel.com/")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One container: `kind` is app, init or sidecar."""
+    """One container: `kind` is app, init or sidecar. `require`: what its NVIDIA_REQUIRE_CUDA says. `lifted`: its
+    environment holds NVIDIA_DISABLE_REQUIRE. `claims`: it has its GPU by a ResourceClaim, and asks no resource."""
 
     resource: str = GPU
     amount: int = 1
     image: str | None = None
     kind: str = "app"
+    require: str | None = None
+    lifted: bool = False
+    claims: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Wish:
     sharing: str = "Any"
     mig_profile: str | None = None
     nvlink: bool = False
-    accept: str = "MinorVersion"
+    accept: str = "ForwardCompatible"
     parts: tuple[Part, ...] = ()
     policies: tuple[Policy, ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
@@ -80,13 +87,25 @@ class Wish:
     @cached_property
     def asked(self) -> dict[str, int]:
         """Sum up by resource what the pod holds at its hungriest moment, zero left out."""
-        found = {part.resource: peak(self.containers, part.resource) for part in self.containers}
+        found = {part.resource: peak(self.containers, part.resource) for part in self.containers if not part.claims}
         return {resource: amount for resource, amount in found.items() if amount}
 
     @cached_property
-    def images(self) -> tuple[str, ...]:
-        """List the images of containers that ask for a GPU."""
-        return tuple(sorted({part.image for part in self.containers if part.image and part.amount}))
+    def cuda_parts(self) -> tuple[Part, ...]:
+        """List the containers that have a GPU of NVIDIA's to run CUDA on."""
+        asking = (part for part in self.containers if part.amount or part.claims)
+        return tuple(part for part in asking if part.resource.startswith(NVIDIA))
+
+    @cached_property
+    def claimed(self) -> bool:
+        """Tell whether all that it asks is a claim."""
+        return any(part.claims for part in self.containers) and not self.asked
+
+    @cached_property
+    def minimums(self) -> tuple[str, ...]:
+        """List the CUDA versions that the pod or a policy wants at least; none where it asks no GPU of NVIDIA's."""
+        said = (self.cuda, *(rule.cuda for rule in self.rules))
+        return tuple(each for each in said if each and self.cuda_parts)
 
 
 def peak(containers: tuple[Part, ...], resource: str) -> int:
@@ -112,16 +131,32 @@ class RawPod:
 
 
 @dataclass(frozen=True)
-class RawNode:
-    """A node as kubectl shows it; `capacity` may lack what equals allocatable.
+class RawDevice:
+    """A GPU as a ResourceSlice shows it; None: it does not say."""
 
-    `health`: (ill, ailing) GPUs that others report; None: unknown.
+    product: str
+    driver: str | None = None
+    capability: str | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class RawNode:
+    """A node as kubectl shows it; `capacity` may lack what equals allocatable. `devices`: of its ResourceSlices.
+
+    `health`: (ill, ailing) GPUs that others report; None: unknown. `hami`: its annotation hami.io/node-nvidia-register.
     """
 
     labels: dict[str, str] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
     health: tuple[int, int] | None = None
+    hami: str = ""
+    devices: tuple[RawDevice, ...] = ()
+
+    def in_all(self, resource: str) -> int:
+        """Say how many units there are, healthy or not."""
+        return max(self.offers(resource), self.capacity.get(resource, 0))
 
     def offers(self, resource: str) -> int:
         """Say how many units pods may have."""
@@ -133,4 +168,4 @@ class RawNode:
 
     def resources(self) -> Iterator[str]:
         """List the GPU resources."""
-        return (each for each in {**self.allocatable, **self.capacity} if each.startswith("nvidia.com/"))
+        return (each for each in {**self.allocatable, **self.capacity} if each.startswith(FAMILIES))

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random nodes for the twin: labels of GPU Feature Discovery, of clouds, of other vendors, of HAMi, or of nobody.
+
+Counts, replicas and memory agree with one another as NVIDIA's own components write them (k8s-device-plugin
+internal/lm/resource.go), but where a draw is meant to be odd.
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tests.placement.twin_cuda import facts
+from tests.placement.twin_node import profile_of, slice_size
+from tests.placement.twin_world import GPU, RawDevice, RawNode
+
+T = TypeVar("T")
+Labels = dict[str, str]
+Units = dict[str, int]
+
+DRIVERS = [
+    "450.80.02",
+    "470.57.02",
+    "510.47.03",
+    "525.60.13",
+    "525.85.12",
+    "530.41.03",
+    "535.54.03",
+    "535.86.10",
+    "545.23.08",
+    "550.54.14",
+    "550.54.15",
+    "565.57.01",
+    "570.86.15",
+    "570.124.06",
+    "575.57.08",
+    "580.65.06",
+    "580.95.05",
+    "590.48.01",
+    "610.43.02",
+]
+POPULAR = ["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10", "NVIDIA-H200"]
+SELDOM = [
+    *["NVIDIA-GeForce-RTX-4090"] * 4,
+    "NVIDIA-GB10",
+    "NVIDIA-B200",
+    "Tesla-V100-SXM2-16GB",
+    "Tesla-P100-PCIE-16GB",
+]
+PROFILES = ["1g.5gb", "1g.10gb", "1g.10gb", "1g.10gb.me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.24gb"]
+STATES = ["success", "success", "pending", "failed", "rebooting"]
+UPGRADES = ["", "upgrade-done", "upgrade-required", "tomorrow", "drain-required", "upgrade-failed", "cordon-required"]
+PAUSES = ["true", "paused-for-mig-change", "paused-for-driver-upgrade", "false"]
+MEMORIES = ["9856", "15360", "23028", "40960", "76185", "76186", "81559", "0", "odd"]
+REPORTED = {"450": "11.0", "525": "12.0", "535": "12.2", "550": "12.4", "570": "12.8", "580": "13.0", "610": "13.3"}
+"""The CUDA that drivers of a branch report (cuda_driver.yaml driver_branches); the label is of the driver's own API."""
+ZONES = ["a", "b", "c"]
+TYPES = "node.kubernetes.io/instance-type"
+
+
+def maybe(draw: random.Random, share: float, choices: Sequence[T]) -> T | None:
+    """Draw one of the choices with a probability, else None."""
+    return draw.choice(choices) if draw.random() < share else None
+
+
+def some(draw: random.Random, share: float, choices: Sequence[T]) -> tuple[T, ...]:
+    """Draw one to three of the choices with a probability, else none."""
+    return tuple(draw.choice(choices) for _ in range(draw.randint(1, 3))) if draw.random() < share else ()
+
+
+def node(draw: random.Random) -> RawNode:
+    """Draw a node."""
+    kind = draw.choice(
+        ["gfd"] * 22 + ["cloud"] * 8 + ["both", "nobody", "nobody", "hami", "hami", "vendor", "vendor", "dra", "dra"]
+    )
+    kinds = {
+        "gfd": gfd,
+        "both": gfd,
+        "hami": gfd_whole,
+        "cloud": cloud,
+        "nobody": nobody,
+        "vendor": vendor,
+        "dra": bare,
+    }
+    labels, offers = kinds[kind](draw)
+    if kind == "both":
+        labels = cloud(draw)[0] | labels
+    if draw.random() < 0.8:
+        labels["zone"] = draw.choice(ZONES)
+    if draw.random() < 0.3:
+        labels["tier"] = draw.choice(["gold", "silver"])
+    health = (draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 1, 3])) if draw.random() < 0.4 else None
+    if kind == "hami":
+        gpus = offers[GPU]
+        return RawNode(labels, {GPU: gpus * draw.choice([2, 10])}, health=health, hami=registered(draw, gpus))
+    if kind == "dra":
+        return RawNode(labels, {}, health=health, devices=devices(draw))
+    capacity = {}
+    if draw.random() < 0.25:
+        capacity = {key: amount + draw.choice([0, 0, 1, 2, 8]) for key, amount in offers.items()}
+    return RawNode(labels, offers, capacity, health)
+
+
+def gfd(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw what GPU Feature Discovery and the operators write, with gaps, old forms and oddities."""
+    return divided(draw, named(draw))
+
+
+def gfd_whole(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw whole GPUs, labelled by GPU Feature Discovery or by nobody."""
+    count = draw.choice([8, 4, 1])
+    return draw.choice([{}, named(draw) | {"nvidia.com/gpu.count": str(count)}]), {GPU: count}
+
+
+def registered(draw: random.Random, gpus: int) -> str:
+    """Write HAMi's annotation as it is now, or up to v2.5."""
+    if draw.random() < 0.5:
+        return json.dumps([{"id": f"GPU-{index}", "count": 10, "devmem": 40960} for index in range(gpus)])
+    return "".join(f"GPU-{index},10,40960,100,NVIDIA-A100,0,true:" for index in range(gpus))
+
+
+def named(draw: random.Random) -> Labels:
+    """Draw the labels of a node's one GPU model, without its counts."""
+    rows = facts("gpu_products.yaml")["products"]
+    share = draw.random()
+    product = draw.choice(POPULAR if share < 0.5 else SELDOM) if share < 0.75 else draw.choice(rows)["product"]
+    row = next(each for each in rows if each["product"] == product)
+    label = draw.choice([product] * 8 + [product.removeprefix("NVIDIA-")] + ["NVIDIA-XYZ-9000"])
+    labels = driver_labels(draw) | {"nvidia.com/gpu.product": label}
+    if draw.random() < 0.5:
+        major, minor = str(row["compute_capability"]).split(".")
+        labels |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
+    optional = {
+        "nvidia.com/gpu.memory": maybe(draw, 0.3, MEMORIES),
+        "nvidia.com/mig.config.state": maybe(draw, 0.1, STATES),
+        "nvidia.com/gpu-driver-upgrade-state": maybe(draw, 0.1, UPGRADES),
+        "nvidia.com/gpu.deploy.device-plugin": maybe(draw, 0.05, PAUSES),
+    }
+    return labels | {key: value for key, value in optional.items() if value is not None}
+
+
+def driver_labels(draw: random.Random) -> Labels:
+    """Draw the driver's labels: in full, in parts, in deprecated parts, or none; seldom the CUDA that it reports."""
+    version = draw.choice(DRIVERS)
+    parts = version.split(".")
+    new = {f"nvidia.com/cuda.driver-version.{k}": v for k, v in zip(("major", "minor", "revision"), parts, strict=True)}
+    old = {f"nvidia.com/cuda.driver.{k}": v for k, v in zip(("major", "minor", "rev"), parts, strict=True)}
+    full = {"nvidia.com/cuda.driver-version.full": version}
+    said = draw.choice([full, full, full, new, old, {**new, **old, **full}, {**new, **old}, {**old, **full}, {}])
+    if said and parts[0] in REPORTED and draw.random() < 0.3:
+        major, minor = REPORTED[parts[0]].split(".")
+        said = said | {"nvidia.com/cuda.runtime-version.major": major, "nvidia.com/cuda.runtime-version.minor": minor}
+    return said
+
+
+def divided(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
+    """Draw how the GPUs are given out: whole, shared, renamed, sliced by either strategy, of two models, or not."""
+    kinds = ["whole"] * 7 + ["shared"] * 5 + ["mps"] * 2 + ["renamed", "renamed", "both", "mps renamed", "odd", "none"]
+    kinds += ["single"] * 3 + ["single shared", "mixed", "mixed", "mixed shared", "mixed shared", "invalid", "unnamed"]
+    kind, count = draw.choice([*kinds, "models", "models"]), draw.choice([8, 8, 8, 4, 1])
+    shares, product = draw.choice([2, 4]), labels["nvidia.com/gpu.product"]
+    counted = {"nvidia.com/gpu.count": str(count)} if draw.random() < 0.7 else {}
+    said = counted | {"nvidia.com/gpu.replicas": str(shares), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    if kind in ("shared", "mps"):
+        said |= {"nvidia.com/gpu.product": f"{product}-SHARED"}
+        said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps" else {}
+        said = dict(draw.sample(sorted(said.items()), k=len(said) - draw.choice([0, 0, 0, 1]))) | counted
+        return labels | said, {GPU: count * shares}
+    if kind in ("renamed", "both", "mps renamed"):
+        said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps renamed" else {}
+        plain = {GPU: draw.choice([0, 2, 4])} if kind == "both" else {}
+        return labels | said, {f"{GPU}.shared": count * shares, **plain}
+    if kind.startswith("single"):
+        return single(draw, labels, said, shares if "shared" in kind else 1)
+    if kind.startswith("mixed"):
+        return mixed(draw, labels | counted, shared="shared" in kind)
+    if kind == "invalid":
+        return labels | {"nvidia.com/gpu.product": f"{product}-MIG-INVALID"}, {GPU: draw.choice([0, 8])}
+    if kind == "unnamed":  # every GPU is MIG-enabled, and the strategy is none
+        none = {"nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.sharing-strategy": "none"}
+        return labels | counted | none, {GPU: count}
+    if kind == "models":
+        of_one = {"nvidia.com/gpu.count": str(count), "nvidia.com/gpu.replicas": "1"}
+        shared = draw.choice([False, False, True])
+        more = said | {"nvidia.com/gpu.product": f"{product}-SHARED"} if shared else of_one
+        return labels | of_one | more, {GPU: (count + draw.choice([1, 2, 4])) * (shares if shared else 1)}
+    if kind == "odd":
+        more = {"nvidia.com/gpu.sharing-strategy": draw.choice(["mps", "time-slicing", "none", "tomorrow"])}
+        return labels | counted | more | {"nvidia.com/gpu.replicas": draw.choice(["1", "2", "3"])}, {GPU: count}
+    return labels | counted, draw.choice([{GPU: 0}, {}]) if kind == "none" else {GPU: count}
+
+
+def single(draw: random.Random, labels: Labels, said: Labels, shares: int) -> tuple[Labels, Units]:
+    """Draw a node of equal slices under the plain name; its count is of slices. Shares may have a name of their own."""
+    name, units = f"{labels['nvidia.com/gpu.product']}-MIG-{draw.choice(PROFILES)}", draw.choice([7, 14])
+    more = {"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.count": str(units), "nvidia.com/gpu.product": name}
+    if shares == 1:
+        return labels | more, {GPU: units}
+    said = {**said, **more, "nvidia.com/gpu.replicas": str(shares)}
+    if draw.random() < 0.4:
+        return labels | said, {f"{GPU}.shared": units * shares}
+    return labels | said | {"nvidia.com/gpu.product": f"{name}-SHARED"}, {GPU: units * shares}
+
+
+def mixed(draw: random.Random, labels: Labels, shared: bool) -> tuple[Labels, Units]:
+    """Draw a node of slices by name, each maybe time-sliced, under a name of its own or not."""
+    resource, more = f"nvidia.com/mig-{draw.choice(PROFILES)}", {"nvidia.com/mig.strategy": "mixed"}
+    offers = {GPU: draw.choice([0, 0, 4])}
+    if draw.random() < 0.4:
+        memory = slice_size(profile_of(resource))[1] * draw.choice([97, 90, 52]) // 100
+        more |= {f"{resource}.memory": str(memory)}
+    if not offers[GPU] and draw.random() < 0.5:  # every GPU is cut into slices
+        more |= {"nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.sharing-strategy": "none"}
+    if not shared:
+        return labels | more, offers | {resource: draw.choice([2, 7, 14])}
+    more |= {f"{resource}.replicas": draw.choice(["2", "4"]), f"{resource}.sharing-strategy": "time-slicing"}
+    return labels | more, offers | {resource + draw.choice(["", ".shared", ".shared"]): 14}
+
+
+def cloud(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw a cloud's node without GPU Feature Discovery: a dialect's label, an instance type, or both."""
+    labels = draw.choice([dialect, dialect, instance, agreeing])(draw)
+    return labels | draw.choice([{}, driver_labels(draw)]), {GPU: draw.choice([8, 8, 2])}
+
+
+def dialect(draw: random.Random) -> Labels:
+    """Draw a word of one of the clouds, seldom one that no table knows."""
+    spoken = draw.choice(facts("clouds.yaml")["dialects"])
+    word = draw.choice([*spoken["values"], "tomorrow"])
+    labels = {draw.choice([spoken["key"], *spoken.get("other_keys", ())]): word}
+    if "memory_key" in spoken and draw.random() < 0.8:
+        labels[spoken["memory_key"]] = draw.choice(["40960", "81920", "22888", "16384", "2861"])
+    if spoken["name"] == "GKE" and draw.random() < 0.4:
+        labels["cloud.google.com/gke-gpu-sharing-strategy"] = draw.choice(["time-sharing", "mps"])
+        labels["cloud.google.com/gke-max-shared-clients-per-gpu"] = "2"
+    elif spoken["name"] == "GKE" and draw.random() < 0.3:
+        labels["cloud.google.com/gke-gpu-partition-size"] = draw.choice(PROFILES)
+    return labels
+
+
+def instance(draw: random.Random) -> Labels:
+    """Draw an instance type of the table, or one beside it."""
+    rows = facts("clouds.yaml")["instance_types"]["rows"]
+    written = draw.choice(draw.choice(rows)["types"]).replace("*", draw.choice(["xlarge", "2", "96"]))
+    return {TYPES: draw.choice([written] * 9 + ["m5.large"])}
+
+
+def agreeing(draw: random.Random) -> Labels:
+    """Draw an instance type with a word of a cloud that may mean the same products."""
+    row = draw.choice(facts("clouds.yaml")["instance_types"]["rows"])
+    labels = {TYPES: row["types"][0].replace("*", "xlarge")}
+    for spoken in facts("clouds.yaml")["dialects"]:
+        for word, meant in spoken["values"].items():
+            listed = [meant] if isinstance(meant, str) else list(meant.values() if isinstance(meant, dict) else meant)
+            if set(listed) & set(row["products"]) and draw.random() < 0.3:
+                return labels | {spoken["key"]: word}
+    return labels
+
+
+def vendor(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw a node of another vendor's, as its own labeller and device plugin describe it."""
+    if draw.random() < 0.6:
+        named = {"amd.com/gpu.product-name": draw.choice(["AMD_Instinct_MI300X_OAM", "AMD_Instinct_MI250X"])}
+        return draw.choice([{}, named, named | {"amd.com/gpu.vram": draw.choice(["192G", "64G"])}]), {"amd.com/gpu": 8}
+    units = draw.choice([2, 4])
+    named = {"gpu.intel.com/product": "Max_1550", "gpu.intel.com/memory.max": str(units * 48 * 2**30)}
+    return draw.choice([{}, named]), {"gpu.intel.com/i915": units}
+
+
+def bare(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw a node on which no device plugin runs."""
+    return draw.choice([{}, driver_labels(draw)]), {}
+
+
+def devices(draw: random.Random) -> tuple[RawDevice, ...]:
+    """Draw the GPUs of a ResourceSlice, of one product or of several; versions are semantic, without leading zeros."""
+    rows = [row for row in facts("gpu_products.yaml")["products"] if row["product"] in (*POPULAR, *SELDOM)]
+    drawn = [draw.choice(rows) for _ in range(draw.choice([1, 1, 2, 3]))]
+    version = maybe(draw, 0.8, [".".join(str(int(part)) for part in each.split(".")) for each in DRIVERS])
+    return tuple(
+        RawDevice(
+            product=row["product"].replace("-", " "),
+            driver=version,
+            capability=maybe(draw, 0.8, [f"{row['compute_capability']}.0"]),
+            memory=row["memory_mib"],
+        )
+        for row in drawn
+    )
+
+
+def nobody(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw a GPU node that nobody labelled, or a node without GPUs."""
+    return draw.choice([{}, {"accelerator": "nvidia"}]), draw.choice([{GPU: 8}, {GPU: 1}, {}])

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPU products a raw node may have, by GPU Feature Discovery, its cloud's label, its instance type or its vendor.
+
+From gpu_products.yaml and clouds.yaml directly, in the plainest way.
+"""
+
+import re
+from functools import cache
+from typing import Any
+
+from tests.placement.twin_cuda import facts
+from tests.placement.twin_world import RawNode
+
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def bare(label: str) -> str:
+    """Drop the vendor in front and the sharing and MIG words behind."""
+    name = re.sub(r"-SHARED$", "", label)
+    name = re.sub(r"-MIG-.*$", "", name)
+    for vendor in ("NVIDIA-", "Tesla-"):
+        if name.startswith(vendor):
+            name = name[len(vendor) :]
+    return name.lower()
+
+
+@cache
+def product_row(name: str) -> dict[str, Any] | None:
+    """Find a product by its bare name."""
+    for row in facts("gpu_products.yaml")["products"]:
+        if name in {bare(each) for each in (row["product"], *row.get("aliases", ()))}:
+            return dict(row)
+    return None
+
+
+def positive(text: str | None) -> int | None:
+    """Read a positive whole number; what is none counts as not said."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and int(text) > 0 else None
+
+
+def word_of(dialect: dict[str, Any], labels: dict[str, str]) -> str | None:
+    """Read a cloud's word for the GPU: the first of the dialect's keys that the node carries."""
+    return next((labels[key] for key in (dialect["key"], *dialect.get("other_keys", ())) if key in labels), None)
+
+
+def cloud_of(labels: dict[str, str]) -> dict[str, Any]:
+    """Find the dialect whose product label the node carries."""
+    spoken = (each for each in facts("clouds.yaml")["dialects"] if word_of(each, labels) is not None)
+    return dict(next(spoken, {}))
+
+
+def by_cloud(labels: dict[str, str]) -> list[str]:
+    """List what the first dialect that knows the node's word means by it."""
+    for dialect in facts("clouds.yaml")["dialects"]:
+        meant = dialect["values"].get(word_of(dialect, labels))
+        if isinstance(meant, dict):
+            memory = positive(labels.get(dialect["memory_key"]))
+            meant = [meant[memory]] if memory in meant else list(meant.values())
+        if meant:
+            return [meant] if isinstance(meant, str) else list(meant)
+    return []
+
+
+def instance_row(labels: dict[str, str]) -> dict[str, Any]:
+    """Find the first row of instance types that the node's matches."""
+    table = facts("clouds.yaml")["instance_types"]
+    found = labels.get(table["key"], "")
+    for row in table["rows"]:
+        for pattern in row["types"]:
+            if re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), found):
+                return dict(row)
+    return {}
+
+
+def vendor_row(labels: dict[str, str]) -> dict[str, Any]:
+    """Find the other vendor whose own labeller has named the product."""
+    rows = facts("clouds.yaml")["vendor_labels"]
+    return dict(next((row for row in rows if any(key in labels for key in row["product_keys"])), {}))
+
+
+def by_vendor(labels: dict[str, str]) -> list[str]:
+    """Read the product that another vendor's labeller writes, with dashes for its underscores."""
+    keys = vendor_row(labels).get("product_keys", ())
+    return [labels[key].replace("_", "-") for key in keys if key in labels][:1]
+
+
+def products(node: RawNode) -> list[str]:
+    """List the products, bare, of which the node has one; none if nothing is known, or if it has several models."""
+    if several_models(node):
+        return []
+    if PRODUCT in node.labels:
+        return [bare(node.labels[PRODUCT])]
+    cloud, instance = by_cloud(node.labels), instance_row(node.labels).get("products", [])
+    both = [each for each in cloud if each in instance]
+    return [bare(each) for each in both or cloud or instance or by_vendor(node.labels)]
+
+
+def several_models(node: RawNode) -> bool:
+    """Tell whether the node has more GPUs than the model that its labels name.
+
+    GPU Feature Discovery writes count and product of one model, whichever it met last (k8s-device-plugin
+    internal/lm/resource.go); the device plugin registers them all.
+    """
+    count = positive(node.labels.get("nvidia.com/gpu.count"))
+    strategy = node.labels.get("nvidia.com/mig.strategy")
+    names = {*node.allocatable, *node.capacity}
+    if count is None or strategy == "mixed" or node.hami or any(each.startswith("nvidia.com/mig-") for each in names):
+        return False
+    replicas = positive(node.labels.get("nvidia.com/gpu.replicas")) or 1
+    return sum(node.in_all(each) for each in ("nvidia.com/gpu", "nvidia.com/gpu.shared")) > count * replicas
+
+
+def rows_of(node: RawNode) -> list[dict[str, Any] | None]:
+    """List the facts of all products that it may be, None for one that the table does not have."""
+    return [product_row(each) for each in products(node)]
+
+
+def agreed(node: RawNode, field: str) -> Any:
+    """Give a fact on which all products that the node may be agree; None where they do not, or one is not known."""
+    found = [row[field] if row else None for row in rows_of(node)]
+    return found[0] if found and all(each == found[0] for each in found) else None
