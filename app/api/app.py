@@ -20,7 +20,7 @@ from app.api.decisions import Decision, count, of_answer, of_review, say
 from app.api.extender import Answer, filter_nodes, preempt, prioritize
 from app.api.ops import answer_unknown_routes, bare_app
 from app.api.recorder import Recorder
-from app.api.secondlook import SecondLooks, lacks_memory
+from app.api.secondlook import SecondLooks, may_have_ended
 from app.api.tail import Tail
 from app.api.tracing import Tracing
 from app.api.wire import status_body
@@ -135,7 +135,7 @@ class Desk:
             async for _ in self._second_looks.news(decision):
                 content, decision, more = self._timed(answer, body)
                 spent += more
-                if not lacks_memory(decision):
+                if not may_have_ended(decision):
                     break
         count(verb, decision, self._metrics)
         say(verb, decision, self._backend.generation, spent)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second look at a pod that no node is offered to, where memory of shared GPUs is lacking (INTERFACES §8).
+"""A second look at a pod that no node is offered to, where what refuses it may have ended already (INTERFACES §8).
 
-Only we count that memory, so kube-scheduler takes our word for it. It asks again when a pod goes, often before our own
-watch has told us, and a pod refused then waits for its five-minute flush where nothing else happens in the cluster.
-So we wait a moment for our view, seldom enough: the scheduler has one loop.
+Only we count the memory of shared GPUs, and we refuse nodes that are being changed. kube-scheduler asks again when a
+pod goes, or when the label that tells of a change is edited, often before our own watch has told us, and a pod refused
+then waits for its five-minute flush where nothing else happens in the cluster. So we wait a moment for our view,
+seldom enough: the scheduler has one loop.
 """
 
 import asyncio
@@ -22,9 +23,16 @@ always waits: we are asked about its node only once the scheduler has seen a sha
 LOOK_SECONDS = 0.01
 
 
-def lacks_memory(decision: Decision) -> bool:
-    """Tell whether no node was offered, and on one at least memory was the reason."""
-    return decision.kept == 0 and Code.GPUMemoryBudgetExceeded in decision.reasons
+PASSING = frozenset({Code.GPUMemoryBudgetExceeded, Code.MIGReconfiguring, Code.DriverUpgrading})
+"""Reasons that end by what kube-scheduler sees too, perhaps before us.
+
+Required node affinity keeps it from asking about nodes that are being changed, so our view is behind where we say so.
+"""
+
+
+def may_have_ended(decision: Decision) -> bool:
+    """Tell whether no node was offered, and on one at least the reason is one that passes."""
+    return decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
 
 
 class SecondLooks:
@@ -38,7 +46,7 @@ class SecondLooks:
     async def news(self, decision: Decision) -> AsyncIterator[None]:
         """Come back at each change of the view while waiting may help."""
         begun = self._clock()
-        if not lacks_memory(decision) or self._backend.shadow:
+        if not may_have_ended(decision) or self._backend.shadow:
             return
         if not decision.nominated:
             if begun < self._not_before:

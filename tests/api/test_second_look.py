@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod refused for memory, asked about before our watch has told us of a deletion (F65)."""
+"""A pod refused for what has ended, asked about before our watch has told us of a deletion, or of a label (F65)."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from app.api.secondlook import APART_SECONDS, WAIT_SECONDS, SecondLooks
 from app.metrics import Metrics
 from app.reasons import Code
 from app.service import Usher
-from tests.builders import gpus, pod, usher
+from tests.builders import gpus, node_document, pod, usher
 
 NODE, HOLDER = "a10-shared-0", "the-uid-of-the-holder"
 LACKING = Decision("none_fits", reasons={Code.GPUMemoryBudgetExceeded: 1, Code.ProductNotAllowed: 3})
@@ -64,6 +64,24 @@ def test_deletion_that_comes_while_the_answer_waits_is_in_it(
 ) -> None:
     """P4."""
     during(lambda: service.state.drop_pod(HOLDER))
+
+    assert ask(service)["NodeNames"] == [NODE]
+
+
+@pytest.mark.parametrize(
+    ("key", "changing", "settled"),
+    [
+        pytest.param("nvidia.com/mig.config.state", "pending", "success", id="MIG layout"),
+        pytest.param("nvidia.com/gpu-driver-upgrade-state", "uncordon-required", "upgrade-done", id="driver upgrade"),
+    ],
+)
+def test_end_of_a_change_that_comes_while_the_answer_waits_is_in_it(
+    service: Usher, during: Callable[[Callable[[], object]], None], key: str, changing: str, settled: str
+) -> None:
+    """The label's edit wakes the pod, and the scheduler may ask before our watch has brought the edit."""
+    service.state.drop_pod(HOLDER)
+    service.state.put_node(node_document(NODE, labels={key: changing}))
+    during(lambda: service.state.put_node(node_document(NODE, labels={key: settled})))
 
     assert ask(service)["NodeNames"] == [NODE]
 
