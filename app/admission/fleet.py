@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node, NodeClass
-from app.nodelabels import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
+from app.nodelabels import COMPUTE, DRIVER, MEMORY, MIG_STATE, OLD_DRIVER, PLUGIN, PRODUCT, SHARING, UPGRADE_STATE
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
 from app.reasons import Reason
@@ -17,6 +17,8 @@ Taint = tuple[str, str, str]
 
 GFD_KEYS = (PRODUCT, MEMORY, SHARING, f"{COMPUTE[0]}.major", f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major")
 """Labels of GPU Feature Discovery in which needs are written as affinity."""
+STATE_KEYS = (MIG_STATE, UPGRADE_STATE, PLUGIN)
+"""Labels of MIG Manager and of the GPU Operator that say what is being done to a node."""
 
 
 KinKey = tuple[NodeClass, tuple[Taint, ...], tuple[tuple[str, str], ...]]
@@ -44,12 +46,14 @@ class Fleet:
     """What admission knows of the cluster; compared by identity, so that what follows from it can be kept.
 
     `runtime_classes`: the node selector of each; None where they could not be listed. `provisioners`: dialects that
-    some node speaks, with or without GPUs. `free`: units of each GPU resource on nodes of a kin, a live view.
+    some node speaks, with or without GPUs. `groups`: labels of a cloud on nodes that speak no dialect: their groups may
+    bring nodes of which nobody here knows a word. `free`: units of each GPU resource on nodes of a kin, a live view.
     """
 
     kin: tuple[Kin, ...] = ()
     runtime_classes: Mapping[str, Mapping[str, str]] | None = None
     provisioners: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     free: Mapping[tuple[Kin, str], int] = field(default_factory=dict)
 
 
@@ -68,21 +72,30 @@ def fleet_of(
     kinds: dict[KinKey, Kin] = {}
     free: dict[tuple[Kin, str], int] = {}
     provisioners: set[str] = set()
+    groups: set[str] = set()
     for node in nodes:
-        provisioners.update(knowledge.clouds.spoken(node.labels))
+        spoken, unspoken = words_of(node.labels, knowledge)
+        provisioners.update(spoken)
+        groups.update(unspoken)
         key = kin_key(node, knowledge)
         if key is not None:
             kin = kinds.setdefault(key, Kin(*key))
             for resource, units in node.free.units.items():
                 free[kin, resource] = free.get((kin, resource), 0) + max(0, units)
-    return Fleet(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), free)
+    return Fleet(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), tuple(sorted(groups)), free)
+
+
+def words_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give the dialects that a node speaks, and where it speaks none the labels that show its cloud's node group."""
+    spoken = knowledge.clouds.spoken(labels)
+    return spoken, () if spoken else tuple(key for key in knowledge.group_keys if key in labels)
 
 
 @lru_cache(maxsize=4)
 def telling_keys(knowledge: Knowledge) -> tuple[str, ...]:
     """List every label key that affinity may use."""
     clouds = (key for dialect in knowledge.clouds.dialects for key in dialect.telling())
-    return tuple(dict.fromkeys((*GFD_KEYS, *clouds)))
+    return tuple(dict.fromkeys((*GFD_KEYS, *STATE_KEYS, *clouds)))
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from app.admission.devices import guard_devices, hide_devices
 from app.admission.patch import Operation, append, apply, put
 from app.admission.provisions import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
 from app.admission.sizing import fall_back, right_size
-from app.admission.terms import NEED_WEIGHT, Term, terms_of
+from app.admission.terms import NEED_WEIGHT, Term, Terms, terms_of
 from app.admission.tolerations import seen_taints, wanted_tolerations
 from app.pods import Container, member
 from app.reasons import Code, reason
@@ -151,14 +151,22 @@ def add_affinity(case: Case) -> Iterator[Change]:
         if operations is None:
             yield Change((), TOO_MANY_TERMS, TOO_MANY_TERMS)
         elif operations:
-            yield Change(operations, f"required node affinity added on {_keys(terms.required)}")
+            yield Change(operations, f"required node affinity added on {_keys(terms.required)}", _closing(terms))
             case = case.after(operations)
     elif mode == "Preferred":
         preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
     operations = prefer(case.document, preferred)
     if operations:
-        warning = ONLY_PREFERRED if terms.soft and mode == "Required" else None
+        hard = mode == "Required"
+        warning = UNSURE if hard and terms.unsure else ONLY_PREFERRED if hard and terms.soft else None
         yield Change(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
+
+
+def _closing(terms: Terms) -> str | None:
+    """Say which labels keep node groups at zero from coming for the pod: their templates may lack them."""
+    if not terms.closed:
+        return None
+    return f"node groups at zero stay there unless their templates have: {', '.join(terms.closed)}"
 
 
 def _keys(terms: Iterable[Term]) -> str:
@@ -166,6 +174,7 @@ def _keys(terms: Iterable[Term]) -> str:
 
 
 TOO_MANY_TERMS = f"node affinity left out: more than {MOST_TERMS} terms with the pod's own; the extender still judges"
+UNSURE = "a need is only preferred by node affinity: no node has the labels, and one to come may not carry them"
 ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
 
 MUTATORS: tuple[Mutator, ...] = (

@@ -3,14 +3,18 @@
 
 Every list is a necessary condition: a node that speaks the dialect and that the filters accept fulfils it. What no
 label can say is left to the extender.
+
+A need that somebody declared may ask for a label. One that was only inferred, from an image, never does: a node group
+at zero carries no label that software writes on running nodes. It excludes the values that nodes carry now and that
+the filters refuse, and NotIn lets a node without the label in.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 from typing import Any
 
-from app.admission.fleet import Fleet, Kin
+from app.admission.fleet import STATE_KEYS, Fleet, Kin
 from app.admission.labels import (
     carried,
     closed,
@@ -25,10 +29,24 @@ from app.knowledge.mig import profile_of
 from app.knowledge.require import Host
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Sharing
-from app.nodelabels import COMPUTE, DRIVER, MEMORY, OLD_DRIVER, PRODUCT, SHARING
+from app.nodelabels import (
+    COMPUTE,
+    DRIVER,
+    MEMORY,
+    MIG_STATE,
+    OLD_DRIVER,
+    PAUSED_FOR_DRIVER,
+    PAUSED_FOR_MIG,
+    PLUGIN,
+    PRODUCT,
+    SHARING,
+    UPGRADE_STATE,
+)
+from app.placement.condition import MIG_STATES_AT_CHANGE, UPGRADE_STATES_REFUSED
 from app.placement.units import MEMORY_TOLERANCE
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
+from app.requirements import requirement
 from app.versions import Version
 
 GFD, OLD_GFD = "GFD", "GFD, old names"
@@ -39,15 +57,23 @@ NEWEST = 999
 """A minor or patch number above any that a driver branch will have."""
 
 Expression = dict[str, Any]
+EXCLUDING = ("NotIn", "DoesNotExist")
+"""Operators that a node without the label fulfils, also in Karpenter (kubernetes-sigs/karpenter
+pkg/scheduling/requirements.go Compatible); so such expressions of several dialects may stand in one term."""
 Words = Mapping[str, tuple[Expression, ...] | None]
 """Expressions by dialect. One that has no word for the need is not there; None: none of its nodes can meet the need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a need is written from: the demand, the fleet, the kinds of nodes in it that fit, the dialects of clouds."""
+    """What a need is written from: the demand, the fleet, the kinds of nodes in it that fit, the dialects of clouds.
+
+    `cuda`, `compute_capability`: those needs of the demand that are looked at: what was declared, or what was inferred.
+    """
 
     demand: Demand
+    cuda: tuple[CUDANeed, ...]
+    compute_capability: Version | None
     fleet: Fleet
     serving: tuple[Kin, ...]
     knowledge: Knowledge
@@ -90,7 +116,7 @@ def memory(asked: Asked) -> Words:
 
 def compute_capability(asked: Asked) -> Words:
     """Say the major number at least; what the minor one decides is said by the products."""
-    floors = [asked.demand.compute_capability, *(need.capability_floor for need in asked.demand.cuda)]
+    floors = [asked.compute_capability, *(need.capability_floor for need in asked.cuda)]
     least = max((each for each in floors if each is not None), default=None)
     if least is None:
         return {}
@@ -100,13 +126,13 @@ def compute_capability(asked: Asked) -> Words:
 
 def driver(asked: Asked) -> Words:
     """Say the driver branch at least, and which branches of the fleet an image refuses whatever their minor number."""
-    demand = asked.demand
-    least = max((found for need in demand.cuda if (found := _lowest_branch(need, demand.accept))), default=None)
+    accept = asked.demand.accept
+    least = max((found for need in asked.cuda if (found := _lowest_branch(need, accept))), default=None)
     if least is None:
         return {}
     majors = {text for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for text in carried(asked.fleet.kin, key)}
     above = sorted(int(text) for text in majors if text.isdecimal() and least <= int(text) <= NEWEST)
-    refused = [str(branch) for branch in above if any(_refuses(need, branch, asked) for need in demand.cuda)]
+    refused = [str(branch) for branch in above if any(_refuses(need, branch, asked) for need in asked.cuda)]
 
     def words(key: str) -> tuple[Expression, ...]:
         not_those = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
@@ -184,3 +210,48 @@ def _at_least(key: str, number: int) -> tuple[Expression, ...]:
 
 NEEDS: tuple[Callable[[Asked], Words], ...] = (product, memory, compute_capability, driver, sharing)
 """In this order a person reads them."""
+INFERRED: tuple[Callable[[Asked], Words], ...] = (compute_capability, driver)
+"""Those that an image alone can bring about, besides products that it refuses, which `product` excludes anyway."""
+
+
+def excluding(words: Words) -> bool:
+    """Tell whether nodes without any of the labels fulfil the words of every dialect."""
+    return all(said is not None and all(each["operator"] in EXCLUDING for each in said) for said in words.values())
+
+
+def exclusions(asked: Asked, words: Words) -> Iterator[Expression]:
+    """Say a need by what it excludes: the values that GPU nodes carry now and that its words refuse.
+
+    Nothing that a node which fits carries is excluded. GFD's deprecated names count where a node has no others.
+    """
+    for dialect, said in words.items():
+        nodes = [kin for kin in asked.fleet.kin if dialect != OLD_GFD or not kin.label(DRIVER_MAJOR)]
+        for key in dict.fromkeys(each["key"] for each in said or ()):
+            of_key = [each for each in said or () if each["key"] == key]
+            yield from (each for each in of_key if each["operator"] == "DoesNotExist")
+            values = _refused(of_key, carried(nodes, key)) - carried(asked.serving, key)
+            if values:
+                yield {"key": key, "operator": "NotIn", "values": sorted(values)}
+
+
+def _refused(expressions: Sequence[Expression], values: set[str]) -> set[str]:
+    """List the values of a label that expressions refuse: those that they name, and of `values` any other."""
+    named = {value for each in expressions if each["operator"] == "NotIn" for value in each["values"]}
+    asking = [each for each in expressions if each["operator"] != "DoesNotExist"]
+    meant = [requirement(each["key"], each["operator"], each.get("values", ())) for each in asking]
+    return named | {value for value in values if not all(each.allows(value) for each in meant)}
+
+
+def unsettled(fleet: Fleet) -> tuple[Expression, ...]:
+    """Exclude nodes of which the MIG layout or the driver is being changed, where an operator writes such states.
+
+    The filters refuse them too; but a label's edit wakes for certain only pods that node affinity kept off the node.
+    """
+    if not any(kin.label(key) for kin in fleet.kin for key in STATE_KEYS):
+        return ()
+    refused = {
+        MIG_STATE: MIG_STATES_AT_CHANGE,
+        UPGRADE_STATE: sorted(UPGRADE_STATES_REFUSED),
+        PLUGIN: (PAUSED_FOR_DRIVER, PAUSED_FOR_MIG),
+    }
+    return tuple({"key": key, "operator": "NotIn", "values": list(values)} for key, values in refused.items())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node affinity terms: one OR-term a dialect, each need in it that the dialect has words for, and no node lost by it.
 
-A term never mixes dialects, since a provisioner refuses terms with keys that it does not know and tries the first one
-first (INTERFACES §10, Affinity). A need by which the terms would exclude a node that fits is only preferred.
+A term asks for labels of one dialect alone, since a provisioner refuses a term that asks for one that it does not
+know. What only excludes nodes stands in every term. A need by which the terms would exclude a node that fits is only
+preferred; so is one that asks for labels of which nothing shows that a node to come will carry them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from app.admission.fleet import Fleet, Kin, serving
-from app.admission.needs import DRIVER_MAJOR, GFD, NEEDS, OLD_DRIVER_MAJOR, OLD_GFD, Asked, Expression, Words
+from app.admission.needs import (
+    DRIVER_MAJOR,
+    EXCLUDING,
+    GFD,
+    INFERRED,
+    NEEDS,
+    OLD_DRIVER_MAJOR,
+    OLD_GFD,
+    Asked,
+    Expression,
+    Words,
+    excluding,
+    exclusions,
+    unsettled,
+)
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodelabels import PRODUCT
@@ -30,11 +45,18 @@ Term = tuple[Expression, ...]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What to write: OR-terms that are required, (weight, term) that are preferred; `soft`: needs left out of them."""
+    """What to write: OR-terms that are required, (weight, term) that are preferred.
 
-    required: tuple[Term, ...]
-    preferred: tuple[tuple[int, Term], ...]
-    soft: bool
+    `soft`: needs that were declared and are only preferred, since nodes that fit lack the label. `unsure`: the same,
+    since nothing shows that nodes to come will carry it. `closed`: labels without which a node group at zero does not
+    come, where there may be such groups.
+    """
+
+    required: tuple[Term, ...] = ()
+    preferred: tuple[tuple[int, Term], ...] = ()
+    soft: bool = False
+    unsure: bool = False
+    closed: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=256)
@@ -42,18 +64,59 @@ def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowled
     """Write a demand as affinity. `keys`: the dialects to use; None: GFD, and those that the fleet's nodes speak."""
     known = replace(demand, refuse_unknown=False)  # what a label does not tell is the node's to tell
     if not _labelled(demand):
-        return Terms((), (), soft=False)
+        return Terms()
     names = _dialects(fleet, keys)
     clouds = tuple(each for each in knowledge.clouds.dialects if each.name in names)
-    asked = Asked(known, fleet, serving(demand, fleet), knowledge, clouds)
+    declared = tuple(need for need in known.cuda if not need.inferred)
+    asked = Asked(known, declared, known.compute_capability, fleet, serving(demand, fleet), knowledge, clouds)
+    of_images = replace(asked, cuda=tuple(need for need in known.cuda if need.inferred), compute_capability=None)
+    inferred = [words for need in INFERRED if any((words := need(of_images)).values())]
     needs = [words for need in NEEDS if any((words := need(asked)).values())]
-    dialects = (*names, *_old_names(asked, needs, names))
-    hard = _harmless(asked, needs, dialects)
-    soft = [words for words in needs if words not in hard]
-    preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[:1])]
-    preferred += _preferences(asked, dialects)
-    required = _selected(demand, tuple(_terms(asked, hard, dialects)))
-    return Terms(required, tuple(preferred), bool(soft))
+    dialects = (*_old_names(asked, needs, names), *names)
+    kept = _harmless(asked, needs, dialects)
+    sure = _sure(asked, kept, dialects)
+    hard = kept if sure else [words for words in kept if excluding(words)]
+    soft = [words for words in (*needs, *inferred) if words not in hard]
+    common = _common(asked, [words for words in (*inferred, *needs) if words not in hard], dialects)
+    required = tuple(_terms(asked, hard, dialects, common))
+    preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[-1:])]
+    return Terms(
+        _selected(demand, required),
+        (*preferred, *_preferences(asked, dialects)),
+        soft=len(kept) < len(needs),
+        unsure=hard != kept,
+        closed=_asked_keys(required[:1]) if fleet.groups or not (fleet.kin or fleet.provisioners) else (),
+    )
+
+
+def _sure(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...]) -> bool:
+    """Tell whether some node carries, or will carry, the labels that needs ask for.
+
+    Those that are there and fit do; those that a provisioner will bring do, where it has words for the needs. Where no
+    cloud shows, nodes are labelled by the software that labels those that are there.
+    """
+    by_provisioner = any(
+        all(words.get(name, ()) is not None for words in needs) for name in asked.fleet.provisioners if name in dialects
+    )
+    return bool(asked.serving) or by_provisioner or not asked.fleet.groups
+
+
+def _common(asked: Asked, unsaid: Iterable[Words], dialects: tuple[str, ...]) -> Term:
+    """List what every term excludes: what needs refuse that no term asks for, and nodes that are being changed."""
+    spoken = [{name: said for name, said in words.items() if name in (*dialects, OLD_GFD)} for words in unsaid]
+    found = [*(each for words in spoken for each in exclusions(asked, words)), *unsettled(asked.fleet)]
+    harmless = (each for each in found if all(fulfils(kin, (each,)) for kin in asked.serving))
+    return _distinct(harmless)
+
+
+def _distinct(expressions: Iterable[Expression]) -> Term:
+    return tuple({repr(each): each for each in expressions}.values())
+
+
+def _asked_keys(terms: Iterable[Term]) -> tuple[str, ...]:
+    """List the labels that terms ask for."""
+    keys = (each["key"] for term in terms for each in term if each["operator"] not in EXCLUDING)
+    return tuple(dict.fromkeys(keys))
 
 
 def _selected(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -69,13 +132,17 @@ def _labelled(demand: Demand) -> bool:
 
 
 def _dialects(fleet: Fleet, keys: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Order the dialects: the provisioner's first."""
+    """Order the dialects: the provisioner's last.
+
+    Karpenter tries the first term together with the heaviest preference, and drops all terms but the last before it
+    drops a preference (kubernetes-sigs/karpenter pkg/controllers/provisioning/scheduling/preferences.go).
+    """
     spoken = [name for name in fleet.provisioners if keys is None or name in keys]
-    return (*spoken, *(name for name in (keys or (GFD,)) if name not in spoken))
+    return (*(name for name in (keys or (GFD,)) if name not in spoken), *spoken)
 
 
 def _old_names(asked: Asked, needs: Sequence[Words], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Add GFD's deprecated names, last, where nodes that fit have no others, and they make a difference."""
+    """Add GFD's deprecated names where nodes that fit have no others, and they make a difference."""
     old = any(kin.label(OLD_DRIVER_MAJOR) and not kin.label(DRIVER_MAJOR) for kin in asked.serving)
     of_drivers = any(words.get(GFD) != words.get(OLD_GFD) for words in needs)
     return (OLD_GFD,) if GFD in names and old and of_drivers else ()
@@ -87,6 +154,7 @@ def _harmless(asked: Asked, needs: list[Words], dialects: tuple[str, ...]) -> li
     for kin in asked.serving:
         if not _admits(asked, kept, dialects, kin):
             fewer = [[words for words in kept if fulfils(kin, words.get(dialect, ()))] for dialect in dialects]
+            fewer.append([words for words in kept if all(fulfils(kin, words.get(each, ())) for each in dialects)])
             suited = [each for each in fewer if len(each) < len(kept) and _admits(asked, each, dialects, kin)]
             kept = max(suited, key=len, default=[])
     return kept
@@ -97,18 +165,26 @@ def _admits(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...], kin
     return not terms or any(fulfils(kin, term) for term in terms)
 
 
-def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...]) -> Iterator[Term]:
-    """Write one term a dialect that can meet all needs; beside others, each with a label that only its nodes have."""
+def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...], common: Term = ()) -> Iterator[Term]:
+    """Write one term a dialect that can meet all needs; beside others, each with a label that only its nodes have.
+
+    One term for all where the needs only exclude nodes. `common`: what stands in every term.
+    """
     needs = list(needs)
     able = [dialect for dialect in dialects if all(words.get(dialect, ()) is not None for words in needs)]
-    if not any(words.get(dialect) for words in needs for dialect in able):
+    terms = [tuple(said for words in needs for said in words.get(dialect) or ()) for dialect in able]
+    if not any(_asks(term) for term in terms):
+        together = _distinct((*(each for term in terms for each in term), *common))
+        yield from (together,) if together else ()
         return
-    for dialect in able:
-        term = tuple(said for words in needs for said in words.get(dialect) or ())
-        anchored = any(each["operator"] not in ("NotIn", "DoesNotExist") for each in term)
-        if not anchored and (len(able) > 1 or not term):
-            term = ({"key": _anchor(asked.knowledge, dialect), "operator": "Exists"}, *term)
-        yield term
+    for dialect, term in zip(able, terms, strict=True):
+        anchor = () if _asks(term) else ({"key": _anchor(asked.knowledge, dialect), "operator": "Exists"},)
+        yield _distinct((*anchor, *term, *common))
+
+
+def _asks(term: Term) -> bool:
+    """Tell whether a term asks for a label, so that a node without it does not fulfil it."""
+    return any(each["operator"] not in EXCLUDING for each in term)
 
 
 def _anchor(knowledge: Knowledge, dialect: str) -> str:

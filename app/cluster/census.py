@@ -7,9 +7,11 @@ Counted node by node, so that a change costs the same whatever the fleet's size.
 from collections.abc import Iterable
 from typing import Any
 
-from app.admission.fleet import Kin, KinKey, kin_key
+from app.admission.fleet import Kin, KinKey, kin_key, words_of
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Node
+
+NO_WORDS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 class Census:
@@ -21,7 +23,8 @@ class Census:
         self._of: dict[str, Kin | None] = {}
         self._members: dict[Kin, int] = {}
         self._dialects: dict[str, int] = {}
-        self._spoken: dict[str, tuple[str, ...]] = {}
+        self._groups: dict[str, int] = {}
+        self._words: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.free: dict[tuple[Kin, str], int] = {}
         self.changed = False
 
@@ -32,6 +35,10 @@ class Census:
     def provisioners(self) -> tuple[str, ...]:
         """List the dialects that some node speaks."""
         return tuple(sorted(self._dialects))
+
+    def groups(self) -> tuple[str, ...]:
+        """List the labels of node groups on nodes that speak no dialect."""
+        return tuple(sorted(self._groups))
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Count a node as what it is now; None: there was none, or it is gone."""
@@ -58,12 +65,13 @@ class Census:
             self._count(self._members, [left] if left else [], [joined] if joined else [])
         if left is not None and left not in self._members:
             self._forget(left)
-        spoke = self._spoken.pop(before.name, ()) if before is not None else ()
-        speaks = self._knowledge.clouds.spoken(after.labels) if after is not None else ()
+        former = self._words.pop(before.name, NO_WORDS) if before is not None else NO_WORDS
+        words = words_of(after.labels, self._knowledge) if after is not None else NO_WORDS
         if after is not None:
-            self._spoken[after.name] = speaks
-        if spoke != speaks:
-            self._count(self._dialects, spoke, speaks)
+            self._words[after.name] = words
+        if former != words:
+            self._count(self._dialects, former[0], words[0])
+            self._count(self._groups, former[1], words[1])
 
     def _kin_of(self, node: Node, former: Kin | None) -> Kin | None:
         """Find the kind of a node; most often it is the former one, and comparing is cheaper than looking up."""

@@ -254,7 +254,7 @@ class State:
         if self._fleet is None or self._census.changed:
             self._census.changed = False
             census = self._census
-            self._fleet = Fleet(census.kin(), self.runtime_classes, census.provisioners(), census.free)
+            self._fleet = Fleet(census.kin(), self.runtime_classes, census.provisioners(), census.groups(), census.free)
         return self._fleet
 
     def _free(self, node: Node) -> Free:

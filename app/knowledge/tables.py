@@ -26,6 +26,7 @@ FILES = (
     "image_cuda.yaml",
     "families.yaml",
     "clouds.yaml",
+    "node_groups.yaml",
     "xids.yaml",
     "dcgm.yaml",
 )
@@ -33,7 +34,10 @@ FILES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What is known of GPUs, drivers, images and resources. Compared by identity: answers that rest on it are kept."""
+    """What is known of GPUs, drivers, images and resources. Compared by identity: answers that rest on it are kept.
+
+    `group_keys`: labels of a node that a cloud made, most of them the name of its node group.
+    """
 
     products: Products
     mig: MIGProfiles
@@ -42,6 +46,7 @@ class Knowledge:
     images: Images
     families: Families
     clouds: Clouds
+    group_keys: tuple[str, ...]
     xids: Mapping[int, XID]
     dcgm: DCGM
 
@@ -69,6 +74,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
                 documents["families.yaml"]["infrastructure_namespaces"],
             ),
             clouds=load_clouds(documents["clouds.yaml"]),
+            group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),
             xids=load_xids(documents["xids.yaml"]["xids"]),
             dcgm=load_dcgm(documents["dcgm.yaml"]),
         )

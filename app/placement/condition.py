@@ -9,6 +9,9 @@ from app.reasons import Code, Reason, reason
 MIG_STATES_READY = {None, "success"}
 """Any other value of mig.config.state refuses, for whole-GPU pods too (INTERFACES §10)."""
 
+MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
+"""The values besides success that MIG Manager writes (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
+
 UPGRADE_STATES_REFUSED = frozenset(
     {
         "cordon-required",

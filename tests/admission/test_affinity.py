@@ -55,15 +55,14 @@ def wishing(**annotations: str) -> dict[str, Any]:
         pytest.param(wishing(gpu_memory="80Gi"), [[f"{GFD}gpu.memory Gt 76184"]], id="memory, less its tolerance"),
         pytest.param(wishing(compute_capability="9.0"), [[f"{GFD}gpu.compute.major Gt 8"]], id="compute capability"),
         pytest.param(wishing(cuda="12.4"), [[f"{GFD}cuda.driver-version.major Gt 524"]], id="CUDA, by minor version"),
+        pytest.param(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")), [], id="CUDA of an image"),
         pytest.param(
-            pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.06-py3")),
+            pod(gpus(1, env=[{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}])),
             [[f"{GFD}cuda.driver-version.major Gt 524"]],
-            id="CUDA of an image",
+            id="CUDA of an environment",
         ),
         pytest.param(
-            pod(gpus(1, image="nvcr.io/nvidia/pytorch:25.10-py3")),
-            [[f"{GFD}gpu.compute.major Gt 6", f"{GFD}cuda.driver-version.major Gt 534"]],
-            id="CUDA of an image, by forward compatibility",
+            pod(gpus(1, image="nvcr.io/nvidia/pytorch:25.10-py3")), [], id="CUDA of an image, by forward compatibility"
         ),
         pytest.param(
             wishing(sharing="Exclusive"), [[f"{GFD}gpu.sharing-strategy NotIn mps,time-slicing"]], id="a whole GPU"
@@ -106,9 +105,12 @@ def test_branch_that_an_image_refuses_whatever_its_minor_number_is_left_out() ->
     assert f"{GFD}cuda.driver-version.major NotIn 545" in term
 
 
-def test_provisioners_dialect_comes_first_and_no_term_mixes_two() -> None:
-    """P16: Karpenter refuses terms with keys that it does not know, and tries the first one first."""
-    first, second = terms(wishing(products="L4", cuda="12.4"), H100, L4_BY_KARPENTER)
+def test_provisioners_dialect_comes_last_and_no_term_mixes_two() -> None:
+    """P16: Karpenter refuses terms with keys that it does not know, and keeps the last one longest.
+
+    It drops all others before it drops the first preference, which may be in words that it does not know.
+    """
+    second, first = terms(wishing(products="L4", cuda="12.4"), H100, L4_BY_KARPENTER)
 
     assert first == ["karpenter.k8s.aws/instance-gpu-name In l4"]
     assert all(each.startswith(GFD) for each in second)
@@ -119,9 +121,9 @@ def test_every_dialect_of_the_fleet_has_its_term() -> None:
     found = terms(wishing(gpu_memory="20Gi"), H100, L4_BY_KARPENTER, L4_BY_GKE)
 
     assert [term[0].split()[0] for term in found] == [
+        f"{GFD}gpu.memory",
         "cloud.google.com/gke-accelerator",
         "karpenter.k8s.aws/instance-gpu-name",
-        f"{GFD}gpu.memory",
     ]
 
 
@@ -131,7 +133,7 @@ def test_provisioner_without_gpu_nodes_is_known_by_its_cpu_nodes() -> None:
 
     found = terms(wishing(products="L4"), cpu)
 
-    assert "karpenter.k8s.aws/instance-gpu-name In l4" in found[0]
+    assert "karpenter.k8s.aws/instance-gpu-name In l4" in found[-1]
 
 
 def test_dialect_that_has_no_such_product_has_no_term() -> None:
@@ -165,7 +167,7 @@ def test_nodes_with_deprecated_driver_labels_only_have_a_term_of_their_own() -> 
 
     found = terms(wishing(cuda="12.4"), H100, old)
 
-    assert [[f"{GFD}cuda.driver-version.major Gt 524"], [f"{GFD}cuda.driver.major Gt 524"]] == found
+    assert [[f"{GFD}cuda.driver.major Gt 524"], [f"{GFD}cuda.driver-version.major Gt 524"]] == found
 
 
 def test_need_is_only_preferred_where_a_node_that_fits_has_no_label_at_all() -> None:
@@ -207,10 +209,10 @@ def test_every_dialect_is_anded_into_every_term_of_the_user() -> None:
     named = [(sorted(term), [each["key"] for each in term["matchExpressions"]]) for term in made if term]
     gke, gfd = "cloud.google.com/gke-accelerator", f"{GFD}gpu.product"
     assert named == [
-        (["matchExpressions"], ["zone", gke]),
-        (["matchExpressions", "matchFields"], [gke]),
         (["matchExpressions"], ["zone", gfd]),
         (["matchExpressions", "matchFields"], [gfd]),
+        (["matchExpressions"], ["zone", gke]),
+        (["matchExpressions", "matchFields"], [gke]),
     ]
 
 
@@ -243,8 +245,11 @@ def test_driver_that_runs_an_image_natively_is_preferred() -> None:
     """F136, F53: better than needed is a preference."""
     found, _ = admit(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")), H100)
 
-    (best,) = found["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert [f"{GFD}cuda.driver-version.major Gt 549"] == list(map(written, best["preference"]["matchExpressions"]))
+    preferred = found["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [(each["weight"], *map(written, each["preference"]["matchExpressions"])) for each in preferred] == [
+        (100, f"{GFD}cuda.driver-version.major Gt 524"),
+        (5, f"{GFD}cuda.driver-version.major Gt 549"),
+    ]
 
 
 def test_need_of_a_policy_that_only_warns_is_told_and_not_written() -> None:
