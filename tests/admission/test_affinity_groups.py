@@ -20,7 +20,7 @@ GFD = "nvidia.com/"
 EKS = {"eks.amazonaws.com/nodegroup": "cpu", "node.kubernetes.io/instance-type": "m7i.large"}
 GPU_LABELS = {f"{GFD}gpu.memory": "15360", f"{GFD}gpu.compute.major": "7", f"{GFD}gpu.compute.minor": "5"}
 CPU_NODE = node("cpu", product=None, driver=None, offers={}, labels=EKS)
-T4 = {"product": "Tesla-T4", "labels": {**EKS, **GPU_LABELS}}
+T4: dict[str, Any] = {"product": "Tesla-T4", "labels": {**EKS, **GPU_LABELS}}
 TEMPLATES: Mapping[str, Mapping[str, str]] = {
     "EKS": {"eks.amazonaws.com/nodegroup": "gpu", "node.kubernetes.io/instance-type": "p5.48xlarge"},
     "AKS": {"kubernetes.azure.com/agentpool": "gpu", "kubernetes.azure.com/accelerator": "nvidia"},

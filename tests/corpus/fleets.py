@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real manifests on eight fleets: which pods could run before gpu-usher came, and cannot now.
+
+    python -m tests.corpus.fleets [--write FILE] [NAME=]DIR...
+
+Each pod template is admitted as a pod by the shipped policies, and by those of overlays/production. Where it could run
+is judged by tests/corpus/places.py, on the nodes that are up also by the filter. A pod is harmed if there were places
+for it and none is left, or if it is denied. Exit 1 where the shipped policies harm one.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+
+import jsonpatch
+
+from app.admission.review import Setting, mutate, validate
+from app.cluster.files import shipped_policies
+from app.cluster.state import State
+from app.errors import BadInput
+from app.nodes import read_node
+from app.placement.engine import facts, judge_class
+from app.pods import PREFIX, read_pod
+from app.policy.compiled import PolicySet
+from app.policy.load import load_policies
+from app.policy.match import rule_on
+from tests.builders import knowledge, shipped
+from tests.corpus.manifests import ROOT, Collection, Object, own_collection, read_collection
+from tests.corpus.places import Cluster, Place, clusters, could_run
+from tests.oracles.extended_resources import problems, resource_problems
+
+MOST_SHOWN = 40
+"""Harmed pods that the table names; the rest is counted (a guess at what a person reads)."""
+DENIED = "denied: "
+REQUIRE = "NVIDIA_REQUIRE_"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one pod on one fleet. `ran`: there were places; `harmed`: why there are none now, or empty.
+
+    `declared`: the pod itself says what it needs, in annotations of gpu-usher or NVIDIA_REQUIRE variables.
+    `narrowed`: places that it lost while it keeps others. `faults`: of the patch itself.
+    """
+
+    declared: bool
+    ran: bool
+    harmed: str = ""
+    narrowed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+@dataclass
+class Tally:
+    """The sums of one fleet under one set of policies."""
+
+    pods: int = 0
+    ran: int = 0
+    declared: int = 0
+    harmed: list[tuple[str, str]] = field(default_factory=list)
+    narrowed: Counter[str] = field(default_factory=Counter)
+    warned: Counter[str] = field(default_factory=Counter)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+    def take(self, where: str, outcome: Outcome) -> None:
+        """Count one pod."""
+        self.pods += 1
+        self.ran += outcome.ran
+        if outcome.harmed and outcome.declared:
+            self.declared += 1
+        elif outcome.harmed:
+            self.harmed.append((where, outcome.harmed))
+        self.narrowed.update(set(outcome.narrowed))
+        self.warned.update({_kind(each) for each in outcome.warnings})
+        self.faults += [(where, fault) for fault in outcome.faults]
+
+
+def _kind(warning: str) -> str:
+    """Take the name of a container off a warning, so that equal ones count together."""
+    head, colon, rest = warning.partition(": ")
+    return rest if colon and " " not in head else warning
+
+
+def production() -> PolicySet:
+    """Load the shipped policies and the guards that overlays/production adds."""
+    texts = {path.name: path.read_text("utf-8") for path in sorted(shipped_policies().glob("*.yaml"))}
+    guards = ROOT / "deploy" / "components" / "guards" / "guards.yaml"
+    return load_policies({**texts, "guards.yaml": guards.read_text("utf-8")}, knowledge(), shipped().fallback)
+
+
+def _declares(pod: Object) -> bool:
+    """Tell whether a pod says itself what GPUs it needs."""
+    annotations = (pod["metadata"].get("annotations") or {}).keys()
+    variables = (each.get("name", "") for container in pod["spec"]["containers"] for each in container.get("env") or ())
+    return any(key.startswith(PREFIX) for key in annotations) or any(map(str.startswith, variables, repeat(REQUIRE)))
+
+
+class Trial:
+    """One fleet under one set of policies."""
+
+    def __init__(self, cluster: Cluster, policies: PolicySet) -> None:
+        self._cluster = cluster
+        self._policies = policies
+        state = State(knowledge())
+        for each in cluster.objects():
+            if each["kind"] == "Node":
+                state.put_node(each)
+        state.runtime_classes = {name: {} for name in cluster.classes}
+        self._setting = Setting(policies, state.fleet(), knowledge())
+
+    def play(self, manifest_pod: Object) -> Outcome:
+        """Admit one pod, and tell what came of it."""
+        pod, declared = self._cluster.sent(manifest_pod), _declares(manifest_pod)
+        places = list(self._cluster.places(manifest_pod))
+        before = [] if resource_problems(pod) else [place for place in places if could_run(pod, place)]
+        if pod["spec"].get("runtimeClassName") not in (None, "", *self._cluster.classes):
+            before = []
+        try:
+            verdict = mutate(pod, "team-a", {}, self._setting)
+        except BadInput as error:
+            return Outcome(declared, bool(before), f"{DENIED}{error}" if before else "")
+        if not verdict.allowed:
+            codes = ", ".join(sorted({each.code.name for each in verdict.reasons}))
+            return Outcome(declared, bool(before), DENIED + codes if before else "", warnings=verdict.warnings)
+        after = jsonpatch.apply_patch(pod, [each.as_json() for each in verdict.operations])
+        faults = tuple(self._faults(pod, after))
+        lost = [(place, why) for place in before if (why := self._lost(after, place))]
+        reasons = tuple(dict.fromkeys(why for _, why in lost))
+        gone = bool(before) and len(lost) == len(before)
+        harmed = "; ".join(reasons) if gone else ""
+        return Outcome(declared, bool(before), harmed, () if gone else reasons, verdict.warnings, faults)
+
+    def _faults(self, before: Object, after: Object) -> Iterator[str]:
+        """Tell what is wrong with the patch itself."""
+        again = mutate(after, "team-a", {}, self._setting)
+        if again.operations or not again.allowed:
+            yield f"a second pass: {[each.as_json() for each in again.operations] or again.reasons}"
+        if not validate(after, "team-a", {}, self._setting).allowed:
+            yield "the validating webhook denies what the mutating one made"
+        if after["spec"].get("runtimeClassName") not in (
+            None,
+            "",
+            before["spec"].get("runtimeClassName"),
+            *self._cluster.classes,
+        ):
+            yield "a RuntimeClass that is not there"
+        yield from sorted(set(problems(after)) - set(problems(before)))
+
+    def _lost(self, pod: Object, place: Place) -> str:
+        """Say why a place is lost to the pod as admitted; empty if it is not."""
+        if not could_run(pod, place):
+            return "node affinity or tolerations as admitted"
+        if place.template:
+            return ""  # the filter is asked about nodes
+        demand = rule_on(read_pod(pod), {}, self._policies, knowledge()).demand
+        refusal = judge_class(demand, facts(demand, read_node(place.document(), knowledge())))
+        needs = "; ".join(each.evidence for each in demand.cuda)
+        return f"filter: {refusal.code.name} ({needs or 'no CUDA need'})" if refusal else ""
+
+
+def run(collections: Iterable[Collection], policies: PolicySet) -> dict[str, Tally]:
+    """Play every pod on every fleet."""
+    tallies: dict[str, Tally] = {}
+    pods = [each for collection in collections for each in collection.gpu_pods]
+    for cluster in clusters():
+        trial, tally = Trial(cluster, policies), tallies.setdefault(cluster.name, Tally())
+        for manifest in pods:
+            tally.take(manifest.where, trial.play(manifest.pod))
+    return tallies
+
+
+ABOUT = """\
+Pod templates that ask for GPUs, each admitted as a pod. *Ran*: pods for which there was place before, on a node that is
+up or on a template from which an autoscaler would bring one. Of those, *denied*, or with *no place left*; *own word*:
+the same, of pods that say themselves what GPUs they need. *Narrowed*: pods that lost some places and keep others.
+*Faults*: patches that do not apply twice alike, or that the API server would refuse. The repositories are public and no
+part of this one; equal pods count once.
+"""
+
+
+def table(collections: Sequence[Collection], plain: dict[str, Tally], guarded: dict[str, Tally]) -> Iterator[str]:
+    """Write the tables, as Markdown."""
+    yield "# Real manifests on eight fleets"
+    yield ""
+    yield from ABOUT.splitlines()
+    yield ""
+    names = " ".join(f"{each.name}=DIR" for each in collections[1:])
+    yield f"    python -m tests.corpus.fleets --write tests/results/corpus.md {names}".rstrip()
+    yield ""
+    yield "| manifests of | files | not read as YAML | pod templates | GPU pods |"
+    yield "|---|---|---|---|---|"
+    for each in collections:
+        yield f"| {each.name} | {each.files} | {each.unread} | {each.templates} | {len(each.gpu_pods)} |"
+    for title, tallies in (("Shipped policies", plain), ("overlays/production", guarded)):
+        yield from ("", f"## {title}", "")
+        yield "| fleet | pods | ran | denied | no place left | own word | narrowed | warnings, by kind | faults |"
+        yield "|---|---|---|---|---|---|---|---|---|"
+        yield from (_row(name, tally) for name, tally in tallies.items())
+        yield from _reasons(tallies)
+
+
+def _row(name: str, tally: Tally) -> str:
+    denied = sum(why.startswith(DENIED) for _, why in tally.harmed)
+    warned = "; ".join(f"{count} × {text}" for text, count in tally.warned.most_common(4))
+    cells = (tally.pods, tally.ran, denied, len(tally.harmed) - denied, tally.declared, sum(tally.narrowed.values()))
+    return f"| {name} | {' | '.join(map(str, cells))} | {warned or 'none'} | {len(tally.faults)} |"
+
+
+def _reasons(tallies: dict[str, Tally]) -> Iterator[str]:
+    """List why pods are harmed or narrowed, and which are harmed."""
+    harmed = Counter(why for tally in tallies.values() for _, why in tally.harmed)
+    narrowed = Counter(why for tally in tallies.values() for why in tally.narrowed.elements())
+    for word, counts in (("harmed", harmed), ("narrowed", narrowed)):
+        if counts:
+            yield from ("", f"Why {word}, on all fleets together:", "")
+            yield from (f"- {count} × {why}" for why, count in counts.most_common(MOST_SHOWN))
+    pods = Counter((where, why) for tally in tallies.values() for where, why in tally.harmed)
+    if pods:
+        yield from ("", "Which pods, and on how many fleets:", "")
+        yield from (f"- {where}: {why} ({count})" for (where, why), count in sorted(pods.items())[:MOST_SHOWN])
+        if len(pods) > MOST_SHOWN:
+            yield f"- and {len(pods) - MOST_SHOWN} more"
+
+
+def collection_of(word: str) -> Collection:
+    """Read a directory given as NAME=DIR or DIR."""
+    name, equals, directory = word.partition("=")
+    path = Path(directory if equals else word)
+    return read_collection(name if equals else path.name, path)
+
+
+def main() -> int:
+    """Play, and write or print the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.corpus.fleets", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--write", type=Path, help="Write the tables to this file instead of stdout.")
+    parser.add_argument("directories", nargs="*", metavar="[NAME=]DIR", help="Directories of manifests.")
+    chosen = parser.parse_args()
+    collections = [own_collection(), *map(collection_of, chosen.directories)]
+    plain, guarded = run(collections, shipped()), run(collections, production())
+    text = "\n".join(table(collections, plain, guarded)) + "\n"
+    if chosen.write:
+        chosen.write.write_text(text, "utf-8")
+    else:
+        print(text, end="")
+    return 1 if any(tally.harmed or tally.faults for tally in plain.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
