@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutators: what is repaired in, or added to, a GPU pod. The tuple at the foot is the product."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from app.admission.affinity import MOST_TERMS, prefer, require
@@ -75,20 +75,20 @@ def set_runtime_class(case: Case) -> Iterator[Change]:
         "runtime_class_name" not in case.rules.override or (case.document["spec"].get("overhead"))
     ):
         return  # what the class said before brought its overhead along, and a second one is refused
-    obstacle = _obstacle(case, name)
-    if obstacle:
+    known = case.fleet.runtime_classes
+    if known is None or name not in known:
+        unknown = "is not known to exist" if known is None else "does not exist"
+        yield Change((), f"RuntimeClass {name} {unknown}, runtimeClassName not set")  # doctor tells who can mend it
+    elif obstacle := _obstacle(case, name, known[name]):
         yield Change((), obstacle, obstacle)
     else:
         yield Change((put(case.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
 
 
-def _obstacle(case: Case, name: str) -> str | None:
-    """Say why the API server would refuse the pod with this RuntimeClass: it is not there, or selects other nodes."""
-    if case.fleet.runtime_classes is None or name not in case.fleet.runtime_classes:
-        unknown = "is not known to exist" if case.fleet.runtime_classes is None else "does not exist"
-        return f"RuntimeClass {name} {unknown}, runtimeClassName not set"
+def _obstacle(case: Case, name: str, selector: Mapping[str, str]) -> str | None:
+    """Say why the API server would refuse the pod with this RuntimeClass: it selects other nodes."""
     chosen = member(case.document["spec"], "nodeSelector", dict, "spec.") or {}
-    for key, value in case.fleet.runtime_classes[name].items():
+    for key, value in selector.items():
         if chosen.get(key, value) != value:
             return f"RuntimeClass {name} selects nodes with {key}={value}, the pod others: runtimeClassName not set"
     return None

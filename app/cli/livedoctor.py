@@ -49,9 +49,10 @@ def examine_live(survey: Survey, state: State, namespace: str, config: Path | No
         reached=survey.reached,
     )
     chosen, unreadable = _policies(survey, state, namespace, now)
+    classes = tuple(sorted({name for each in chosen.policies if (name := each.spec.admission.runtime_class_name)}))
     seen = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, chosen))
-    found = examine_cluster(replace(cluster, certificates=seen, slipped=slipped))
+    found = examine_cluster(replace(cluster, certificates=seen, slipped=slipped, runtime_classes=classes))
     return [*unreadable, *_scheduler(survey, state, config), *found]
 
 

@@ -43,7 +43,8 @@ class Cluster:
     `refused`: kinds (and whatever else) that could not be read, with the API server's words. `version`: its
     gitVersion. `ahead_seconds`: how far its clock is ahead of ours; None where it did not say. `rules`: the
     resourceRules of our service account; None where they could not be had. `namespace`: where gpu-usher runs.
-    `reached`: the API server answered; else `refused` says what it did.
+    `runtime_classes`: those that its policies give to GPU pods. `reached`: the API server answered; else `refused`
+    says what it did.
     """
 
     knowledge: Knowledge
@@ -56,6 +57,7 @@ class Cluster:
     rules: tuple[Object, ...] | None = None
     slipped: tuple[Slipped, ...] = ()
     namespace: str = "gpu-usher"
+    runtime_classes: tuple[str, ...] = ("nvidia",)
     reached: bool = True
 
     def listed(self, kind: str) -> tuple[Object, ...]:

@@ -9,7 +9,6 @@ from app.explain.cluster import Cluster, Object, advice, containers, named, prob
 from app.explain.doctor import Finding
 from app.explain.webhooks import MUTATE, VALIDATE, webhooks
 
-RUNTIME_CLASS = "nvidia"
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"
 """Words in the names, images or commands of NVIDIA's own manifests, GKE's, and the GPU Operator's."""
 SCHEDULER = "gpu-usher-scheduler"
@@ -19,26 +18,26 @@ _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 
 
 def runtime_class(cluster: Cluster) -> Iterator[Finding]:
-    """Where the class is missing, containers may see no GPU (P34); where it selects other nodes, pods stay Pending."""
-    if not cluster.read("RuntimeClass") or not any(_is_nvidia(node.labels) for node in cluster.gpu_nodes()):
+    """Where the class is missing, containers may see no GPU (P34); where it selects other nodes, pods stay Pending.
+
+    Said here and not to those whose pods are admitted: they cannot make a RuntimeClass, nor change the policy.
+    """
+    nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) or _is_nvidia(node.allocatable)]
+    if not cluster.read("RuntimeClass") or not nodes:
         return
-    found = [each for each in cluster.listed("RuntimeClass") if each["metadata"]["name"] == RUNTIME_CLASS]
-    if not found:
-        remedy = "make it (the GPU Operator does), unless nvidia is the nodes' default runtime or CDI is on"
-        yield advice(
-            "RuntimeClassAbsent", f"no RuntimeClass {RUNTIME_CLASS}: pods get none", remedy, "RuntimeClass nvidia"
-        )
-    for each in found:
-        selector = (each.get("scheduling") or {}).get("nodeSelector") or {}
-        missed = tuple(
-            sorted(
-                node.name
-                for node in cluster.gpu_nodes()
-                if _is_nvidia(node.labels) and not selector.items() <= node.labels.items()
+    classes = {each["metadata"]["name"]: each for each in cluster.listed("RuntimeClass")}
+    for name in cluster.runtime_classes:
+        if name not in classes:
+            remedy = (
+                "make it (the GPU Operator does); where the nodes' default runtime, CDI or the cloud's device plugin "
+                "gives containers their GPUs without one, take runtimeClassName out of the policies"
             )
-        )
+            yield advice("RuntimeClassAbsent", f"no RuntimeClass {name}: pods get none", remedy, f"RuntimeClass {name}")
+            continue
+        selector = (classes[name].get("scheduling") or {}).get("nodeSelector") or {}
+        missed = tuple(sorted(node.name for node in nodes if not selector.items() <= node.labels.items()))
         if missed:
-            what = f"RuntimeClass {RUNTIME_CLASS} keeps pods off: its nodeSelector is {_pairs(selector)}"
+            what = f"RuntimeClass {name} keeps pods off: its nodeSelector is {_pairs(selector)}"
             yield problem(
                 "RuntimeClassSelector", what, "label the nodes so, or mend scheduling.nodeSelector", nodes=missed
             )
@@ -177,8 +176,9 @@ def requests_only(cluster: Cluster) -> Iterator[Finding]:
                 yield advice("RequestsOnly", what, "write the same amount in limits", named(kind, item))
 
 
-def _is_nvidia(labels: Mapping[str, str]) -> bool:
-    return any(key.startswith("nvidia.com/") for key in labels)
+def _is_nvidia(keys: Iterable[str]) -> bool:
+    """Tell whether a node's labels, or its resources, are NVIDIA's."""
+    return any(key.startswith("nvidia.com/") for key in keys)
 
 
 def _pairs(selector: Mapping[str, str]) -> str:

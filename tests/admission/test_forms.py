@@ -80,11 +80,12 @@ def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
     assert not any("runtimeClassName" in each or "toleration" in each for each in verdict.warnings)
 
 
-def test_template_is_warned_of_what_its_pods_will_not_get() -> None:
+def test_template_has_on_record_what_its_pods_will_not_get() -> None:
     """F6, F18."""
     verdict = admit(template(gpus(1)), EVERYTHING, Form.Template, fleet(TAINTED, classes=["kata"]))
 
-    assert any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
+    assert any("RuntimeClass nvidia does not exist" in each for each in verdict.record)
+    assert not any("RuntimeClass" in each for each in verdict.warnings)
 
 
 def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:

@@ -88,7 +88,7 @@ def test_requests_that_differ_from_limits_are_set_to_them(
 
 
 @pytest.mark.parametrize(
-    ("document", "classes", "expected", "warned"),
+    ("document", "classes", "expected", "said"),
     [
         pytest.param(pod(), {"nvidia"}, "nvidia", False, id="exists"),
         pytest.param(pod(), {"nvidia-cdi"}, None, True, id="does not exist"),
@@ -109,14 +109,16 @@ def test_requests_that_differ_from_limits_are_set_to_them(
     ],
 )
 def test_runtime_class_is_set_only_where_it_exists_and_suits(
-    document: dict[str, Any], classes: set[str] | None, expected: str | None, warned: bool
+    document: dict[str, Any], classes: set[str] | None, expected: str | None, said: bool
 ) -> None:
+    """What is missing is on record, and no warning: whoever makes a pod can do nothing about it (F6)."""
     set_class = policies(policy("p", "admission: {runtimeClassName: nvidia}"))
 
     verdict = admit(document, fleet(classes=classes), set_class)
 
     assert expected == apply(document, verdict.operations)["spec"].get("runtimeClassName")
-    assert warned is any("RuntimeClass nvidia" in each for each in verdict.warnings)
+    assert said is any("RuntimeClass nvidia" in each for each in verdict.record)
+    assert verdict.warnings == ()
 
 
 @pytest.mark.parametrize(

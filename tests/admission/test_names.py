@@ -68,14 +68,17 @@ def test_override_replaces_the_runtime_class_unless_it_brought_overhead(given: d
 
 @pytest.mark.parametrize("known", [{"kata": {}}, {}, None], ids=["others exist", "none exists", "not listed"])
 @pytest.mark.parametrize("given", [{}, {"runtimeClassName": "mine"}], ids=["unset", "set"])
-def test_missing_runtime_class_is_said_and_never_set_not_even_by_override(given: dict[str, Any], known: Any) -> None:
+def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
+    given: dict[str, Any], known: Any
+) -> None:
     """F6."""
     document = pod(gpus(1), **given)
 
     verdict = admit(document, names(NVIDIA + OVERRIDE), Fleet((), known))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
-    assert any("RuntimeClass nvidia" in each for each in verdict.warnings)
+    assert any("RuntimeClass nvidia" in each for each in verdict.record)
+    assert not any("RuntimeClass nvidia" in each for each in verdict.warnings)
 
 
 @pytest.mark.parametrize(

@@ -170,14 +170,13 @@ def test_runtime_class_that_exists_is_set(plane: ControlPlane, where: str, more:
     assert admitted["spec"]["runtimeClassName"] == "nvidia"
 
 
-def test_runtime_class_that_does_not_exist_is_a_warning_and_no_refusal(plane: ControlPlane, where: str) -> None:
-    """P34, F6: named in the pod, it would have the API server reject it."""
+def test_runtime_class_that_does_not_exist_is_not_set_and_nothing_is_said(plane: ControlPlane, where: str) -> None:
+    """P34, F6: named in the pod, it would have the API server reject it; doctor tells the operator."""
     pod = plain_pod(where, labels={"test": "absent"})
 
     answer = plane.kubectl.create(pod)
 
-    words = "Warning: RuntimeClass nvidia-cdi does not exist, runtimeClassName not set\n"
-    assert Said(0, "pod/p created\n", words) == answer
+    assert Said(0, "pod/p created\n", "") == answer
     assert "runtimeClassName" not in read_pod(plane, pod)["spec"]
 
 

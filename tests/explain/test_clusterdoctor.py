@@ -241,6 +241,19 @@ def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, 
     assert expected == found(cluster(**more))
 
 
+def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_only_if_a_policy_gives_it() -> None:
+    """A cloud's nodes show the resource alone; who changes the policy is told, not everybody who makes a pod."""
+    nodes = tuple(node(name, product=None, driver=None) for name in ("a", "b"))
+
+    absent = [
+        each for each in examine_cluster(cluster(put("RuntimeClass"), nodes=nodes)) if "RuntimeClass" in each.check
+    ]
+    unwanted = examine_cluster(cluster(put("RuntimeClass"), nodes=nodes, runtime_classes=()))
+
+    assert [(each.check, each.objects) for each in absent] == [("RuntimeClassAbsent", ("RuntimeClass nvidia",))]
+    assert not [each for each in unwanted if "RuntimeClass" in each.check]
+
+
 def test_two_webhooks_with_one_fault_are_one_finding() -> None:
     broken = ours({"timeoutSeconds": 30})
 
