@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from app.errors import MalformedPod
-from app.quantity import parse_quantity
+from app.errors import MalformedPod, QuantityError
+from app.quantity import not_a_number, parse_quantity
 from app.shapes import PodLabels
 
 T = TypeVar("T")
@@ -270,7 +270,10 @@ def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[s
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {_json_name(value)}, wants a quantity")
-        amounts[name] = parse_quantity(_digits(value) if isinstance(value, int) else str(value))
+        try:
+            amounts[name] = parse_quantity(_digits(value) if isinstance(value, int) else str(value))
+        except QuantityError as error:
+            raise QuantityError(f"{where}resources.{key}[{name[:80]}]: {not_a_number(str(value))}") from error
     return amounts
 
 

@@ -15,6 +15,8 @@ from app.errors import QuantityError
 _GRAMMAR = re.compile(
     r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
 )
+_VARIABLE = re.compile(r"\$\w|\$\{|\$\(|\{\{|<\w+>", re.ASCII)
+"""How shells, envsubst, Kustomize, Helm and readers of examples mark what is to be filled in."""
 _SUFFIXES = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -34,7 +36,7 @@ def parse_quantity(text: str) -> Fraction:
     """
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise QuantityError(f"quantity: got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi")
+        raise QuantityError(f"quantity: {not_a_number(text)}")
     sign, digits, exponent_mark, exponent, suffix = match.groups()
     value = Fraction(digits)
     if exponent_mark:
@@ -43,6 +45,13 @@ def parse_quantity(text: str) -> Fraction:
         value *= _SUFFIXES[suffix]
     value = min(value, Fraction(LARGEST))
     return -value if sign == "-" else value
+
+
+def not_a_number(text: str) -> str:
+    """Say what is wrong with a text that is no quantity; a variable that a template left in has words of its own."""
+    if _VARIABLE.search(text):
+        return f"got {text[:40]!r}, a variable that nothing has been put in for, wants a number such as 2"
+    return f"got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi"
 
 
 def parse_mib(text: str) -> int:
@@ -78,7 +87,7 @@ def times(text: str, factor: int) -> str:
     """
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise QuantityError(f"quantity: got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi")
+        raise QuantityError(f"quantity: {not_a_number(text)}")
     digits = match[2]
     product = f"{Decimal(digits) * factor:f}"
     if "." in product:

@@ -3,7 +3,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +56,7 @@ def mutate(
     rules = policies_in(fleet, policies, state)
     setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     found = {
-        index: preview(each, namespace_of(each, namespace), state.namespace_labels, setting)
+        index: _previewed(each, namespace_of(each, namespace), state.namespace_labels, setting)
         for index, each in enumerate(objects)
         if created(each) is not None
     }
@@ -64,6 +64,20 @@ def mutate(
     after = [found[index].object if index in found else each for index, each in enumerate(objects)]
     show(said, output, lambda console: _show(console, said, objects, after, diff))
     raise typer.Exit(0 if all(each.allowed for each in found.values()) else 1)
+
+
+def _previewed(
+    document: Object, namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: Setting
+) -> Preview:
+    """Preview one object of several.
+
+    Raises BadInput that names the object.
+    """
+    try:
+        return preview(document, namespace, labels_of, setting)
+    except BadInput as error:
+        name = (member(document, "metadata", dict, "") or {}).get("name")
+        raise BadInput(f"{document.get('kind', 'Pod')} {namespace}/{name}: {error}") from error
 
 
 def read_file(file: str) -> list[dict[str, Any]]:

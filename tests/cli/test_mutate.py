@@ -103,6 +103,18 @@ def test_json_has_patch_and_words_of_each_object(tmp_path: Path) -> None:
     assert (fine["allowed"], denied["allowed"], denied["patch"]) == (True, False, [])
 
 
+def test_object_whose_amount_is_a_variable_is_named(tmp_path: Path) -> None:
+    """A manifest that envsubst has not seen is none, and no bug of ours."""
+    broken = {**pod(gpus("${ACCELERATOR_QUANTITY}")), "metadata": {"name": "second"}}
+
+    result = run(tmp_path / "pods.yaml", pod(gpus(1)), broken)
+
+    said = str(result.exception)
+    assert isinstance(result.exception, BadInput)
+    assert said.startswith("Pod default/second: spec.containers[0].resources.requests[nvidia.com/gpu]: got '${")
+    assert "a variable that nothing has been put in for" in said
+
+
 @pytest.mark.parametrize("documents", [[{"kind": "Service"}], []], ids=["no workload", "nothing"])
 def test_file_without_a_pod_is_bad_input(tmp_path: Path, documents: list[Any]) -> None:
     found = run(tmp_path / "p.yaml", *documents)

@@ -208,9 +208,22 @@ def test_pod_of_more_than_any_pod_has_is_malformed(fits: dict[str, Any], one_mor
         read_pod(one_more)
 
 
-def test_amount_that_is_no_quantity_is_named_as_such() -> None:
-    with pytest.raises(QuantityError):
-        read_pod(pod(gpus("many")))
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        ("many", "got 'many', wants a number with a suffix such as 2, 500m or 40Gi"),
+        *(
+            (text, f"got {text!r}, a variable that nothing has been put in for, wants a number such as 2")
+            for text in ("${ACCELERATOR_QUANTITY}", "$GPUS", "$(GPUS)", "{{ .Values.gpus }}", "<gpus>")
+        ),
+    ],
+)
+def test_amount_that_is_no_quantity_is_named_with_its_place(amount: str, words: str) -> None:
+    """Also one that a template left in, which the API server too would refuse to decode."""
+    with pytest.raises(QuantityError) as raised:
+        read_pod(pod(gpus(amount)))
+
+    assert str(raised.value) == f"spec.containers[0].resources.requests[nvidia.com/gpu]: {words}"
 
 
 @pytest.mark.parametrize("amount", [10**5000, 2**63], ids=["5,001 digits", "one too large"])
