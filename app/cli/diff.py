@@ -14,25 +14,28 @@ from rich.markup import escape
 from app.admission.case import Form
 from app.admission.review import Setting
 from app.api.replay import Line
+from app.cli.mutate import read_file
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.replay import read_logs
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.clock import today
 from app.cluster.policies import PolicyBook
+from app.cluster.policysources import MOUNTED, holds_policies, policies_of
 from app.cluster.rulings import Rulings
 from app.cluster.seats import FleetSeats
 from app.cluster.state import State
-from app.errors import MalformedPod
+from app.errors import BadInput, MalformedPod
 from app.explain.policydiff import HURTS, Asked, Change, Difference, Differences, Side, as_created, compare
 from app.holdings import FINISHED
+from app.policy.compiled import PolicySet
 
 HURTING = {each.value for each in HURTS}
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(help="Directory of the policies as they are.")],
-    new: Annotated[Path, typer.Argument(help="Directory of the policies as they would be.")],
+    old: Annotated[Path, typer.Argument(help="Directory of the policies as they are, or manifests with them.")],
+    new: Annotated[Path, typer.Argument(help="The same as they would be; - is stdin.")],
     snapshot: Snapshots = None,
     kubeconfig: Kubeconfig = None,
     demo_fleet: DemoFleet = None,
@@ -48,6 +51,10 @@ def diff(
     newly refused, left without any node (both exit 1), let in at last, moved to another best node, changed otherwise.
     A pod that runs gives its own place back first. What old policies wrote into a running pod (affinity,
     runtimeClassName) stays in it, and only GPUs are judged: taints, CPU and memory are the scheduler's.
+
+    Instead of a directory: a file of manifests, of which ConfigMap gpu-usher-policies and GPUPolicy objects count. What
+    an overlay would deny in a cluster, before it is applied:
+    kubectl kustomize deploy/overlays/production | gpu-usher diff policies - --kubeconfig FILE
 
     With --decisions the recorded requests are tried instead; where they would go only if a fleet is given too.
     """
@@ -65,10 +72,24 @@ def diff(
     raise typer.Exit(1 if found.hurts else 0)
 
 
-def _side(directory: Path, state: State) -> Side:
-    policies = PolicyBook(directory, state.knowledge, today).current
-    setting = Setting(policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=Rulings().of)
+def _side(source: Path, state: State) -> Side:
+    setting = Setting(
+        _policies(source, state), state.fleet(), state.knowledge, claimed=state.claimed, rule=Rulings().of
+    )
     return Side(setting, state.namespace_labels)
+
+
+def _policies(source: Path, state: State) -> PolicySet:
+    """Load the policies of a directory, or those that manifests would put into a cluster.
+
+    Raises PolicyError, SnapshotError, and BadInput for manifests without any.
+    """
+    if source.is_dir():
+        return PolicyBook(source, state.knowledge, today).current
+    objects = read_file(str(source))
+    if not any(holds_policies(each) for each in objects):
+        raise BadInput(f"{source}: no ConfigMap {MOUNTED} and no GPUPolicy in it, wants what kubectl kustomize prints")
+    return policies_of(objects, None, state.knowledge, today())
 
 
 def _of_pods(objects: Objects) -> Iterator[Asked]:

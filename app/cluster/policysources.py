@@ -49,6 +49,14 @@ def policies_of(
         raise PolicyError(("policies of the cluster: " + error.problems[0], *error.problems[1:])) from error
 
 
+def holds_policies(document: Object) -> bool:
+    """Tell whether an object is one from which a service takes policies."""
+    if document.get("kind") == "ConfigMap":
+        metadata = _metadata(document)
+        return metadata.get("name") == MOUNTED or (metadata.get("labels") or {}).get(_LABEL) == _VALUE
+    return document.get("kind") == "GPUPolicy"
+
+
 def _mounted(maps: list[Object], namespace: str) -> dict[str, str]:
     for each in maps:
         if (_metadata(each).get("namespace"), _metadata(each).get("name")) == (namespace, MOUNTED):

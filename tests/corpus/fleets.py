@@ -89,8 +89,13 @@ def _kind(warning: str) -> str:
 def production() -> PolicySet:
     """Load the shipped policies and the guards that overlays/production adds."""
     texts = {path.name: path.read_text("utf-8") for path in sorted(shipped_policies().glob("*.yaml"))}
-    guards = ROOT / "deploy" / "components" / "guards" / "guards.yaml"
-    return load_policies({**texts, "guards.yaml": guards.read_text("utf-8")}, knowledge(), shipped().fallback)
+    own = [
+        ROOT / "deploy" / "components" / each
+        for each in ("guards/guards.yaml", "second-scheduler/second-scheduler.yaml")
+    ]
+    return load_policies(
+        {**texts, **{path.name: path.read_text("utf-8") for path in own}}, knowledge(), shipped().fallback
+    )
 
 
 def _declares(pod: Object) -> bool:

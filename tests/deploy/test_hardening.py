@@ -103,10 +103,12 @@ def test_guards_deny_where_the_component_is(components: tuple[str, ...], code: i
     files = [DEPLOY / "components" / name / f"{name}.yaml" for name in (*components, "second-scheduler")]
     for path in [*POLICIES.glob("*.yaml"), *files]:
         shutil.copy(path, tmp_path)
-    case = yaml.safe_load((POLICIES / "cases" / "a-privileged-gpu-pod-is-told.yaml").read_text("utf-8"))
-    case["expect"] = {"allowed": False, "reasons": ["PrivilegedGPUPod"]}
+    cases = POLICIES / "cases"
+    case = yaml.safe_load((cases / "a-pod-that-takes-every-gpu-by-its-environment-is-told.yaml").read_text("utf-8"))
+    case["expect"] = {"allowed": False, "reasons": ["VisibleDevicesForbidden"]}
     (tmp_path / "cases").mkdir()
-    (tmp_path / "cases" / "a-privileged-gpu-pod-is-refused.yaml").write_text(yaml.safe_dump(case), "utf-8")
+    (tmp_path / "cases" / "a-pod-that-takes-every-gpu-is-refused.yaml").write_text(yaml.safe_dump(case), "utf-8")
+    shutil.copy(cases / "a-privileged-gpu-pod-is-told.yaml", tmp_path / "cases")  # real RDMA jobs are privileged
     command = [sys.executable, "-m", "app.cli.main", "test", str(tmp_path)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from app.admission.patch import apply
@@ -214,6 +215,26 @@ def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
     assert answer["pods"] == 60
     assert set(answer["counts"]) <= {"newly refused", "changed otherwise"}
     assert "at most 1 per pod" in answer["differences"][0]["now"]
+
+
+def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> None:
+    """What an overlay would deny in a cluster is known before it is applied: kustomize's output is enough."""
+    metadata = {"namespace": "gpu-usher", "name": "gpu-usher-policies"}
+    rendered = [
+        {"kind": "Namespace", "metadata": {"name": "gpu-usher"}},
+        {"kind": "ConfigMap", "metadata": metadata, "data": {"p.yaml": policy("p", "admission: {maxGPUsPerPod: 2}")}},
+    ]
+    (tmp_path / "now.json").write_text(json.dumps({"kind": "List", "items": [node_document("h-0"), bound(4)]}), "utf-8")
+    old = written(tmp_path, "old", policy("p", "description: x"))
+    fleet = ["--snapshot", str(tmp_path / "now.json")]
+
+    found = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered))
+    nothing = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered[:1]))
+
+    assert found.exit_code == 1
+    assert "newly refused: 1 pods" in found.stdout
+    assert isinstance(nothing.exception, BadInput)
+    assert "no ConfigMap gpu-usher-policies and no GPUPolicy" in str(nothing.exception)
 
 
 def test_finished_pods_are_nobody(tmp_path: Path) -> None:
