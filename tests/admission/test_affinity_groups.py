@@ -28,7 +28,7 @@ TEMPLATES: Mapping[str, Mapping[str, str]] = {
     "GKE": {"cloud.google.com/gke-nodepool": "gpu", "cloud.google.com/gke-accelerator": "nvidia-h100-80gb"},
     "nobody": {"kubernetes.io/os": "linux"},
 }
-IMAGE = gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")
+IMAGE = gpus(1, image="nvcr.io/nvidia/pytorch:24.06-py3")
 
 
 def admitted(document: dict[str, Any], *nodes: Node) -> tuple[dict[str, Any], Verdict]:

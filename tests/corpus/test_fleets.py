@@ -14,8 +14,6 @@ from tests.corpus.manifests import Manifest, own_collection, pods_of, read_colle
 from tests.corpus.places import Cluster, Place, clusters, could_run
 
 FLEETS = 8
-TOO_NEW_A_GPU = {"corpus cloud-gke-partition template"}
-"""nvidia/cuda:11.0.3 has no machine code for the H100 of GKE's last group (NVIDIA CUDA 11.8 release notes)."""
 GUARDED = {"VisibleDevicesForbidden", "SharedReplicasAskedAsGPUs"}
 """What overlays/production denies; of privileged pods and those of other schedulers it warns."""
 
@@ -33,7 +31,7 @@ def test_there_are_eight_fleets_and_most_manifests_find_place_on_each(plain: dic
 
 def test_no_pod_that_could_run_is_harmed_by_the_shipped_policies(plain: dict[str, Tally]) -> None:
     """Those that say themselves what they need are apart: their own word may leave no place."""
-    harmed = {where: why for tally in plain.values() for where, why in tally.harmed if where not in TOO_NEW_A_GPU}
+    harmed = {where: why for tally in plain.values() for where, why in tally.harmed}
 
     assert harmed == {}
 
