@@ -199,8 +199,7 @@ def _of_several_models(found: NodeClass) -> NodeClass:
     """Forget what the labels say of one of the models, since a pod may get a GPU of another."""
     return replace(
         found, several_models=True, product=None, may_be=frozenset(), compute_capability=None, memory_mib=None,
-        memory_at_most=None, nvlink=None, form_factor=None, budgets=(),
-        datacenter=False if found.datacenter is False else None,
+        memory_at_most=None, nvlink=None, form_factor=None, budgets=(), datacenter=None,
     )  # fmt: skip
 
 

@@ -17,6 +17,15 @@ MPS = {
     "labels": {"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "2"},
 }
 SLICED = {"product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "labels": {"nvidia.com/mig.strategy": "single"}}
+AZURE_V100 = {"karpenter.azure.com/sku-gpu-name": "V100"}
+"""16,384 or 32,768 MiB: the label does not say which, but neither holds a slice of 40 GB."""
+GEFORCE: dict[str, Any] = {
+    "product": "NVIDIA-GeForce-RTX-4090",
+    "driver": "550.54.15",
+    "capacity": {"nvidia.com/gpu": 8},
+}
+SEVERAL = {**GEFORCE, "labels": {"nvidia.com/gpu.count": "4"}}
+"""Eight GPUs, of which the labels describe the four of one model; nobody knows the brand of the others."""
 CUDA_13 = "nvidia/cuda:13.0.0-base-ubuntu24.04"
 TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
 
@@ -63,6 +72,7 @@ TABLE = [
     (wants(mig_profile=">=1g.5gb"), SLICED, None),
     (wants(mig_profile=">=2g.20gb"), SLICED, "MIGProfileAbsent"),
     (wants(mig_profile=">=3g.40gb"), {"labels": {"nvidia.com/gpu.memory": "81559"}}, None),
+    (wants(mig_profile=">=3g.40gb"), {"product": None, "labels": AZURE_V100}, "MIGProfileAbsent"),
     # driver and CUDA (F34, F36)
     (wants(image=TORCH), {"driver": "550.54.15"}, None),
     (wants(image=TORCH), {"driver": "525.60.13"}, None),
@@ -70,6 +80,8 @@ TABLE = [
     (wants(image=TORCH), {"driver": None}, None),
     (wants(cuda="12.4"), {"driver": "520.61.05"}, "DriverTooOld"),
     (wants(image="nvidia/cuda:12.4.1-base-ubuntu22.04"), {"driver": "545.23.08"}, "ImageRequirementUnmet"),
+    (wants(image="nvidia/cuda:12.6.3-base-ubuntu22.04"), GEFORCE, "ImageRequirementUnmet"),
+    (wants(image="nvidia/cuda:12.6.3-base-ubuntu22.04"), SEVERAL, None),
     # compute capability (F35), memory (F37), interconnect
     (wants(compute_capability="9.0"), {}, None),
     (wants(compute_capability="9.0"), {"product": "Tesla-T4"}, "ComputeCapabilityTooLow"),
