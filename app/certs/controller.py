@@ -19,11 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.authority import KeyPair, read_bundle, read_certificate, service_names
+from app.authority import KeyPair, service_names
 from app.certs.kube import CONFLICT, Kube, Object
 from app.certs.lease import Lease
 from app.errors import ApiError
 from app.logs import event
+from app.pem import read_bundle, read_certificate
 from app.rotation import WAIT_SECONDS, Trust, read_trust, renew_leaf, renew_trust
 
 TURN_SECONDS = 5.0

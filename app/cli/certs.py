@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.authority import LOCAL_NAMES, read_bundle, read_certificate, service_names
+from app.authority import LOCAL_NAMES, service_names
 from app.certificates import issue_if_needed
 from app.certs.controller import ROTATE, Controller, Names
 from app.certs.kube import MERGE, Kube
@@ -26,6 +26,7 @@ from app.clock import now
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
 from app.logs import start_logging
+from app.pem import read_bundle, read_certificate, read_file
 from app.rotation import WAIT_SECONDS
 
 certs = typer.Typer(
@@ -140,7 +141,10 @@ def _secret(kube: Kube, namespace: str, name: str) -> Found:
     kube.close()
     if found is None:
         raise ApiError(404, f"{path}: not there")
-    data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+    try:
+        data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}: wants base64") from error
     return Found(data.get("tls.crt", b""), data.get("tls.key", b""), data.get("ca.crt"))
 
 
@@ -158,9 +162,11 @@ def _address(url: str) -> tuple[str, Found]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}: wants a readable file") from error
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}: wants PEM") from error
 
 
 def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
@@ -169,7 +175,7 @@ def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
         leaf = describe(read_certificate(found.certificate))
         wrong = tuple(problems(found, now(), asked))
     except ValueError as error:
-        raise BadInput("the certificate is not PEM") from error
+        raise BadInput(f"the certificate: {error}") from error
     trusted = tuple(describe(read_certificate(each)) for each in read_bundle(found.bundle or b""))
     shown = Shown(leaf, trusted, wrong)
     show(shown, output, lambda console: _print(console, shown))
