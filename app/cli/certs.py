@@ -22,6 +22,7 @@ from app.certs.kube import MERGE, Kube
 from app.certs.show import Described, Found, describe, problems
 from app.cli.help import Group, Verb
 from app.cli.output import Output, show
+from app.cli.probes import answering
 from app.clock import now
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
@@ -115,6 +116,7 @@ def controller(
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
     name: Annotated[list[str] | None, typer.Option(help="Name or address besides, as 127.0.0.1 for a sidecar.")] = None,
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
+    probe_port: Annotated[int | None, typer.Option(help="Answer /livez and /readyz there; else nowhere.")] = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
     kube = Kube(find_cluster(kubeconfig, context))
@@ -124,7 +126,8 @@ def controller(
         signal.signal(number, lambda _number, _frame: stop.set())
     writer = start_logging(not sys.stderr.isatty())
     try:
-        keeper.run(stop)
+        with answering(probe_port, {"/livez": keeper.alive, "/readyz": keeper.ready}):
+            keeper.run(stop)
     finally:
         kube.close()
         writer.finish()
