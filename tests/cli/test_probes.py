@@ -88,7 +88,7 @@ def test_keeper_whose_turn_does_not_end_is_dead() -> None:
 
 
 def test_callers_that_say_nothing_keep_no_probe_from_its_answer() -> None:
-    """Fault 24: anybody who reaches the pod can connect; a restart of the keeper must not be theirs to cause."""
+    """F110: anybody who reaches the pod can connect; a restart of the keeper must not be theirs to cause."""
     with probed(turning=False) as keeper, ExitStack() as silent:
         host, _, port = keeper.url.removeprefix("http://").partition(":")
         for _ in range(100):
