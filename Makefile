@@ -8,10 +8,14 @@ STAMP  := $(VENV)/.installed
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Workloads of `make bench-placement`; the last three are guards.
 WORKLOADS := default,gpuspec33,gpushare100,multigpu50,cpu250
+# Which lock `make sbom` and `make audit` read: requirements-tracing.lock is that of the image with tracing.
+LOCK   := requirements.lock
+# Where `make audit` asks; a mirror of the OSV database serves as well.
+OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock clean
+.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock sbom audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -107,6 +111,15 @@ lock: $(STAMP) ## resolve the dependencies again
 		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade --group fuzz -o requirements-fuzz.lock
+
+sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)
+	@mkdir -p build
+	@$(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --spec-version 1.6 \
+		--output-reproducible --short-PURLs --output-file build/sbom.cdx.json $(LOCK)
+	@echo "build/sbom.cdx.json"
+
+audit: $(STAMP) ## ask OSV what is known against the packages of LOCK; exit 1: something, 2: nobody could be asked
+	@$(BIN)/python -m tests.audit $(LOCK) $(OSV)
 
 clean: ## remove the environment and what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .controlplane certs/*.crt certs/*.key

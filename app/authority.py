@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own certificate authority: a CA and the leaves it signs, ECDSA P-256, and what can be asked of a certificate."""
+"""Our own certificate authority: a CA and the leaves it signs, ECDSA P-256."""
 
 import datetime as dt
 import ipaddress
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from app.pem import read_certificate
 
 CA_LIFE = dt.timedelta(days=365)
 LEAF_LIFE = dt.timedelta(days=7)
@@ -74,48 +75,9 @@ def issue_leaf(authority: KeyPair, names: Iterable[str], now: dt.datetime) -> Ke
     return _key_pair(made, key)
 
 
-def read_certificate(pem: bytes) -> x509.Certificate:
-    """Read the first certificate of a PEM text.
-
-    Raises ValueError.
-    """
-    return x509.load_pem_x509_certificate(pem)
-
-
-def read_bundle(pem: bytes) -> tuple[bytes, ...]:
-    """Split a PEM text into its certificates, each once; none where one of them cannot be read."""
-    try:
-        found = x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return ()
-    return tuple(dict.fromkeys(each.public_bytes(serialization.Encoding.PEM) for each in found))
-
-
-def belongs(key: bytes, certificate: bytes) -> bool:
-    """Tell whether a private key is the certificate's; not so where one cannot be read."""
-    try:
-        private = serialization.load_pem_private_key(key, None)
-        return private.public_key() == read_certificate(certificate).public_key()
-    except (ValueError, TypeError):  # TypeError: it stands under a pass phrase
-        return False
-
-
-def signed_by(certificate: bytes, authority: bytes) -> bool:
-    """Tell whether a CA signed a certificate directly; not so where one cannot be read."""
-    try:
-        read_certificate(certificate).verify_directly_issued_by(read_certificate(authority))
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
-def names_of(certificate: x509.Certificate) -> Collection[str]:
-    """List the names and addresses that a certificate is for; empty where it has no subjectAltName."""
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return frozenset()
-    return frozenset(str(each.value) for each in found)
+def can_sign(certificate: bytes) -> bool:
+    """Tell whether a readable certificate has the kind of key that our CAs have; what reads it has bounded it."""
+    return isinstance(read_certificate(certificate).public_key(), ec.EllipticCurvePublicKey)
 
 
 def made_at(certificate: x509.Certificate) -> dt.datetime:

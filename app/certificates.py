@@ -2,30 +2,25 @@
 """Serving certificates: made where none is valid, checked before use, swapped without breaking a handshake.
 
 A pair is never loaded into a live SSLContext: from another thread that broke 51 of 770 handshakes, and a bad
-pair leaves the context broken. A fresh, checked context is handed out in the SNI callback (OPERATIONS §4.4).
+pair leaves the context broken. Each connection is begun by the fresh, checked context that is in service then, so that
+no session outlives its certificate or the CAs of its client: OpenSSL keeps sessions and ticket keys by context.
 """
 
 import datetime as dt
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Self
 
 from cryptography import x509
 
-from app.authority import (
-    LOCAL_NAMES,
-    KeyPair,
-    made_at,
-    names_of,
-    read_bundle,
-    read_certificate,
-    service_names,
-    signed_by,
-)
+from app.authority import LOCAL_NAMES, KeyPair, made_at, service_names
 from app.errors import CertificateError
+from app.pem import check_served, names_of, read_bundle, read_certificate, read_certificates, read_file, signed_by
 from app.rotation import Trust, read_trust, renew_leaf, renew_trust
 
 NAMES = (*LOCAL_NAMES, *service_names())
@@ -90,10 +85,10 @@ def _with_present(leaf: KeyPair | None) -> tuple[str, ...]:
 
 
 def _content(path: Path) -> bytes:
-    """Read a file; empty where there is none."""
+    """Read a file of our own; empty where there is none, or one too large to be ours."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        return read_file(path)
+    except (FileNotFoundError, ValueError):
         return b""
 
 
@@ -124,21 +119,23 @@ class Serving:
 def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> Serving:
     """Load a pair into a fresh context: TLS 1.2 and newer. `clients`: CAs of whom a client may show a certificate.
 
-    Raises CertificateError for a pair that is missing, mismatched, expired, nameless or with a broken chain.
+    Raises CertificateError for a pair that is missing, mismatched, expired, nameless, or of a broken chain.
     """
     try:
         source = _read(pair, clients)
-        chain = x509.load_pem_x509_certificates(source[0])
+        chain = read_certificates(source[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # else OpenSSL asks on the terminal
+        _check_leaf(chain[0], now)
     except OSError as error:  # SSLError is one: the key is not the certificate's
         raise CertificateError(f"{pair.certificate}, {pair.key}: {error.strerror or error}") from error
     except ValueError as error:
-        raise CertificateError(f"{pair.certificate}: not a PEM certificate") from error
+        raise CertificateError(f"{pair.certificate}: {error}") from error
     if _read(pair, clients) != source:
         raise CertificateError(f"{pair.certificate}, {pair.key}: changed while they were read, wants another try")
-    _check_chain(pair, source[0], chain[0], now)
+    if not all(signed_by(*link) for link in pairwise(read_bundle(source[0]))):
+        raise CertificateError(f"{pair.certificate}: a chain wants each certificate signed by the next")
     if clients is not None:
         _ask_clients(context, clients)
     context.set_alpn_protocols(["http/1.1"])
@@ -156,20 +153,23 @@ def _ask_clients(context: ssl.SSLContext, clients: Path) -> None:
     except OSError as error:
         raise CertificateError(f"{clients}: {error.strerror or error}: wants the CAs of callers, in PEM") from error
     context.verify_mode = ssl.CERT_OPTIONAL
+    # A resumed session is not verified again, and each resumption in TLS 1.3 begins a new lifetime of two hours: a
+    # certificate would count for longer than it is valid. Go's clients resume nothing unless told to (crypto/tls,
+    # Config.ClientSessionCache), so that the API server and kube-scheduler pay nothing.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
 
 
-def _check_chain(pair: Pair, pem: bytes, leaf: x509.Certificate, now: dt.datetime) -> None:
+def _check_leaf(leaf: x509.Certificate, now: dt.datetime) -> None:
     """Check what OpenSSL takes without a word (TLS-05).
 
-    Raises CertificateError.
+    Raises ValueError.
     """
     if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
-        raise CertificateError(f"{pair.certificate}: valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M}Z, not now")
+        raise ValueError(f"valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M}Z, not now")
     if not names_of(leaf):
-        raise CertificateError(f"{pair.certificate}: has no subjectAltName, wants the names that callers use")
-    chain = read_bundle(pem)
-    if not all(signed_by(*link) for link in pairwise(chain)):
-        raise CertificateError(f"{pair.certificate}: a chain wants each certificate signed by the next")
+        raise ValueError("has no subjectAltName, wants the names that callers use")
+    check_served(leaf)
 
 
 def _authority_end(source: tuple[bytes, ...]) -> dt.datetime | None:
@@ -183,25 +183,35 @@ def _read(pair: Pair, clients: Path | None) -> tuple[bytes, ...]:
 
     Raises CertificateError.
     """
+    return _readable(pair.certificate), _readable(pair.key), _beside(pair.ca), _readable(clients) if clients else b""
+
+
+def _beside(path: Path | None) -> bytes:
+    """Read whom callers trust, which a Secret may lack."""
+    return _readable(path) if path is not None and path.exists() else b""
+
+
+def _readable(path: Path) -> bytes:
+    """Read a file.
+
+    Raises CertificateError.
+    """
     try:
-        ca = _content(pair.ca) if pair.ca else b""
-        return pair.certificate.read_bytes(), pair.key.read_bytes(), ca, clients.read_bytes() if clients else b""
+        return read_file(path)
     except OSError as error:
-        raise CertificateError(f"{error.filename}: {error.strerror}: wants a readable file") from error
+        raise CertificateError(f"{path}: {error.strerror}: wants a readable file") from error
+    except ValueError as error:
+        raise CertificateError(f"{path}: {error}: wants PEM") from error
 
 
 class Certificates:
-    """The certificate in service. `context` goes to the server once; later ones are handed out by SNI callback."""
+    """The certificate in service. `context` goes to the server once, and begins each connection with that of then."""
 
     def __init__(self, pair: Pair, now: dt.datetime, clients: Path | None = None) -> None:
         self._pair = pair
         self._clients = clients
         self.serving = load_serving(pair, now, clients)
-        self.context = load_serving(pair, now, clients).context
-        self.context.sni_callback = self._hand_out
-
-    def _hand_out(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self.serving.context
+        self.context = PresentContext(lambda: self.serving.context)
 
     def renew(self, now: dt.datetime) -> bool:
         """Take the files' present content into service if it changed; tells whether it did.
@@ -216,3 +226,36 @@ class Certificates:
     def in_date(self, now: dt.datetime) -> bool:
         """Tell whether the certificate in service is valid."""
         return now < self.serving.expires
+
+    def trusts(self, connection: ssl.SSLObject) -> bool:
+        """Tell whether the CAs of clients as they are now would take the certificate that a live connection has shown.
+
+        A connection that was begun before the last renewal may be of a CA that is trusted no more.
+        """
+        if connection.context is self.serving.context:
+            return True
+        shown = connection.getpeercert(binary_form=True)
+        return shown is not None and _still_trusted(shown, self.serving.source[3])
+
+
+class PresentContext(ssl.SSLContext):
+    """A context without a certificate of its own: it hands each new connection to the present one, sessions and all."""
+
+    def __new__(cls, _present: Callable[[], ssl.SSLContext]) -> Self:
+        """Make the bare context that a server wants to see."""
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, present: Callable[[], ssl.SSLContext]) -> None:
+        super().__init__()
+        self._present = present
+
+    def wrap_bio(self, *words: Any, **named: Any) -> ssl.SSLObject:
+        """Begin a connection, as event loops do it."""
+        return self._present().wrap_bio(*words, **named)
+
+
+@lru_cache(maxsize=64)
+def _still_trusted(shown: bytes, clients: bytes) -> bool:
+    """Tell whether one of the CAs signed a certificate (DER) itself; one below an intermediate is to connect again."""
+    pem = ssl.DER_cert_to_PEM_cert(shown).encode("ascii")
+    return any(signed_by(pem, each) for each in read_bundle(clients))

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.errors import BadInput
 from app.knowledge.tables import Knowledge
-from app.ordinary import Booking, requests_of
+from app.ordinary import Booking, check_requests, requests_of
 from app.pods import GPU_MEMORY, gpu_amounts, group_of, member, objects, read_pod, strings
 from app.quantity import parse_mib
 
@@ -60,12 +60,16 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
 
 
 def read_booking(document: Mapping[str, Any]) -> Booking | None:
-    """Read what a pod has booked of a node's resources of every kind; None if it is not bound, or is finished."""
+    """Read what a pod has booked of a node's resources of every kind; None if it is not bound, or is finished.
+
+    Raises QuantityError for amounts that the API server refuses.
+    """
     spec = document.get("spec") or {}
     node = spec.get("nodeName") if isinstance(spec, dict) else None
     status = document.get("status") or {}
     if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
         return None
+    check_requests(spec)
     return Booking(node, requests_of(spec))
 
 

@@ -22,7 +22,8 @@ M = TypeVar("M", Counter, Gauge)
 class Metrics:
     """One registry a service, so that tests can run several side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: str = "all") -> None:
+        """Make the registry. `role`: what this process serves, as `serve --role` has it; a label of the build."""
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "gpu_usher_requests_total",
@@ -63,7 +64,7 @@ class Metrics:
             registry=self.registry,
         )
         self._of_serving()
-        self._of_ourselves()
+        self._of_ourselves(role)
         self._of_the_cache()
         self._of_health()
         self._of_certificates()
@@ -113,10 +114,15 @@ class Metrics:
         )
         self._named: set[str] = set()
 
-    def _of_ourselves(self) -> None:
-        """Make what is measured of the process: its version, its log, what it missed."""
-        build = Gauge("gpu_usher_build_info", "Version of gpu-usher", ("version", "python"), registry=self.registry)
-        build.labels(__version__, platform.python_version()).set(1)
+    def _of_ourselves(self, role: str) -> None:
+        """Make what is measured of the process: its version and role, its log, what it missed."""
+        build = Gauge(
+            "gpu_usher_build_info",
+            "Version of gpu-usher, and what this process serves (admission, extender, all)",
+            ("version", "python", "role"),
+            registry=self.registry,
+        )
+        build.labels(__version__, platform.python_version(), role).set(1)
         self._lost: dict[str, int] = {}
         self.lost_lines = Counter(
             "gpu_usher_log_lines_lost_total",

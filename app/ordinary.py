@@ -47,6 +47,34 @@ def amounts_of(found: object) -> dict[str, int]:
     return {name: units(name, amount if isinstance(amount, str) else str(amount)) for name, amount in found.items()}
 
 
+def check_requests(spec: Mapping[str, Any]) -> None:
+    """Check that a pod requests amounts that the API server takes: a sum of others is no sum of what is used.
+
+    pkg/apis/core/validation/validation.go: no negative amounts, and `pods` is a resource of nodes alone. Raises
+    QuantityError.
+    """
+    for container in (*_containers(spec, "initContainers"), *_containers(spec, "containers"), spec):
+        resources = container.get("resources")
+        for kind in ("requests", "limits"):
+            _check(resources.get(kind) if isinstance(resources, dict) else None)
+    _check(spec.get("overhead"))
+
+
+def _check(amounts: object) -> None:
+    for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+        if name == PODS or not takes(str(amount)):
+            raise QuantityError(f"{str(name)[:63]}: got {str(amount)[:40]!r}, wants an amount that a pod can request")
+
+
+@lru_cache(maxsize=4096)
+def takes(text: str) -> bool:
+    """Tell whether the API server takes a text as an amount that is requested."""
+    try:
+        return parse_quantity(text) >= 0
+    except QuantityError:
+        return False
+
+
 def requests_of(spec: Mapping[str, Any]) -> Amounts:
     """Sum what a pod requests: the running containers, or the hungriest moment of its start; and the overhead.
 

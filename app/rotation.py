@@ -11,20 +11,8 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.authority import (
-    BACKDATED,
-    LEAF_LIFE,
-    KeyPair,
-    belongs,
-    issue_leaf,
-    made_at,
-    make_authority,
-    names_of,
-    read_bundle,
-    read_certificate,
-    signed_by,
-    young,
-)
+from app.authority import BACKDATED, LEAF_LIFE, KeyPair, can_sign, issue_leaf, made_at, make_authority, young
+from app.pem import belongs, is_named, names_of, read_bundle, read_certificate, signed_by
 
 WAIT_SECONDS = 60.0
 """TLS-06: what API servers and mounted files need to see a new bundle; a kubelet's mount takes about as long."""
@@ -46,9 +34,9 @@ class Trust:
 
 
 def read_trust(bundle: bytes, key: bytes) -> Trust | None:
-    """Read what was stored; None where nothing of use was."""
+    """Read what was stored; None where nothing of use was: a CA of ours has the key of an elliptic curve."""
     certificates = read_bundle(bundle)
-    if not certificates or not belongs(key, certificates[0]):
+    if not certificates or not belongs(key, certificates[0]) or not can_sign(certificates[0]):
         return None
     return Trust(KeyPair(certificates[0], key), certificates[1:])
 
@@ -100,7 +88,7 @@ def _works(leaf: KeyPair, trust: Trust, now: dt.datetime) -> bool:
     if not belongs(leaf.key, leaf.certificate):
         return False
     certificate = read_certificate(leaf.certificate)
-    if not names_of(certificate):
+    if not is_named(certificate):
         return False
     in_date = certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - BACKDATED
     return in_date and any(signed_by(leaf.certificate, each) for each in read_bundle(trust.bundle))

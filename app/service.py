@@ -53,7 +53,7 @@ class Usher:
         self.certificates = certificates
         self.state = state
         self.book = book
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.role)
         self.draining = self.synced = False
         self.cluster: LiveCluster | None = None
         self.server: ApiServer | None = None

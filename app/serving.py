@@ -158,7 +158,8 @@ class Listeners:
         )
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
-            tls_app = OnlyKnownClients(tls_app, allowed, settings.require_webhook_client_cert)
+            everywhere, trusts = settings.require_webhook_client_cert, usher.certificates.trusts
+            tls_app = OnlyKnownClients(tls_app, allowed, everywhere, trusts)
         yield uvicorn_config(tls_app, self._tls, usher.certificates.context, house), self._tls
         yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house=house), self._ops
         if self._people is not None:

@@ -13,17 +13,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from app.authority import (
-    BACKDATED,
-    CA_LIFE,
-    LEAF_LIFE,
-    KeyPair,
-    issue_leaf,
-    make_authority,
-    read_bundle,
-    read_certificate,
-    service_names,
-)
+from app.authority import BACKDATED, CA_LIFE, LEAF_LIFE, KeyPair, issue_leaf, make_authority, service_names
+from app.pem import read_bundle, read_certificate
 from app.rotation import WAIT_SECONDS, Trust, read_trust, renew_leaf, renew_trust
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)

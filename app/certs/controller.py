@@ -19,15 +19,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.authority import KeyPair, read_bundle, read_certificate, service_names
+from app.authority import KeyPair, service_names
 from app.certs.kube import CONFLICT, Kube, Object
 from app.certs.lease import Lease
 from app.errors import ApiError
 from app.logs import event
+from app.pem import read_bundle, read_certificate
 from app.rotation import WAIT_SECONDS, Trust, read_trust, renew_leaf, renew_trust
 
 TURN_SECONDS = 5.0
 """A caBundle that somebody wiped is back within 10 s (fault 45); some seven small reads."""
+STUCK_SECONDS = 180.0
+"""A loop that ended no turn for so long is stuck: a turn has some nine requests of 10 s at most each (kube.py)."""
 CONFLICT_SECONDS = 0.2
 """Before the next try: no storm of two writers; a guess."""
 ROTATE = "gpu-usher.io/rotate"
@@ -91,25 +94,43 @@ class Controller:
         self._lease = Lease(kube, names.lease, identity, clock)
         self._seen: tuple[bytes, float] | None = None
         self._leading = False
+        self._ended = clock()
+        self._trouble = "no turn yet"
 
     def run(self, stop: threading.Event) -> None:
         """Take turns until told to stop, then let go of the Lease."""
         while not stop.is_set():
-            try:
-                self._take_turn()
-            except ApiError as error:
-                if error.status == CONFLICT:
-                    event("somebody was faster, reading again", logging.DEBUG, error=str(error))
-                    stop.wait(CONFLICT_SECONDS)
-                    continue
-                self._seen = None
-                event("certificates not looked after", logging.ERROR, error=str(error))
-            stop.wait(self._turn_seconds)
+            stop.wait(self._try_turn())
         if self._leading:
             try:
                 self._lease.release()
             except ApiError as error:
                 event("lease not released", logging.WARNING, error=str(error))
+
+    def alive(self) -> tuple[bool, str]:
+        """Tell whether turns end, whatever becomes of them: a restart mends nothing that the API server lacks."""
+        silent = self._clock() - self._ended
+        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no turn has ended for {silent:.0f} s"
+
+    def ready(self) -> tuple[bool, str]:
+        """Tell whether the last turn found all as it should be, or made it so; waiting for the Lease is fine."""
+        return not self._trouble, self._trouble
+
+    def _try_turn(self) -> float:
+        """Take a turn, and note how it went; gives the seconds to wait until the next."""
+        wait_seconds = self._turn_seconds
+        try:
+            self._take_turn()
+            self._trouble = ""
+        except ApiError as error:
+            if error.status == CONFLICT:
+                event("somebody was faster, reading again", logging.DEBUG, error=str(error))
+                wait_seconds = CONFLICT_SECONDS
+            else:
+                self._seen, self._trouble = None, str(error)
+                event("certificates not looked after", logging.ERROR, error=str(error))
+        self._ended = self._clock()
+        return wait_seconds
 
     def _take_turn(self) -> None:
         leading = self._lease.hold(self._now())

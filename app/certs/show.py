@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from app.authority import belongs, names_of, read_bundle, read_certificate, signed_by
+from app.pem import belongs, is_named, names_of, read_bundle, read_certificate, signed_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Described:
 
 
 def describe(certificate: x509.Certificate) -> Described:
-    """Say what a certificate says."""
+    """Say what a certificate says; names that cannot be read are none."""
     return Described(
         certificate.subject.rfc4514_string(),
         certificate.issuer.rfc4514_string(),
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
-        tuple(sorted(names_of(certificate))),
+        tuple(sorted(names_of(certificate))) if is_named(certificate) else (),
         certificate.fingerprint(hashes.SHA256()).hex(),
     )
 

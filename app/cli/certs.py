@@ -15,17 +15,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.authority import LOCAL_NAMES, read_bundle, read_certificate, service_names
+from app.authority import LOCAL_NAMES, service_names
 from app.certificates import issue_if_needed
 from app.certs.controller import ROTATE, Controller, Names
 from app.certs.kube import MERGE, Kube
 from app.certs.show import Described, Found, describe, problems
 from app.cli.help import Group, Verb
 from app.cli.output import Output, show
+from app.cli.probes import answering
 from app.clock import now
 from app.cluster.access import find_cluster
 from app.errors import ApiError, BadInput
 from app.logs import start_logging
+from app.pem import read_bundle, read_certificate, read_file
 from app.rotation import WAIT_SECONDS
 
 certs = typer.Typer(
@@ -114,6 +116,7 @@ def controller(
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
     name: Annotated[list[str] | None, typer.Option(help="Name or address besides, as 127.0.0.1 for a sidecar.")] = None,
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
+    probe_port: Annotated[int | None, typer.Option(help="Answer /livez and /readyz there; else nowhere.")] = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
     kube = Kube(find_cluster(kubeconfig, context))
@@ -123,7 +126,8 @@ def controller(
         signal.signal(number, lambda _number, _frame: stop.set())
     writer = start_logging(not sys.stderr.isatty())
     try:
-        keeper.run(stop)
+        with answering(probe_port, {"/livez": keeper.alive, "/readyz": keeper.ready}):
+            keeper.run(stop)
     finally:
         kube.close()
         writer.finish()
@@ -140,7 +144,10 @@ def _secret(kube: Kube, namespace: str, name: str) -> Found:
     kube.close()
     if found is None:
         raise ApiError(404, f"{path}: not there")
-    data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+    try:
+        data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}: wants base64") from error
     return Found(data.get("tls.crt", b""), data.get("tls.key", b""), data.get("ca.crt"))
 
 
@@ -158,9 +165,11 @@ def _address(url: str) -> tuple[str, Found]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}: wants a readable file") from error
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}: wants PEM") from error
 
 
 def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
@@ -169,7 +178,7 @@ def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
         leaf = describe(read_certificate(found.certificate))
         wrong = tuple(problems(found, now(), asked))
     except ValueError as error:
-        raise BadInput("the certificate is not PEM") from error
+        raise BadInput(f"the certificate: {error}") from error
     trusted = tuple(describe(read_certificate(each)) for each in read_bundle(found.bundle or b""))
     shown = Shown(leaf, trusted, wrong)
     show(shown, output, lambda console: _print(console, shown))

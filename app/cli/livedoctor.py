@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.authority import read_certificate
 from app.certs.show import Found, problems
 from app.cluster.policysources import policies_of
 from app.cluster.rulings import Rulings
@@ -22,6 +21,7 @@ from app.explain.cluster import Certificate, Cluster, Slipped
 from app.explain.clusterdoctor import examine_cluster
 from app.explain.doctor import Finding, Level
 from app.explain.webhooks import Webhook, webhooks
+from app.pem import read_certificate
 from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
@@ -60,7 +60,7 @@ def _certificates(cluster: Cluster, survey: Survey, now: dt.datetime) -> Iterato
     """Judge what each of our webhooks is answered with, as the API server would: its name, its dates, its CA."""
     for each in webhooks(cluster):
         client = each.spec.get("clientConfig") or {}
-        bundle = base64.b64decode(client.get("caBundle") or "")
+        bundle = _decoded(client.get("caBundle"))
         if not each.ours or not bundle:
             continue
         service = client.get("service") or {}
@@ -68,10 +68,18 @@ def _certificates(cluster: Cluster, survey: Survey, now: dt.datetime) -> Iterato
             yield _shown(each, url, bundle, now)
         elif survey.certificate:
             asked = f"{service.get('name')}.{service.get('namespace')}.svc"
-            yield _judged(each, f"Secret {SECRET}", base64.b64decode(survey.certificate), bundle, asked, now)
+            yield _judged(each, f"Secret {SECRET}", _decoded(survey.certificate), bundle, asked, now)
         elif not any(name.startswith("Secret") for name in survey.refused):
             wrong = (f"Secret {cluster.namespace}/{SECRET} has no certificate",)
             yield Certificate(each.shown, 0.0, "", wrong)
+
+
+def _decoded(text: str | None) -> bytes:
+    """Decode base64; what is none counts as empty."""
+    try:
+        return base64.b64decode(text or "")
+    except ValueError:
+        return b""
 
 
 def _shown(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate:
@@ -91,7 +99,8 @@ def _judged(webhook: Webhook, where: str, pem: bytes, bundle: bytes, asked: str,
     except ValueError as error:
         return Certificate(f"{webhook.shown} ({where})", 0.0, "", (f"no certificate: {error}",))
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    return Certificate(f"{webhook.shown} ({where})", (now - begins) / (ends - begins), f"{ends:%Y-%m-%d %H:%M}Z", wrong)
+    spent = (now - begins) / (ends - begins) if ends > begins else 1.0
+    return Certificate(f"{webhook.shown} ({where})", spent, f"{ends:%Y-%m-%d %H:%M}Z", wrong)
 
 
 def _policies(survey: Survey, state: State, namespace: str, now: dt.datetime) -> tuple[PolicySet, list[Finding]]:

@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.authority import names_of
 from app.certificates import NAMES, Certificates, issue_if_needed
 from app.errors import BadInput, CertificateError
+from app.pem import names_of
 from app.service import Usher
 from app.serving import Listeners, bind, split_address
 from tests.builders import pod, review, usher

@@ -39,6 +39,7 @@ CONTROLLERS = (
     "resourceclaim-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
+    "serviceaccount-token-controller",
     "statefulset-controller",
 )
 TOKENS = {

@@ -19,8 +19,8 @@ Object = dict[str, Any]
 Key = tuple[str, str, str]
 
 
-def kustomized(overlay: str) -> list[Object]:
-    """Build an overlay; skips where there is no kubectl."""
+def kustomized(overlay: str | Path) -> list[Object]:
+    """Build an overlay, one of ours by its name; skips where there is no kubectl."""
     return _objects(_run([*kubectl_command(), "kustomize", str(DEPLOY / "overlays" / overlay)]))
 
 

@@ -82,6 +82,24 @@ def test_probes_ask_what_each_is_for(folder: str) -> None:
     assert all(each["httpGet"]["port"] == "ops" for each in probes.values())
 
 
+@pytest.mark.parametrize("folder", DEPLOYMENTS)
+def test_every_container_is_probed(folder: str) -> None:
+    """F110, HA-05: the keeper of certificates and kube-scheduler too, each on a port that it names."""
+    for each in containers(folder):
+        ports = {port["name"] for port in each["ports"]}
+        for kind in ("startup", "readiness", "liveness"):
+            assert each[f"{kind}Probe"]["httpGet"]["port"] in ports, (each["name"], kind)
+
+
+def test_keeper_of_certificates_listens_where_it_is_probed() -> None:
+    """F110: the flag and the port are one number; it is not scraped, for it has no metrics."""
+    (keeper,) = containers("components/self-signed")
+    (port,) = keeper["ports"]
+
+    assert keeper["args"] == ["certs", "controller", f"--probe-port={port['containerPort']}"]
+    assert port["name"] != "ops"
+
+
 def test_a_replica_goes_on_serving_until_callers_know_that_it_leaves() -> None:
     """HA-03: preStop, drain and requests in flight fit into the grace."""
     (container,) = containers("base")

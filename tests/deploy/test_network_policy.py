@@ -4,13 +4,16 @@
 How far that goes: the rules' words are evaluated here; no network that enforces them is asked.
 """
 
+import os
+import re
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.rendering import DEPLOY, Object, helmed
+from tests.deploy.rendering import DEPLOY, OVERLAYS, Object, helmed, kustomized
 from tests.deploy.test_hardening import DEPLOYMENTS, containers, deployment
 
 FILE = DEPLOY / "components" / "network-policy" / "networkpolicy.yaml"
@@ -18,18 +21,24 @@ NAME = "kubernetes.io/metadata.name"
 """The label that every namespace carries (Kubernetes 1.21 and newer)."""
 
 
-def policy() -> Object:
-    found: Object = yaml.safe_load(FILE.read_text("utf-8"))
-    return found
+def policies() -> list[Object]:
+    return list(yaml.safe_load_all(FILE.read_text("utf-8")))
 
 
-def allows(direction: str, port: int, namespace: str, protocol: str = "TCP") -> bool:
+def policies_of(folder: str) -> list[Object]:
+    """List the policies that select the pods of a Deployment."""
+    labels = deployment(folder)["spec"]["template"]["metadata"]["labels"]
+    return [each for each in policies() if selects(each["spec"]["podSelector"], labels)]
+
+
+def allows(direction: str, port: int, namespace: str, protocol: str = "TCP", folder: str = "base") -> bool:
     """Tell whether a connection with a pod of a namespace is allowed (networking.k8s.io/v1: rules are a union)."""
     peer = "from" if direction == "ingress" else "to"
     return any(
         any(each["port"] == port and each["protocol"] == protocol for each in rule["ports"])
         and (peer not in rule or any(selects(each["namespaceSelector"], {NAME: namespace}) for each in rule[peer]))
-        for rule in policy()["spec"][direction]
+        for policy in policies_of(folder)
+        for rule in policy["spec"].get(direction, ())
     )
 
 
@@ -41,7 +50,12 @@ def selects(selector: Object, labels: dict[str, str]) -> bool:
 
 def ports(direction: str) -> set[int]:
     """List the ports that the rules name."""
-    return {each["port"] for rule in policy()["spec"][direction] for each in rule["ports"]}
+    return {each["port"] for rule in rules(direction) for each in rule["ports"]}
+
+
+def rules(direction: str) -> list[Object]:
+    """List the rules of all policies."""
+    return [rule for policy in policies() for rule in policy["spec"].get(direction, ())]
 
 
 def container_ports() -> set[int]:
@@ -53,16 +67,15 @@ def container_ports() -> set[int]:
 @pytest.mark.parametrize("folder", DEPLOYMENTS)
 def test_policy_is_for_every_pod_of_ours(folder: str) -> None:
     """F105, NET-01."""
-    template = deployment(folder)["spec"]["template"]["metadata"]
+    found = policies_of(folder)
 
-    assert selects(policy()["spec"]["podSelector"], template["labels"])
-    assert policy()["metadata"]["namespace"] == deployment(folder)["metadata"]["namespace"]
-    assert policy()["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert {direction for each in found for direction in each["spec"]["policyTypes"]} == {"Ingress", "Egress"}
+    assert {each["metadata"]["namespace"] for each in policies()} == {deployment(folder)["metadata"]["namespace"]}
 
 
 def test_every_port_that_is_let_in_is_listened_on_and_no_other() -> None:
     """F105, NET-01: a rule without ports would let all of them in."""
-    assert all(rule.get("ports") for rule in policy()["spec"]["ingress"])
+    assert all(rule.get("ports") for rule in rules("ingress"))
     assert ports("ingress") == container_ports() == {8443, 8080, 10259}
 
 
@@ -105,24 +118,73 @@ def test_we_may_call_the_api_server_and_dns_alone(port: int, protocol: str, name
 
 def test_nothing_else_is_open() -> None:
     """F105: no rule without ports, no peer but a namespace."""
-    rules = policy()["spec"]["egress"] + policy()["spec"]["ingress"]
+    every = rules("egress") + rules("ingress")
 
-    assert all(rule.get("ports") for rule in rules)
+    assert all(rule.get("ports") for rule in every)
     assert ports("egress") == {443, 6443, 53}
-    assert all(set(peer) == {"namespaceSelector"} for rule in rules for peer in rule.get("from", rule.get("to", ())))
+    assert all(
+        set(peer) == {"namespaceSelector"} for rule in every for peer in rule.get("from") or rule.get("to") or ()
+    )
 
 
 def test_ports_that_flags_want_are_named_where_they_are_to_be_added() -> None:
     """F105: of `--prometheus`, `--dcgm-exporters` and `--tracing`."""
-    last = [line for line in FILE.read_text("utf-8").splitlines() if line.strip().startswith("#")][-1]
+    egress = FILE.read_text("utf-8").partition("\n---\n")[0]
+    last = [line for line in egress.splitlines() if line.strip().startswith("#")][-1]
 
     assert all(each in last for each in ("--prometheus", "--dcgm-exporters", "--tracing", "9090", "9400", "4318"))
 
 
-def test_chart_gives_the_same_policy_where_asked_to() -> None:
+@pytest.mark.parametrize("folder", DEPLOYMENTS)
+def test_only_the_webhooks_replicas_let_anybody_in_to_the_webhook(folder: str) -> None:
+    """F105: the extender listens on loopback, and the keeper of certificates serves nobody."""
+    assert allows("ingress", 8443, "anywhere", folder=folder) is (folder == "base")
+    assert not allows("ingress", 8080, "team-a", folder=folder)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_policies_are_part_of_production(overlay: str) -> None:
+    """F105: and of nothing that a laptop runs."""
+    found = [each for each in kustomized(overlay) if each["kind"] == "NetworkPolicy"]
+
+    assert [each["spec"] for each in found] == (
+        [each["spec"] for each in policies()] if overlay == "production" else []
+    )
+
+
+def test_patch_of_the_readme_lets_in_the_control_plane_alone(tmp_path: Path) -> None:
+    """F105: as it stands there, through kustomize; the rule for metrics stays."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (DEPLOY / "README.md").read_text("utf-8"), re.DOTALL)
+    (text,) = [each for each in blocks if "gpu-usher-webhook" in each]
+    production = os.path.relpath(DEPLOY / "overlays" / "production", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(text.replace("deploy/overlays/production", production), "utf-8")
+
+    found = {each["metadata"]["name"]: each for each in kustomized(tmp_path) if each["kind"] == "NetworkPolicy"}
+
+    assert found["gpu-usher-webhook"]["spec"]["ingress"] == [
+        {"ports": [{"port": 8443, "protocol": "TCP"}], "from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}]}
+    ]
+    assert found["gpu-usher"]["spec"] == policies()[0]["spec"]
+
+
+def test_chart_gives_the_same_policies_where_asked_to() -> None:
     """F105, F113: off unless asked."""
     asked = [each for each in helmed("--set=networkPolicy.enabled=true") if each["kind"] == "NetworkPolicy"]
     unasked = [each for each in helmed() if each["kind"] == "NetworkPolicy"]
 
-    assert [each["spec"] for each in asked] == [policy()["spec"]]
+    assert [each["spec"] for each in asked] == [each["spec"] for each in policies()]
     assert unasked == []
+
+
+def test_values_of_the_chart_fit_the_policies_to_a_cluster() -> None:
+    """F105, F115: where Prometheus runs, and what the API server looks like."""
+    values = "networkPolicy.enabled=true,networkPolicy.monitoringNamespace=observability"
+    found = [
+        each["spec"]["ingress"]
+        for each in helmed(f"--set={values}", "--set=networkPolicy.controlPlane={10.0.0.0/28,2001:db8::/64}")
+        if each["kind"] == "NetworkPolicy"
+    ]
+
+    (metrics,), (webhook,) = found
+    assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {NAME: "observability"}}}]
+    assert webhook["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "2001:db8::/64"}}]

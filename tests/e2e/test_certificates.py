@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
-from app.authority import read_bundle, signed_by
 from app.certs.controller import REGISTRATION, ROTATE, Controller, Names
 from app.certs.kube import CONFLICT, Kube
 from app.clock import now
 from app.cluster.access import find_cluster
 from app.errors import ApiError
+from app.pem import read_bundle, signed_by
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until

@@ -179,6 +179,16 @@ def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: Contr
     assert cluster.kubectl("-n", "gpu-usher", "get", "deployment", "gpu-usher").code == 0
 
 
+@pytest.mark.parametrize("overlay", ["production"], indirect=True)
+def test_extender_beside_the_scheduler_may_read_as_the_webhook_does(cluster: ControlPlane, overlay: str) -> None:
+    """P9, P10, F104: what it parses is the tenants'; the scheduler's rights are another account's."""
+    assert overlay
+
+    eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-extender") == SERVING)
+
+    assert "pods/binding" in rights(cluster, "gpu-usher-scheduler")
+
+
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
 def test_each_identity_may_do_what_is_listed_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
     """P9, P10, F104: the serving replicas read; the certificates' controller writes its own objects, by name."""

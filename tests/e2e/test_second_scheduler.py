@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod of components/second-scheduler, its two containers run as processes with the tokens of its own account."""
+"""The pod of components/second-scheduler, its containers run as processes, each with the token that it has mounted."""
 
+import base64
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,45 +14,88 @@ import yaml
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
-from tests.controlplane.kubectl import Object
+from tests.controlplane.kubectl import Kubectl, Object
 from tests.controlplane.processes import Process, free_port
 from tests.e2e.stage import DEPLOY, OURS, create_pod, eventually, gpu_pod, namespace, node_of
 
-ACCOUNT = "gpu-usher-scheduler"
 COMPONENT = DEPLOY / "components" / "second-scheduler"
+SECRETS = "/api/v1/namespaces/gpu-usher/secrets"
+SCHEDULING: tuple[tuple[str, str, str], ...] = (
+    ("", "pods/binding", "create"),
+    ("", "pods", "delete"),
+    ("", "pods/status", "patch"),
+    ("coordination.k8s.io", "leases", "update"),
+)
+"""(group, resource, verb) of what kube-scheduler may do to other people's pods, and to its lease."""
+FORBIDDEN = (
+    *SCHEDULING,
+    ("", "pods", "create"),
+    ("", "pods/eviction", "create"),
+    ("", "pods/exec", "create"),
+    ("", "secrets", "get"),
+    ("", "secrets", "list"),
+    ("", "nodes", "update"),
+    ("", "nodes/proxy", "get"),
+    ("", "serviceaccounts/token", "create"),
+    ("", "serviceaccounts", "impersonate"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations", "patch"),
+    ("rbac.authorization.k8s.io", "clusterroles", "escalate"),
+    ("gpu-usher.io", "gpupolicies", "create"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """A kubeconfig with the token that each container has mounted."""
+
+    scheduler: Path
+    extender: Path
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(plane: ControlPlane) -> Path:
-    """Install what the pod needs, and give it a token of its own account, as the kubelet does."""
+def identities(plane: ControlPlane) -> Identities:
+    """Install what the pod needs, and give each container its token: projected by a kubelet, and from the Secret."""
     parts = (
         "base/namespace.yaml",
         "base/rbac.yaml",
+        "components/crd/rbac.yaml",
         "components/dra/rbac.yaml",
         "components/second-scheduler/rbac.yaml",
     )
     said = plane.kubectl("apply", "--server-side", *(word for part in parts for word in ("-f", str(DEPLOY / part))))
     assert said.code == 0, said.err
-    said = plane.kubectl("-n", "gpu-usher", "create", "token", ACCOUNT, "--duration=1h")
+    said = plane.kubectl("-n", "gpu-usher", "create", "token", _template()["serviceAccountName"], "--duration=1h")
     assert said.code == 0, said.err
+    mounted = next(each["secret"] for each in _template()["volumes"] if each["name"] == "extender-account")
+    keys = {each["key"] for each in mounted["items"]}
+
+    def filled() -> bool:
+        return keys <= set(plane.api.get(f"{SECRETS}/{mounted['secretName']}").get("data", ()))
+
+    eventually("the token controller has filled the Secret", filled)
+    token = base64.b64decode(plane.api.get(f"{SECRETS}/{mounted['secretName']}")["data"]["token"]).decode()
+    return Identities(_kubeconfig(plane, "scheduler", said.out.strip()), _kubeconfig(plane, "extender", token))
+
+
+def _kubeconfig(plane: ControlPlane, name: str, token: str) -> Path:
     document = json.loads(plane.kubeconfig("admin").read_text("utf-8"))
-    document["users"] = [{"name": "admin", "user": {"token": said.out.strip()}}]
-    path = plane.folder / "account.kubeconfig"
+    document["users"] = [{"name": "admin", "user": {"token": token}}]
+    path = plane.folder / f"{name}-account.kubeconfig"
     path.write_text(json.dumps(document), "utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def pod(plane: ControlPlane, binaries: Binaries, kubeconfig: Path) -> Iterator[tuple[Process, Process]]:
+def pod(plane: ControlPlane, binaries: Binaries, identities: Identities) -> Iterator[tuple[Process, Process]]:
     """Run both containers as the manifest says; only ports and mounts are this machine's."""
     certs = plane.folder / "certs"
     certs.mkdir()
     port = free_port()
-    extender = _extender(plane, kubeconfig, certs, port)
+    extender = _extender(plane, identities.extender, certs, port)
     scheduler: Process | None = None
     try:
         eventually("the extender has made its CA", (certs / "ca.crt").exists)
-        scheduler = _scheduler(plane, binaries, kubeconfig, certs, port)
+        scheduler = _scheduler(plane, binaries, identities.scheduler, certs, port)
         yield extender, scheduler
     finally:
         for process in (scheduler, extender):
@@ -114,3 +159,48 @@ def test_nothing_was_forbidden_to_either_container(plane: ControlPlane, pod: tup
     for name in ("extender", "second"):
         text = (plane.folder / f"{name}.log").read_text("utf-8")
         assert "orbidden" not in text, [line for line in text.splitlines() if "orbidden" in line][:3]
+
+
+def _may(kubectl: Kubectl, group: str, resource: str, verb: str, where: str) -> bool:
+    """Ask the API server with a container's own credentials what it may do (SelfSubjectAccessReview)."""
+    plural, _, part = resource.partition("/")
+    attributes = {"group": group, "resource": plural, "subresource": part, "verb": verb, "namespace": where}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    said = kubectl("create", "-f", "-", "-o", "json", "--validate=false", stdin=json.dumps(review))
+    assert said.code == 0, said.err
+    return bool(json.loads(said.out)["status"]["allowed"])
+
+
+def test_extender_may_read_what_it_needs_and_do_nothing_to_pods(binaries: Binaries, identities: Identities) -> None:
+    """F104, F117: the process that parses what tenants write cannot bind, evict or delete a pod, nor become who can."""
+    extender = Kubectl(binaries.command("kubectl"), identities.extender)
+    for where in ("team-a", "kube-system", "gpu-usher"):
+        may = {each for each in FORBIDDEN if _may(extender, *each, where)}
+        assert may == set(), where
+    for resource in ("pods", "nodes", "namespaces"):
+        assert _may(extender, "", resource, "watch", "")
+    assert _may(extender, "resource.k8s.io", "resourceslices", "list", "")
+    assert _may(extender, "gpu-usher.io", "gpupolicies", "list", "")
+
+
+def test_scheduler_beside_it_may_bind(binaries: Binaries, identities: Identities) -> None:
+    """F117: the test above can fail."""
+    scheduler = Kubectl(binaries.command("kubectl"), identities.scheduler)
+    assert _may(scheduler, "", "pods/binding", "create", "team-a")
+    assert _may(scheduler, "", "pods", "delete", "team-a")
+
+
+def test_extender_is_another_account_than_the_pods(binaries: Binaries, identities: Identities) -> None:
+    """F104: whoever reads the audit log tells the two containers apart."""
+    names = []
+    for kubeconfig in (identities.extender, identities.scheduler):
+        said = Kubectl(binaries.command("kubectl"), kubeconfig)("auth", "whoami", "-o", "json")
+        assert said.code == 0, said.err
+        names.append(json.loads(said.out)["status"]["userInfo"]["username"])
+
+    prefix = "system:serviceaccount:gpu-usher:gpu-usher"
+    assert names == [f"{prefix}-extender", f"{prefix}-scheduler"]

@@ -32,7 +32,8 @@ def certificate(life: float, left: float, pod: str = "a") -> dict[str, str]:
 
 
 CASES: dict[str, Case] = {
-    "GpuUsherDown": ({"up": "1x60"}, {'gpu_usher_build_info{version="1"}': "1x60"}, "10m"),
+    "GpuUsherDown": ({"up": "1x60"}, {'gpu_usher_build_info{role="all"}': "1x60"}, "10m"),
+    "GpuUsherExtenderDown": ({"up": "1x60"}, {'gpu_usher_build_info{role="all"}': "1x60"}, "10m"),
     "GpuUsherInternalErrors": (
         {'gpu_usher_internal_errors_total{where="filter"}': "0 0 0 1x20"},
         {'gpu_usher_internal_errors_total{where="filter"}': "7x60"},
@@ -202,3 +203,32 @@ CASES: dict[str, Case] = {
         "25m",
     ),
 }
+
+
+WEBHOOK = {f'gpu_usher_build_info{{role="admission", pod="{pod}"}}': "1x20 _x40" for pod in "abc"}
+EXTENDER = {f'gpu_usher_build_info{{role="extender", pod="{pod}"}}': "1x20 _x40" for pod in "de"}
+"""Both components as they are scraped, until all replicas of a component die in the twentieth minute."""
+
+
+def surviving(series: dict[str, str]) -> dict[str, str]:
+    """Let a component live on."""
+    return dict.fromkeys(series, "1x60")
+
+
+DEAD_COMPONENTS: dict[str, tuple[dict[str, str], set[str]]] = {
+    "both present": (surviving(WEBHOOK) | surviving(EXTENDER), set()),
+    "one replica of each left": (
+        WEBHOOK | EXTENDER | surviving(dict([*WEBHOOK.items()][:1] + [*EXTENDER.items()][:1])),
+        set(),
+    ),
+    "webhook dead": (WEBHOOK | surviving(EXTENDER), {"GpuUsherDown"}),
+    "extender dead": (surviving(WEBHOOK) | EXTENDER, {"GpuUsherExtenderDown"}),
+    "both dead": (WEBHOOK | EXTENDER, {"GpuUsherDown", "GpuUsherExtenderDown"}),
+    "targets absent altogether": ({"up": "1x60"}, {"GpuUsherDown", "GpuUsherExtenderDown"}),
+    "targets do not answer": (
+        {'up{job="gpu-usher", pod="a"}': "0x60", 'up{job="gpu-usher", pod="d"}': "0x60"},
+        {"GpuUsherDown", "GpuUsherExtenderDown"},
+    ),
+    "one process serves both": ({'gpu_usher_build_info{role="all"}': "1x60"}, set()),
+}
+"""What is scraped, and which alerts of absence fire twenty minutes after the death."""

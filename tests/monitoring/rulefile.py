@@ -31,9 +31,9 @@ _GROUPING = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
 
 
 def rule_groups() -> dict[str, Any]:
-    """Give the rules as Prometheus reads them: the spec of the operator's object."""
-    found: dict[str, Any] = yaml.safe_load((MONITORING / "rules.yaml").read_text("utf-8"))["spec"]
-    return found
+    """Give the rules of all files as Prometheus reads them: the spec of the operator's object."""
+    specs = [yaml.safe_load(path.read_text("utf-8"))["spec"] for path in sorted(MONITORING.rglob("rules.yaml"))]
+    return {"groups": [group for spec in specs for group in spec["groups"]]}
 
 
 def alerts() -> dict[str, dict[str, Any]]:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics as Prometheus' own linter sees them, and the sets their labels are from."""
 
+from typing import get_args
+
 import pytest
 
 from app import __version__
 from app.metrics import Metrics
 from app.reasons import Code
+from app.settings import Role
 from tests.builders import policies, policy, shipped
 from tests.monitoring.scrape import offered, samples, scraped
 from tests.prometheus import find_promtool, promtool
@@ -24,6 +27,7 @@ CLOSED: dict[str, set[str]] = {
     "where": VERBS | {"deadline"},
     "kind": KINDS | {"unadmitted", "misplaced"},
     "state": {"ill", "ailing"},
+    "role": set(get_args(Role)),
 }
 """What each label may say. `version`, `python`, `hash` and `le` say what they say, once a process, set or bucket."""
 OPEN = {"version", "python", "hash", "le"}

@@ -11,6 +11,7 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- if $object.Error }}{{ fail $object.Error }}{{ end }}
 {{- if $object.kind }}
 {{- if eq $object.kind "Deployment" }}{{ include "gpu-usher.deployment" (list $root $object) }}{{ end }}
+{{- if eq $object.kind "NetworkPolicy" }}{{ include "gpu-usher.networkPolicy" (list $root $object) }}{{ end }}
 {{- if hasSuffix "WebhookConfiguration" $object.kind }}{{ include "gpu-usher.webhooks" (list $root $object) }}{{ end }}
 ---
 {{ toYaml $object }}
@@ -68,5 +69,20 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- if eq .name "mutate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.mutate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.mutate.timeoutSeconds }}{{ end -}}
 {{- if eq .name "validate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.validate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.validate.timeoutSeconds }}{{ end -}}
 {{- if eq $values.certificates.mode "secret" }}{{ $_ := set .clientConfig "caBundle" (required "certificates.caBundle: wants the CA in base64 with mode secret" $values.certificates.caBundle) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Change a NetworkPolicy in place: who may scrape, and who may call the webhook. Wants (list $ object). */ -}}
+{{- define "gpu-usher.networkPolicy" -}}
+{{- $values := (index . 0).Values.networkPolicy -}}
+{{- $object := index . 1 -}}
+{{- $rule := index $object.spec.ingress 0 -}}
+{{- if eq $object.metadata.name "gpu-usher" -}}
+{{- $name := dict "kubernetes.io/metadata.name" $values.monitoringNamespace -}}
+{{- $_ := set $rule "from" (list (dict "namespaceSelector" (dict "matchLabels" $name))) -}}
+{{- else if $values.controlPlane -}}
+{{- $peers := list -}}
+{{- range $values.controlPlane }}{{ $peers = append $peers (dict "ipBlock" (dict "cidr" .)) }}{{ end -}}
+{{- $_ := set $rule "from" $peers -}}
 {{- end -}}
 {{- end }}

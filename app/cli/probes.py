@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probes of `gpu-usher certs controller`: a listener of its own thread, as bounded as those of `serve`."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from fastapi import FastAPI, Request, Response
+
+from app.api.ops import JSON, answer_unknown_routes, bare_app, on_loop
+from app.api.wire import encode
+from app.serving import QuietServer, bind, uvicorn_config
+
+Answer = Callable[[], tuple[bool, str]]
+"""Tells whether all is well, and what is not."""
+
+
+def probe_app(answers: dict[str, Answer]) -> FastAPI:
+    """Build the application: each path answers 200 while all is well, else 503 and why."""
+    app = bare_app()
+
+    def handler(answer: Answer) -> Callable[[Request], Response]:
+        def handle(_request: Request) -> Response:
+            well, why = answer()
+            return Response(encode({"ok": well, "why": why}), 200 if well else 503, media_type=JSON)
+
+        return handle
+
+    for path, answer in answers.items():
+        app.add_route(path, on_loop(handler(answer)))
+    answer_unknown_routes(app)
+    return app
+
+
+@contextlib.contextmanager
+def answering(port: int | None, answers: dict[str, Answer]) -> Iterator[None]:
+    """Answer probes on every address as long as the block lasts; `port`: None answers nobody.
+
+    Raises BadInput where the port cannot be had.
+    """
+    if port is None:
+        yield
+        return
+    sock = bind("::", port, "--probe-port")
+    server = QuietServer(uvicorn_config(probe_app(answers), sock))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([sock])), name="probes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()

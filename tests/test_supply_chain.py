@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make sbom` and `make audit`, with the real tools: a database on loopback, one that is away, and none."""
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.audit import CLEAN, NOT_ASKED, VULNERABLE, audit
+from tests.controlplane.processes import free_port
+
+ROOT = Path(__file__).parent.parent
+TOOL_SECONDS = 120
+"""Bound; each takes some two seconds."""
+LOCK = "msgspec==0.19.0 --hash=sha256:" + "0" * 64 + "\nuvloop==0.21.0 --hash=sha256:" + "1" * 64 + "\n"
+
+
+@contextmanager
+def database(vulnerable: str = "", status: int = 200) -> Iterator[str]:
+    """Play OSV's API (https://google.github.io/osv.dev/post-v1-query/) on loopback; gives its URL."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["package"]["name"]
+            events = [{"introduced": "0"}, {"fixed": "99.1"}]
+            affected = {
+                "package": {"name": name, "ecosystem": "PyPI"},
+                "ranges": [{"type": "ECOSYSTEM", "events": events}],
+            }
+            known = {"vulns": [{"id": "PYSEC-0000-1", "summary": "It leaks.", "affected": [affected]}]}
+            body = json.dumps(known if name == vulnerable else {}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words: object) -> None:
+            """Say nothing."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock of two packages; no proxy stands between the tool and loopback."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    path = tmp_path / "some.lock"
+    path.write_text(LOCK, "utf-8")
+    return path
+
+
+def test_audit_of_packages_without_known_vulnerabilities_is_clean(
+    lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says how many it asked about."""
+    with database() as url:
+        assert audit(lock, url) == CLEAN
+
+    assert "2 packages, 0 known vulnerabilities" in capsys.readouterr().out
+
+
+def test_audit_names_what_is_vulnerable_and_what_fixes_it(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the identifier that the database gives."""
+    with database("uvloop") as url:
+        assert audit(lock, url) == VULNERABLE
+
+    assert "uvloop 0.21.0: PYSEC-0000-1, fixed in 99.1: It leaks." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", ["nobody listens", "no such name", "error 503"])
+def test_audit_that_cannot_reach_its_database_says_so(
+    lock: Path, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a network nothing is known, which is not the same as nothing being wrong."""
+    with database(status=503) as down:
+        url = {
+            "nobody listens": f"http://127.0.0.1:{free_port()}/",
+            "no such name": "http://osv.invalid/",
+            "error 503": down,
+        }[fault]
+        code = audit(lock, url)
+
+    said = capsys.readouterr()
+    assert code == NOT_ASKED
+    assert said.out == ""
+    assert said.err.startswith(f"not audited: {url} gave no answer: ")
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bill_of_materials_lists_what_the_lock_pins_and_needs_no_network(tmp_path: Path) -> None:
+    """The command of the Makefile, with a proxy that is not there; the tool validates by CycloneDX' schema."""
+    target = (ROOT / "Makefile").read_text("utf-8").partition("\nsbom:")[2].partition("\n\n")[0]
+    line = next(each for each in target.replace("\\\n", " ").splitlines() if "cyclonedx_py" in each)
+    words = line.strip().lstrip("@").replace("$(LOCK)", "requirements.lock").split()[1:]
+    words[words.index("build/sbom.cdx.json")] = str(tmp_path / "sbom.json")
+    nowhere = f"http://127.0.0.1:{free_port()}"
+
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False,
+        env={"http_proxy": nowhere, "https_proxy": nowhere, "PATH": ""},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "sbom.json").read_text("utf-8"))
+    lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
+    pinned = {each.split(" ")[0].split(";")[0] for each in lines if "==" in each and each[0].isalnum()}
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert document["metadata"]["component"]["name"] == "gpu-usher"
+    assert {f"{each['name']}=={each['version']}" for each in document["components"]} == pinned
+    assert all(each["externalReferences"][0]["hashes"] for each in document["components"])
