@@ -192,7 +192,9 @@ def _memory(
     if known and len(known) == len(sizes) and len(set(known)) == 1:
         return min(known[0], said or known[0]), None
     most = max(known) if known and len(known) == len(sizes) else None
-    return said, (most if said is None else None)
+    if said is not None and (most is None or said <= most):
+        return said, None
+    return None, most
 
 
 def _of_several_models(found: NodeClass) -> NodeClass:

@@ -109,6 +109,32 @@ def test_node_is_refused_for_the_right_reason_or_not_at_all(
     assert expected == (refusal.code.name if refusal else None)
 
 
+V100 = {"karpenter.azure.com/sku-gpu-name": "V100"}
+"""On AKS: 16 or 32 GB, the labels do not say which."""
+V100_OF_EC2 = {"karpenter.k8s.aws/instance-gpu-name": "v100", "karpenter.k8s.aws/instance-gpu-memory": "40960"}
+"""A word for 16 or 32 GB, and a figure that is neither."""
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "expected"),
+    [
+        (V100, wants(mig_profile=">=1g.20gb"), None),
+        (V100, wants(mig_profile=">=3g.40gb"), "MIGProfileAbsent"),
+        (V100, wants(gpu_memory="32Gi"), None),
+        (V100, wants(gpu_memory="40Gi"), "GPUMemoryTooSmall"),
+        (V100_OF_EC2, wants(gpu_memory="32Gi"), None),
+        (V100_OF_EC2, wants(gpu_memory="40Gi"), "GPUMemoryTooSmall"),
+    ],
+)
+def test_memory_that_no_possible_product_has_is_not_hoped_for(
+    labels: dict[str, str], asked: Demand, expected: str | None
+) -> None:
+    """F37, F59: several products are possible, of different sizes; none is larger than the largest."""
+    refusal = judge_class(asked, node(product=None, driver=None, labels=labels).node_class)
+
+    assert expected == (refusal.code.name if refusal else None)
+
+
 def test_message_is_one_for_all_nodes_and_names_what_is_wanted_alone() -> None:
     """P23, INTERFACES §3: kube-scheduler groups equal texts."""
     asked = wants(products="H100, H200", cuda="12.4")
