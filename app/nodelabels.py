@@ -192,14 +192,20 @@ def _memory(
     if known and len(known) == len(sizes) and len(set(known)) == 1:
         return min(known[0], said or known[0]), None
     most = max(known) if known and len(known) == len(sizes) else None
-    return said, (most if said is None else None)
+    if said is not None and (most is None or said <= most):
+        return said, None
+    return None, most
 
 
 def _of_several_models(found: NodeClass) -> NodeClass:
-    """Forget what the labels say of one of the models, since a pod may get a GPU of another."""
+    """Forget what the labels say of one of the models, since a pod may get a GPU of another.
+
+    A GeForce or TITAN label counts: the pod may get that one, and consumer GPUs stand beside their like.
+    """
     return replace(
         found, several_models=True, product=None, may_be=frozenset(), compute_capability=None, memory_mib=None,
-        memory_at_most=None, nvlink=None, form_factor=None, budgets=(), datacenter=None,
+        memory_at_most=None, nvlink=None, form_factor=None, budgets=(),
+        datacenter=False if found.datacenter is False else None,
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
         return found is not None and found.covers(wanted)
     units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
     whole = units <= {Sharing.Exclusive, Sharing.Unknown} and demand.sharing is not SharingWish.Shared
-    most = node.memory_at_most if node.memory_mib is None else node.memory_mib
+    most = node.memory_mib if node.memory_mib is not None else node.memory_at_most
     return whole and (most is None or most >= MEMORY_TOLERANCE * wanted.memory_mib)
 
 

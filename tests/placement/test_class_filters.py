@@ -17,15 +17,13 @@ MPS = {
     "labels": {"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "2"},
 }
 SLICED = {"product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "labels": {"nvidia.com/mig.strategy": "single"}}
-AZURE_V100 = {"karpenter.azure.com/sku-gpu-name": "V100"}
-"""16,384 or 32,768 MiB: the label does not say which, but neither holds a slice of 40 GB."""
 GEFORCE: dict[str, Any] = {
     "product": "NVIDIA-GeForce-RTX-4090",
     "driver": "550.54.15",
     "capacity": {"nvidia.com/gpu": 8},
 }
 SEVERAL = {**GEFORCE, "labels": {"nvidia.com/gpu.count": "4"}}
-"""Eight GPUs, of which the labels describe the four of one model; nobody knows the brand of the others."""
+"""Eight GPUs, of which the labels describe the four of one model."""
 CUDA_13 = "nvidia/cuda:13.0.0-base-ubuntu24.04"
 TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
 
@@ -72,7 +70,6 @@ TABLE = [
     (wants(mig_profile=">=1g.5gb"), SLICED, None),
     (wants(mig_profile=">=2g.20gb"), SLICED, "MIGProfileAbsent"),
     (wants(mig_profile=">=3g.40gb"), {"labels": {"nvidia.com/gpu.memory": "81559"}}, None),
-    (wants(mig_profile=">=3g.40gb"), {"product": None, "labels": AZURE_V100}, "MIGProfileAbsent"),
     # driver and CUDA (F34, F36)
     (wants(image=TORCH), {"driver": "550.54.15"}, None),
     (wants(image=TORCH), {"driver": "525.60.13"}, None),
@@ -81,7 +78,7 @@ TABLE = [
     (wants(cuda="12.4"), {"driver": "520.61.05"}, "DriverTooOld"),
     (wants(image="nvidia/cuda:12.4.1-base-ubuntu22.04"), {"driver": "545.23.08"}, "ImageRequirementUnmet"),
     (wants(image="nvidia/cuda:12.6.3-base-ubuntu22.04"), GEFORCE, "ImageRequirementUnmet"),
-    (wants(image="nvidia/cuda:12.6.3-base-ubuntu22.04"), SEVERAL, None),
+    (wants(image="nvidia/cuda:12.6.3-base-ubuntu22.04"), SEVERAL, "ImageRequirementUnmet"),
     # compute capability (F35), memory (F37), interconnect
     (wants(compute_capability="9.0"), {}, None),
     (wants(compute_capability="9.0"), {"product": "Tesla-T4"}, "ComputeCapabilityTooLow"),
@@ -117,6 +114,32 @@ def test_node_is_refused_for_the_right_reason_or_not_at_all(
 ) -> None:
     """P15, P38, P42."""
     refusal = judge_class(asked, node(**made).node_class)
+
+    assert expected == (refusal.code.name if refusal else None)
+
+
+V100 = {"karpenter.azure.com/sku-gpu-name": "V100"}
+"""On AKS: 16 or 32 GB, the labels do not say which."""
+V100_OF_EC2 = {"karpenter.k8s.aws/instance-gpu-name": "v100", "karpenter.k8s.aws/instance-gpu-memory": "40960"}
+"""A word for 16 or 32 GB, and a figure that is neither."""
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "expected"),
+    [
+        (V100, wants(mig_profile=">=1g.20gb"), None),
+        (V100, wants(mig_profile=">=3g.40gb"), "MIGProfileAbsent"),
+        (V100, wants(gpu_memory="32Gi"), None),
+        (V100, wants(gpu_memory="40Gi"), "GPUMemoryTooSmall"),
+        (V100_OF_EC2, wants(gpu_memory="32Gi"), None),
+        (V100_OF_EC2, wants(gpu_memory="40Gi"), "GPUMemoryTooSmall"),
+    ],
+)
+def test_memory_that_no_possible_product_has_is_not_hoped_for(
+    labels: dict[str, str], asked: Demand, expected: str | None
+) -> None:
+    """F37, F59: several products are possible, of different sizes; none is larger than the largest."""
+    refusal = judge_class(asked, node(product=None, driver=None, labels=labels).node_class)
 
     assert expected == (refusal.code.name if refusal else None)
 

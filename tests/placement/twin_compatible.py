@@ -49,8 +49,7 @@ def image_causes(accept: str, image: Image, node: RawNode, driver: str) -> Cause
     """Follow decision_procedure 1 to 6 for an image."""
     if numbers(driver) >= (numbers(image.native) if image.native else native_driver(image.cuda)):
         return
-    consumer = all(map(consumer_name, said.products(node))) and bool(said.products(node))
-    begins = starts(image, numbers(driver)[0], said.reported_cuda(node), consumer)
+    begins = starts(image, numbers(driver)[0], said.reported_cuda(node), consumer(node) is True)
     minor = above_minor_floor(image.cuda, driver)
     if begins and minor and accept != "Native":
         return
@@ -65,6 +64,18 @@ def image_causes(accept: str, image: Image, node: RawNode, driver: str) -> Cause
 def consumer_name(product: str) -> bool:
     """Tell whether a product is a GeForce or a TITAN."""
     return "geforce" in product or "titan" in product
+
+
+def consumer(node: RawNode) -> bool | None:
+    """Tell whether a pod may get a GeForce or a TITAN there; None where it is not known.
+
+    Of several models the labels name one, which the pod may get. A product that the table lacks is neither a GeForce
+    nor a data-centre GPU (cuda_driver.yaml decision_procedure).
+    """
+    if consumer_name(node.labels.get("nvidia.com/gpu.product", "").lower()):
+        return True
+    kinds = {consumer_name(each) or (None if said.product_row(each) is None else False) for each in said.products(node)}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def data_centre(node: RawNode) -> bool:
@@ -88,19 +99,14 @@ def holds(require: str, node: RawNode, driver: str) -> bool:
 
 
 def clause(text: str, node: RawNode, driver: str) -> bool:
-    """Judge one constraint; of what is not known, and of a property that nobody knows, it holds.
-
-    A product that the table lacks is neither a GeForce nor a data-centre GPU (cuda_driver.yaml decision_procedure).
-    """
+    """Judge one constraint; of what is not known, and of a property that nobody knows, it holds."""
     found = re.fullmatch(r"(\w+?)(>=|<=|!=|=|<|>)(.+)", text)
     if found is None:
         return True
     what, operator, wanted = found.groups()
     if what == "brand":
-        kinds = {(consumer_name(each), said.product_row(each) is not None) for each in said.products(node)}
-        known = {consumer if consumer or listed else None for consumer, listed in kinds}
-        is_consumer = known.pop() if len(known) == 1 else None
-        return is_consumer is None or (("geforce" in wanted) == is_consumer) == (operator == "=")
+        found_consumer = consumer(node)
+        return found_consumer is None or (("geforce" in wanted) == found_consumer) == (operator == "=")
     has = {"cuda": said.reported_cuda(node), "driver": driver, "arch": said.capability(node)}.get(what)
     return has is None or compares(numbers(has), operator, numbers(wanted))
 
