@@ -6,7 +6,7 @@ other answer never reaches the user (CONTROL_PLANE §3).
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from app.api.policies import is_policy, judge_policy
 from app.api.wire import decode_json, encode
 from app.errors import MalformedPod, QuantityError, WireError
 from app.pods import member
+from app.steps import finish
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
@@ -37,14 +38,22 @@ class Reviewed:
 
 
 def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
-    """Answer one AdmissionReview. `verb`: mutate or validate.
+    """Answer one AdmissionReview at once. `verb`: mutate or validate.
+
+    Raises WireError for what no API server sends.
+    """
+    return finish(review_steps(body, verb, backend))
+
+
+def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, None, Reviewed]:
+    """Answer one AdmissionReview: a pod's in one step, a policy's in many.
 
     Raises WireError for what no API server sends.
     """
     request = read_envelope(decode_json(body))
     namespace = _text(request, "namespace") or "default"
     try:
-        verdict = _judge(request, namespace, verb, backend)
+        verdict = yield from _judge(request, namespace, verb, backend)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"request.object: {error}") from error
     handled, verdict = verdict is not None, verdict or UNCONCERNED
@@ -78,7 +87,9 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
     return request
 
 
-def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backend) -> Verdict | None:
+def _judge(
+    request: Mapping[str, Any], namespace: str, verb: str, backend: Backend
+) -> Generator[None, None, Verdict | None]:
     """Judge what a request is about; None for kinds and operations that are let through.
 
     The patch is applied here before it leaves: one that does not apply would reject the object even under
@@ -87,7 +98,7 @@ def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backe
     Raises MalformedPod, QuantityError; PatchError, a bug of ours.
     """
     if is_policy(request):
-        return Verdict(False, reasons=judge_policy(request, backend)) if verb == "validate" else None
+        return Verdict(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
     subject = subject_of(request)
     if subject is None:
         return None

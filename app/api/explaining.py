@@ -7,8 +7,9 @@ from typing import Any
 from app.api.backend import Backend
 from app.api.slices import Turns, in_slices
 from app.errors import MalformedPod, WireError
-from app.explain.pod import Explanation, explain, finish
+from app.explain.pod import Explanation, explain
 from app.pods import member
+from app.steps import finish
 
 
 class Explainer:
