@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from app.errors import MalformedPod
+from app.errors import MalformedPod, OversizedPod
+from app.podlimits import (
+    LONGEST_IMAGE,
+    LONGEST_NAME,
+    MOST_AMOUNTS,
+    MOST_CONTAINERS,
+    MOST_EXTENDED,
+    MOST_RESOURCES,
+    check_annotations,
+    check_labels,
+    check_text,
+    check_variables,
+)
 from app.quantity import parse_quantity
 from app.shapes import PodLabels
 
@@ -20,12 +32,6 @@ PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
 GPU_MEMORY = PREFIX + "gpu-memory"
 GROUP_LABELS = tuple(PodLabels.__annotations__)
-MOST_CONTAINERS = 1_000
-"""In a list. Guess, far above any pod that runs; at 20,000 that ask for GPUs a review took 5 s."""
-MOST_RESOURCES = 256
-"""Different ones in a pod: no node offers as many. Their reviews grow with the square; at 20,000 one took a minute."""
-MOST_AMOUNTS = 4_096
-"""Of all containers together; guess, four for each of the most containers."""
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
@@ -176,8 +182,8 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
         name=member(metadata, "name", str, "metadata.") or member(metadata, "generateName", str, "metadata.") or "",
         namespace=namespace or member(metadata, "namespace", str, "metadata.") or "default",
         uid=member(metadata, "uid", str, "metadata.") or "",
-        labels=strings(metadata, "labels", "metadata."),
-        annotations=strings(metadata, "annotations", "metadata."),
+        labels=check_labels(strings(metadata, "labels", "metadata.")),
+        annotations=check_annotations(strings(metadata, "annotations", "metadata."), PREFIX),
         containers=tuple(_containers(spec, "initContainers", "containers")),
         scheduler_name=member(spec, "schedulerName", str, "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
@@ -208,19 +214,24 @@ def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
 def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container]:
     """Read containers; more than any pod has are refused as they come, because anybody may send a pod."""
     named: set[str] = set()
-    amounts = 0
+    amounts = extended = containers = 0
+    variables: list[tuple[str, str | None]] = []
     for list_name in list_names:
         for index, item in objects(spec, list_name, "spec."):
-            if index == MOST_CONTAINERS:
-                raise MalformedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
+            containers += 1
+            if containers > MOST_CONTAINERS:
+                raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
             container = _container(item, list_name, index)
             asked = {*container.requests, *container.limits}  # requests copied to limits are no more
             named |= asked
             amounts += len(asked)
-            if len(named) > MOST_RESOURCES or amounts > MOST_AMOUNTS:
-                most = f"{MOST_RESOURCES} resources, {MOST_AMOUNTS} amounts"
-                raise MalformedPod(f"spec.{list_name}: got more, wants at most {most}")
+            extended += sum("/" in name for name in asked)
+            if len(named) > MOST_RESOURCES or amounts > MOST_AMOUNTS or extended > MOST_EXTENDED:
+                most = f"{MOST_RESOURCES} resources, {MOST_AMOUNTS} amounts, {MOST_EXTENDED} of extended resources"
+                raise OversizedPod(f"spec.{list_name}: got more, wants at most {most}")
+            variables += container.env
             yield container
+    check_variables(variables)
 
 
 def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container:
@@ -228,11 +239,11 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
     resources = member(item, "resources", dict, where) or {}
     restart = member(item, "restartPolicy", str, where)
     return Container(
-        name=member(item, "name", str, where) or "",
+        name=check_text(member(item, "name", str, where) or "", LONGEST_NAME, f"{where}name"),
         list_name=list_name,
         index=index,
         sidecar=list_name == "initContainers" and restart == "Always",
-        image=member(item, "image", str, where) or "",
+        image=check_text(member(item, "image", str, where) or "", LONGEST_IMAGE, f"{where}image"),
         env=tuple(_environment(item, where)),
         requests=_quantities(resources, "requests", where),
         limits=_quantities(resources, "limits", where),
@@ -255,9 +266,11 @@ def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str
 
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
     for index, variable in objects(item, "env", where):
-        name = member(variable, "name", str, f"{where}env[{index}].") or ""
-        value = member(variable, "value", str, f"{where}env[{index}].")
-        if name.startswith("NVIDIA_"):
+        name, value = variable.get("name"), variable.get("value")
+        if not (isinstance(name, str | None) and isinstance(value, str | None)):
+            for key in ("name", "value"):  # a path is written only for what is wrong: a pod may have thousands
+                member(variable, key, str, f"{where}env[{index}].")
+        if name and name.startswith("NVIDIA_"):
             yield name, None if variable.get("valueFrom") else value or ""
 
 
@@ -265,7 +278,7 @@ def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[s
     """Read requests or limits; Kubernetes takes JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
     found = member(resources, key, dict, f"{where}resources.") or {}
     if len(found) > MOST_RESOURCES:
-        raise MalformedPod(f"{where}resources.{key}: got {len(found)}, wants at most {MOST_RESOURCES} resources")
+        raise OversizedPod(f"{where}resources.{key}: got {len(found)}, wants at most {MOST_RESOURCES} resources")
     amounts = {}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -10,14 +10,17 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from app.admission.patch import apply
 from app.admission.review import UNCONCERNED, Setting, Verdict, denial, mutate, validate
 from app.admission.subjects import subject_of
 from app.api.backend import Backend
 from app.api.policies import is_policy, judge_policy
-from app.api.wire import decode_json, encode
-from app.errors import MalformedPod, QuantityError, WireError
+from app.api.wire import DECODE_ERRORS, decode_json, encode
+from app.errors import MalformedPod, OversizedPod, QuantityError, WireError
 from app.pods import member
+from app.reasons import Code, reason
 from app.steps import finish
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
@@ -50,7 +53,12 @@ def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, No
 
     Raises WireError for what no API server sends.
     """
-    request = read_envelope(decode_json(body))
+    try:
+        request = read_envelope(decode_json(body))
+    except WireError as error:
+        if error.status != 413:
+            raise
+        return _refuse_unread(body, str(error), backend)
     namespace = _text(request, "namespace") or "default"
     try:
         verdict = yield from _judge(request, namespace, verb, backend)
@@ -66,6 +74,34 @@ def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, No
         name=_text(request, "name") or _generate_name(request),
         dry_run=request.get("dryRun") is True,
     )
+
+
+class _Asked(msgspec.Struct):
+    """The part of an AdmissionRequest by which it is answered; the object is skipped unread."""
+
+    uid: str
+    namespace: str = "default"
+    name: str = ""
+
+
+class _Envelope(msgspec.Struct):
+    """An AdmissionReview of which the object is not read."""
+
+    request: _Asked
+
+
+def _refuse_unread(body: bytes, problem: str, backend: Backend) -> Reviewed:
+    """Deny a review of more values than are read: an HTTP error would let the object in under failurePolicy Ignore.
+
+    Raises WireError 400.
+    """
+    try:
+        asked = msgspec.json.decode(body, type=_Envelope).request
+    except DECODE_ERRORS as error:
+        raise WireError(400, "body: wants an AdmissionReview object") from error
+    verdict = Verdict(False, reasons=(reason(Code.ObjectTooLarge, problem),))
+    answer = encode(_answer(asked.uid, UNCONCERNED if backend.shadow else verdict))
+    return Reviewed(answer, verdict, True, asked.uid, asked.namespace, asked.name, dry_run=False)
 
 
 def read_envelope(document: Any) -> Mapping[str, Any]:
@@ -103,7 +139,10 @@ def _judge(
     if subject is None:
         return None
     setting = replace(backend.setting(), form=subject.form, settled=subject.settled, before=subject.before)
-    verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
+    try:
+        verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
+    except OversizedPod as error:
+        return Verdict(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.placed, verdict.operations))
     apply(request["object"], operations)
     return replace(verdict, operations=operations)
