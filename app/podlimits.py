@@ -16,6 +16,8 @@ MOST_RESOURCES = 256
 """Different ones in a pod: no node offers as many. Their reviews grow with the square; at 20,000 one took a minute."""
 MOST_AMOUNTS = 4_096
 """Of all containers together; guess, four for each of the most containers."""
+LABELS_CHARACTERS = MOST_LABELS * (317 + 63)
+"""Of all keys and values: a key has 317 at most, a value 63 (Kubernetes' labels syntax)."""
 MOST_EXTENDED = 256
 """Amounts of extended resources, which have a slash in their name, of all containers together. A review takes 70 µs for
 each (measured); guess, four times what the 56 MIG slices of a node with eight GPUs would be asked one by one."""
@@ -52,6 +54,9 @@ def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
     Raises OversizedPod.
     """
+    size = sum(len(key) + len(value) for key, value in labels.items())
+    if size > LABELS_CHARACTERS:
+        raise OversizedPod(f"metadata.labels: got {size} characters, wants at most {LABELS_CHARACTERS}")
     if len(labels) > MOST_LABELS:
         raise OversizedPod(f"metadata.labels: got {len(labels)}, wants at most {MOST_LABELS}")
     return labels

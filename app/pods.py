@@ -174,24 +174,27 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
     `namespace`: the review's, which counts before the Pod's own (CONTROL_PLANE §2.6).
     Raises MalformedPod, QuantityError.
     """
-    metadata = member(pod, "metadata", dict, "") or {}
-    spec = member(pod, "spec", dict, "") or {}
-    status = member(pod, "status", dict, "") or {}
+    metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
     _check_what_patches_touch(spec)
     return Pod(
-        name=member(metadata, "name", str, "metadata.") or member(metadata, "generateName", str, "metadata.") or "",
-        namespace=namespace or member(metadata, "namespace", str, "metadata.") or "default",
-        uid=member(metadata, "uid", str, "metadata.") or "",
+        name=name_of(metadata, "name", "metadata.") or name_of(metadata, "generateName", "metadata."),
+        namespace=namespace or name_of(metadata, "namespace", "metadata.") or "default",
+        uid=name_of(metadata, "uid", "metadata."),
         labels=check_labels(strings(metadata, "labels", "metadata.")),
         annotations=check_annotations(strings(metadata, "annotations", "metadata."), PREFIX),
         containers=tuple(_containers(spec, "initContainers", "containers")),
-        scheduler_name=member(spec, "schedulerName", str, "spec.") or "default-scheduler",
+        scheduler_name=name_of(spec, "schedulerName", "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
         node_name=member(spec, "nodeName", str, "spec."),
         claims=tuple(_claims(spec)),
-        nominated_node_name=member(status, "nominatedNodeName", str, "status."),
+        nominated_node_name=name_of(status, "nominatedNodeName", "status.") or None,
         ephemeral=tuple(_containers(spec, "ephemeralContainers")),
     )
+
+
+def name_of(parent: Mapping[str, Any], key: str, where: str, longest: int = LONGEST_NAME) -> str:
+    """Read an optional name, empty where there is none. Raises MalformedPod, OversizedPod."""
+    return check_text(member(parent, key, str, where) or "", longest, f"{where}{key}")
 
 
 def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
@@ -218,8 +221,7 @@ def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container
     variables: list[tuple[str, str | None]] = []
     for list_name in list_names:
         for index, item in objects(spec, list_name, "spec."):
-            containers += 1
-            if containers > MOST_CONTAINERS:
+            if (containers := containers + 1) > MOST_CONTAINERS:
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
             container = _container(item, list_name, index)
             asked = {*container.requests, *container.limits}  # requests copied to limits are no more
@@ -239,11 +241,11 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
     resources = member(item, "resources", dict, where) or {}
     restart = member(item, "restartPolicy", str, where)
     return Container(
-        name=check_text(member(item, "name", str, where) or "", LONGEST_NAME, f"{where}name"),
+        name=name_of(item, "name", where),
         list_name=list_name,
         index=index,
         sidecar=list_name == "initContainers" and restart == "Always",
-        image=check_text(member(item, "image", str, where) or "", LONGEST_IMAGE, f"{where}image"),
+        image=name_of(item, "image", where, LONGEST_IMAGE),
         env=tuple(_environment(item, where)),
         requests=_quantities(resources, "requests", where),
         limits=_quantities(resources, "limits", where),

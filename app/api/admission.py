@@ -19,11 +19,13 @@ from app.api.backend import Backend
 from app.api.policies import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
 from app.errors import MalformedPod, OversizedPod, QuantityError, WireError
+from app.podlimits import LONGEST_NAME
 from app.pods import member
 from app.reasons import Code, reason
 from app.steps import finish
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
+V1 = "admission.k8s.io/v1"
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
 
@@ -97,6 +99,7 @@ def _refuse_unread(body: bytes, problem: str, backend: Backend) -> Reviewed:
     """
     try:
         asked = msgspec.json.decode(body, type=_Envelope).request
+        read_envelope({"kind": "AdmissionReview", "apiVersion": V1, "request": msgspec.to_builtins(asked)})
     except DECODE_ERRORS as error:
         raise WireError(400, "body: wants an AdmissionReview object") from error
     verdict = Verdict(False, reasons=(reason(Code.ObjectTooLarge, problem),))
@@ -112,7 +115,7 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
         raise WireError(400, "body: wants an AdmissionReview object")
     version = document.get("apiVersion")
-    if version != "admission.k8s.io/v1":
+    if version != V1:
         remedy = "set admissionReviewVersions: [v1] in the webhook configuration"
         raise WireError(400, f"apiVersion: got {str(version)[:60]!r}, wants admission.k8s.io/v1: {remedy}")
     request = document.get("request")
@@ -120,6 +123,9 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
         raise WireError(400, "request: got nothing, wants an object")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise WireError(400, "request.uid: got nothing, wants a string")
+    for key in ("uid", "namespace", "name"):  # what the log and the last decisions remember
+        if isinstance(request.get(key), str) and len(request[key]) > LONGEST_NAME:
+            raise WireError(400, f"request.{key}: got {len(request[key])} characters, wants at most {LONGEST_NAME}")
     return request
 
 
@@ -157,7 +163,7 @@ def _generate_name(request: Mapping[str, Any]) -> str:
     """Say what an object without a name is to be called by, for the log."""
     metadata = (_member(request, "object", dict) or {}).get("metadata")
     found = metadata.get("generateName") if isinstance(metadata, dict) else None
-    return found if isinstance(found, str) else ""
+    return found[:LONGEST_NAME] if isinstance(found, str) else ""
 
 
 def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -178,7 +184,7 @@ def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": denial(verdict)}
     if verdict.concerned or verdict.reasons:
         response["auditAnnotations"] = _audit(verdict)
-    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+    return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}
 
 
 def _audit(verdict: Verdict) -> dict[str, str]:

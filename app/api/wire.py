@@ -93,8 +93,8 @@ def check_values(body: bytes | msgspec.Raw) -> None:
         return
     text = bytes(body)
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        remedy = "send a smaller object, or split it"
-        raise WireError(413, f"body: more than {MOST_VALUES} values (commas, brackets, braces): {remedy}")
+        wanted = f"wants at most {MOST_VALUES}: send a smaller object"
+        raise WireError(413, f"body: too many values (commas, brackets, braces), {wanted}")
     if _LONG_NUMBER in text.translate(_DIGITS):
         raise WireError(400, f"body: more than {LONGEST_NUMBER} digits in a row, which no number of Kubernetes has")
 
