@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from app.errors import MalformedPod, OversizedPod
 
-MOST_CONTAINERS = 512
+MOST_CONTAINERS = 256
 """In all lists together. Guess, far above any pod that runs; a review takes 45 µs for each (measured)."""
 MOST_LABELS = 1_024
 """Guess: Kubernetes names no limit; pods have some ten, and rulings are remembered by them."""
-MOST_RESOURCES = 256
+MOST_RESOURCES = 128
 """Different ones in a pod: no node offers as many. Their reviews grow with the square; at 20,000 one took a minute."""
 MOST_AMOUNTS = 4_096
 """Of all containers together; guess, four for each of the most containers."""

@@ -150,7 +150,7 @@ def pod_documents() -> dict[str, tuple[dict[str, Any], str]]:
         "most variables": (pod(*named(1, **env(visible * MOST_VARIABLES))), ""),
         "more variables": (pod(*named(1, **env(visible * 20_000))), "at most"),
         "45,000 plain variables": (pod(GPU, *named(1, **env(["A"] * 45_000))), ""),
-        "wide containers": (pod(GPU, *named(MOST_CONTAINERS - 1, **env(["A"] * 60))), ""),
+        "wide containers": (pod(GPU, *named(MOST_CONTAINERS - 1, **env(["A"] * (30_000 // MOST_CONTAINERS)))), ""),
         "requirements": (pod({**GPU, **env(["NVIDIA_REQUIRE_CUDA"], clauses)}), ""),
         "more requirements": (pod({**GPU, **env(["NVIDIA_REQUIRE_CUDA"], clauses + " a" * 9)}), "comparisons"),
         "device mounts": (pod(*named(1, volumeMounts=mounts)), ""),

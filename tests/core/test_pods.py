@@ -222,8 +222,8 @@ FULL = [MOST_RESOURCES] * (MOST_AMOUNTS // MOST_RESOURCES)
         pytest.param(named(*FULL), named(*FULL, 1), id="amounts"),
         pytest.param(named(*[1] * MOST_CONTAINERS), named(*[1] * (MOST_CONTAINERS + 1)), id="containers"),
         pytest.param(
-            named(MOST_EXTENDED, prefix="a.b/"),
-            named(MOST_EXTENDED // 2, MOST_EXTENDED // 2 + 1, prefix="a.b/"),
+            named(*[MOST_EXTENDED // 4] * 4, prefix="a.b/"),
+            named(*[MOST_EXTENDED // 4] * 4, 1, prefix="a.b/"),
             id="extended resources",
         ),
         pytest.param(variables(MOST_VARIABLES), variables(MOST_VARIABLES + 1), id="variables"),
