@@ -18,6 +18,8 @@ MOST_AMOUNTS = 4_096
 """Of all containers together; guess, four for each of the most containers."""
 LABELS_CHARACTERS = MOST_LABELS * (317 + 63)
 """Of all keys and values: a key has 317 at most, a value 63 (Kubernetes' labels syntax)."""
+MOST_CLAIMS = 256
+"""ResourceClaims of a pod, and uses of them by a container; guess, as many as the extended resources."""
 MOST_EXTENDED = 256
 """Amounts of extended resources, which have a slash in their name, of all containers together. A review takes 70 µs for
 each (measured); guess, four times what the 56 MIG slices of a node with eight GPUs would be asked one by one."""

@@ -15,6 +15,7 @@ from app.podlimits import (
     LONGEST_IMAGE,
     LONGEST_NAME,
     MOST_AMOUNTS,
+    MOST_CLAIMS,
     MOST_CONTAINERS,
     MOST_EXTENDED,
     MOST_RESOURCES,
@@ -23,7 +24,7 @@ from app.podlimits import (
     check_text,
     check_variables,
 )
-from app.quantity import parse_quantity
+from app.quantity import digits_of, parse_quantity
 from app.shapes import PodLabels
 
 T = TypeVar("T")
@@ -35,10 +36,7 @@ GROUP_LABELS = tuple(PodLabels.__annotations__)
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
-    """Read an optional member of a Kubernetes object; JSON null counts as absent.
-
-    Raises MalformedPod if it has another type.
-    """
+    """Read an optional member; JSON null counts as absent. Raises MalformedPod if it has another type."""
     value = parent.get(key)
     if value is None:
         return None
@@ -60,22 +58,23 @@ def _json_name(value: object) -> str:
     return _NAMES.get(type(value), "a number")
 
 
-def objects(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def objects(
+    parent: Mapping[str, Any], key: str, where: str, most: int | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Iterate an optional list of objects with their positions.
 
-    Raises MalformedPod if it is no list, or an item is no object.
+    Raises MalformedPod if it is no list, or an item is no object; OversizedPod for more than `most`.
     """
     for index, item in enumerate(member(parent, key, list, where) or ()):
+        if index == most:
+            raise OversizedPod(f"{where}{key}: got more, wants at most {most}")
         if not isinstance(item, dict):
             raise MalformedPod(f"{where}{key}[{index}]: got {_json_name(item)}, wants an object")
         yield index, item
 
 
 def strings(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, str]:
-    """Read an optional map of strings, such as labels; absent is empty.
-
-    Raises MalformedPod.
-    """
+    """Read an optional map of strings, such as labels; absent is empty. Raises MalformedPod."""
     found = member(parent, key, dict, where) or {}
     for name, value in found.items():
         if not isinstance(value, str):
@@ -254,14 +253,14 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
 
 
 def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for index, item in objects(spec, "resourceClaims", "spec."):
+    for index, item in objects(spec, "resourceClaims", "spec.", MOST_CLAIMS):
         where = f"spec.resourceClaims[{index}]."
         claim, template = (member(item, f"resourceClaim{each}Name", str, where) or "" for each in ("", "Template"))
         yield member(item, "name", str, where) or "", claim, template
 
 
 def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
-    for index, item in objects(resources, "claims", where):
+    for index, item in objects(resources, "claims", where, MOST_CLAIMS):
         inside = f"{where}claims[{index}]."
         yield member(item, "name", str, inside) or "", member(item, "request", str, inside) or ""
 
@@ -285,13 +284,8 @@ def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[s
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {_json_name(value)}, wants a quantity")
-        amounts[name] = parse_quantity(_digits(value) if isinstance(value, int) else str(value))
+        amounts[name] = parse_quantity(digits_of(value) if isinstance(value, int) else str(value))
     return amounts
-
-
-def _digits(value: int) -> str:
-    """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
-    return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40
 
 
 def group_of(namespace: str, labels: Mapping[str, str]) -> str:

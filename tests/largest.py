@@ -161,7 +161,7 @@ def pod_documents() -> dict[str, tuple[dict[str, Any], str]]:
         "preferred terms": (pod(affinity={"nodeAffinity": preferred}), ""),
         "nodeSelector": (pod(nodeSelector={f"k{index}": "x" for index in range(90_000)}), ""),
         "volumes": (pod(volumes=[{"name": f"v{index}", "hostPath": {"path": "/dev"}} for index in range(30_000)]), ""),
-        "claims": (pod(resourceClaims=[{"name": f"c{k}", "resourceClaimName": "x"} for k in range(40_000)]), ""),
+        "claims": (pod(resourceClaims=[{"name": f"c{k}", "resourceClaimName": "x"} for k in range(40_000)]), "at most"),
         "long image": (pod({**GPU, "image": "x" * FILLER}), "characters"),
         "long name": (pod({**GPU, "name": "x" * FILLER}), "characters"),
         "long command": (pod({**GPU, "command": ["x" * FILLER]}), ""),

@@ -41,8 +41,7 @@ PODS_KEPT = 64
 LARGEST_KEPT_BYTES = 1 << 16
 """A pod is asked about twice within milliseconds; what is kept of such questions is at most 4 MiB."""
 MOST_NAMES = 20_000
-"""Names that a question may have, or twice the nodes that we know: Kubernetes supports 5,000 nodes, and 20,000 names
-take prioritize 30 ms (measured)."""
+"""Names of a question, or twice the nodes that we know: Kubernetes supports 5,000; 20,000 take prioritize 30 ms."""
 MOST_CANDIDATES = 5_000
 """Nodes that preemption may ask about; kube-scheduler tries a tenth of the nodes, and at least 100."""
 MOST_VICTIMS = 50_000
