@@ -4,6 +4,7 @@
 UsherError
 ├── BadInput            somebody sent something that is not what the interface says
 │   ├── MalformedPod        a Pod (or Node) whose shape Kubernetes would refuse too
+│   │   └── OversizedPod        one that has more of something than any pod that runs; admission denies it
 │   ├── QuantityError       not a Kubernetes quantity
 │   ├── VersionError        not a dotted version
 │   ├── PolicyError         a policy document, with file:line:column
@@ -26,6 +27,13 @@ class BadInput(UsherError):
 
 class MalformedPod(BadInput):
     """A Kubernetes object whose shape is wrong; the message starts with the path."""
+
+
+class OversizedPod(MalformedPod):
+    """A Pod of more containers, amounts or variables than are looked at.
+
+    Admission denies it: an HTTP error would let it in, unguarded, under failurePolicy Ignore.
+    """
 
 
 class QuantityError(BadInput):

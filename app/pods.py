@@ -10,8 +10,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from app.errors import MalformedPod, QuantityError
-from app.quantity import not_a_number, parse_quantity
+from app.errors import MalformedPod, OversizedPod, QuantityError
+from app.podlimits import (
+    LONGEST_IMAGE,
+    LONGEST_NAME,
+    MOST_AMOUNTS,
+    MOST_CLAIMS,
+    MOST_CONTAINERS,
+    MOST_EXTENDED,
+    MOST_RESOURCES,
+    check_annotations,
+    check_labels,
+    check_text,
+    check_variables,
+)
+from app.quantity import digits_of, not_a_number, parse_quantity
 from app.shapes import PodLabels
 
 T = TypeVar("T")
@@ -20,19 +33,10 @@ PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
 GPU_MEMORY = PREFIX + "gpu-memory"
 GROUP_LABELS = tuple(PodLabels.__annotations__)
-MOST_CONTAINERS = 1_000
-"""In a list. Guess, far above any pod that runs; at 20,000 that ask for GPUs a review took 5 s."""
-MOST_RESOURCES = 256
-"""Different ones in a pod: no node offers as many. Their reviews grow with the square; at 20,000 one took a minute."""
-MOST_AMOUNTS = 4_096
-"""Of all containers together; guess, four for each of the most containers."""
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
-    """Read an optional member of a Kubernetes object; JSON null counts as absent.
-
-    Raises MalformedPod if it has another type.
-    """
+    """Read an optional member; JSON null counts as absent. Raises MalformedPod if it has another type."""
     value = parent.get(key)
     if value is None:
         return None
@@ -54,22 +58,23 @@ def _json_name(value: object) -> str:
     return _NAMES.get(type(value), "a number")
 
 
-def objects(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def objects(
+    parent: Mapping[str, Any], key: str, where: str, most: int | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Iterate an optional list of objects with their positions.
 
-    Raises MalformedPod if it is no list, or an item is no object.
+    Raises MalformedPod if it is no list, or an item is no object; OversizedPod for more than `most`.
     """
     for index, item in enumerate(member(parent, key, list, where) or ()):
+        if index == most:
+            raise OversizedPod(f"{where}{key}: got more, wants at most {most}")
         if not isinstance(item, dict):
             raise MalformedPod(f"{where}{key}[{index}]: got {_json_name(item)}, wants an object")
         yield index, item
 
 
 def strings(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, str]:
-    """Read an optional map of strings, such as labels; absent is empty.
-
-    Raises MalformedPod.
-    """
+    """Read an optional map of strings, such as labels; absent is empty. Raises MalformedPod."""
     found = member(parent, key, dict, where) or {}
     for name, value in found.items():
         if not isinstance(value, str):
@@ -168,24 +173,27 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
     `namespace`: the review's, which counts before the Pod's own (CONTROL_PLANE §2.6).
     Raises MalformedPod, QuantityError.
     """
-    metadata = member(pod, "metadata", dict, "") or {}
-    spec = member(pod, "spec", dict, "") or {}
-    status = member(pod, "status", dict, "") or {}
+    metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
     _check_what_patches_touch(spec)
     return Pod(
-        name=member(metadata, "name", str, "metadata.") or member(metadata, "generateName", str, "metadata.") or "",
-        namespace=namespace or member(metadata, "namespace", str, "metadata.") or "default",
-        uid=member(metadata, "uid", str, "metadata.") or "",
-        labels=strings(metadata, "labels", "metadata."),
-        annotations=strings(metadata, "annotations", "metadata."),
+        name=name_of(metadata, "name", "metadata.") or name_of(metadata, "generateName", "metadata."),
+        namespace=namespace or name_of(metadata, "namespace", "metadata.") or "default",
+        uid=name_of(metadata, "uid", "metadata."),
+        labels=check_labels(strings(metadata, "labels", "metadata.")),
+        annotations=check_annotations(strings(metadata, "annotations", "metadata."), PREFIX),
         containers=tuple(_containers(spec, "initContainers", "containers")),
-        scheduler_name=member(spec, "schedulerName", str, "spec.") or "default-scheduler",
+        scheduler_name=name_of(spec, "schedulerName", "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
         node_name=member(spec, "nodeName", str, "spec."),
         claims=tuple(_claims(spec)),
-        nominated_node_name=member(status, "nominatedNodeName", str, "status."),
+        nominated_node_name=name_of(status, "nominatedNodeName", "status.") or None,
         ephemeral=tuple(_containers(spec, "ephemeralContainers")),
     )
+
+
+def name_of(parent: Mapping[str, Any], key: str, where: str, longest: int = LONGEST_NAME) -> str:
+    """Read an optional name, empty where there is none. Raises MalformedPod, OversizedPod."""
+    return check_text(member(parent, key, str, where) or "", longest, f"{where}{key}")
 
 
 def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
@@ -208,19 +216,23 @@ def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
 def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container]:
     """Read containers; more than any pod has are refused as they come, because anybody may send a pod."""
     named: set[str] = set()
-    amounts = 0
+    amounts = extended = containers = 0
+    variables: list[tuple[str, str | None]] = []
     for list_name in list_names:
         for index, item in objects(spec, list_name, "spec."):
-            if index == MOST_CONTAINERS:
-                raise MalformedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
+            if (containers := containers + 1) > MOST_CONTAINERS:
+                raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
             container = _container(item, list_name, index)
             asked = {*container.requests, *container.limits}  # requests copied to limits are no more
             named |= asked
             amounts += len(asked)
-            if len(named) > MOST_RESOURCES or amounts > MOST_AMOUNTS:
-                most = f"{MOST_RESOURCES} resources, {MOST_AMOUNTS} amounts"
-                raise MalformedPod(f"spec.{list_name}: got more, wants at most {most}")
+            extended += sum("/" in name for name in asked)
+            if len(named) > MOST_RESOURCES or amounts > MOST_AMOUNTS or extended > MOST_EXTENDED:
+                most = f"{MOST_RESOURCES} resources, {MOST_AMOUNTS} amounts, {MOST_EXTENDED} of extended resources"
+                raise OversizedPod(f"spec.{list_name}: got more, wants at most {most}")
+            variables += container.env
             yield container
+    check_variables(variables)
 
 
 def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container:
@@ -228,11 +240,11 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
     resources = member(item, "resources", dict, where) or {}
     restart = member(item, "restartPolicy", str, where)
     return Container(
-        name=member(item, "name", str, where) or "",
+        name=name_of(item, "name", where),
         list_name=list_name,
         index=index,
         sidecar=list_name == "initContainers" and restart == "Always",
-        image=member(item, "image", str, where) or "",
+        image=name_of(item, "image", where, LONGEST_IMAGE),
         env=tuple(_environment(item, where)),
         requests=_quantities(resources, "requests", where),
         limits=_quantities(resources, "limits", where),
@@ -241,23 +253,25 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
 
 
 def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for index, item in objects(spec, "resourceClaims", "spec."):
+    for index, item in objects(spec, "resourceClaims", "spec.", MOST_CLAIMS):
         where = f"spec.resourceClaims[{index}]."
         claim, template = (member(item, f"resourceClaim{each}Name", str, where) or "" for each in ("", "Template"))
         yield member(item, "name", str, where) or "", claim, template
 
 
 def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
-    for index, item in objects(resources, "claims", where):
+    for index, item in objects(resources, "claims", where, MOST_CLAIMS):
         inside = f"{where}claims[{index}]."
         yield member(item, "name", str, inside) or "", member(item, "request", str, inside) or ""
 
 
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
     for index, variable in objects(item, "env", where):
-        name = member(variable, "name", str, f"{where}env[{index}].") or ""
-        value = member(variable, "value", str, f"{where}env[{index}].")
-        if name.startswith("NVIDIA_"):
+        name, value = variable.get("name"), variable.get("value")
+        if not (isinstance(name, str | None) and isinstance(value, str | None)):
+            for key in ("name", "value"):  # a path is written only for what is wrong: a pod may have thousands
+                member(variable, key, str, f"{where}env[{index}].")
+        if name and name.startswith("NVIDIA_"):
             yield name, None if variable.get("valueFrom") else value or ""
 
 
@@ -265,21 +279,16 @@ def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[s
     """Read requests or limits; Kubernetes takes JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
     found = member(resources, key, dict, f"{where}resources.") or {}
     if len(found) > MOST_RESOURCES:
-        raise MalformedPod(f"{where}resources.{key}: got {len(found)}, wants at most {MOST_RESOURCES} resources")
+        raise OversizedPod(f"{where}resources.{key}: got {len(found)}, wants at most {MOST_RESOURCES} resources")
     amounts = {}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {_json_name(value)}, wants a quantity")
         try:
-            amounts[name] = parse_quantity(_digits(value) if isinstance(value, int) else str(value))
+            amounts[name] = parse_quantity(digits_of(value) if isinstance(value, int) else str(value))
         except QuantityError as error:
             raise QuantityError(f"{where}resources.{key}[{name[:80]}]: {not_a_number(str(value))}") from error
     return amounts
-
-
-def _digits(value: int) -> str:
-    """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
-    return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40
 
 
 def group_of(namespace: str, labels: Mapping[str, str]) -> str:

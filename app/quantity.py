@@ -93,3 +93,8 @@ def times(text: str, factor: int) -> str:
     if "." in product:
         product = product.rstrip("0").rstrip(".")
     return match[1] + product + text[len(match[1]) + len(digits) :]
+
+
+def digits_of(value: int) -> str:
+    """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
+    return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40

@@ -59,6 +59,7 @@ class Code(Enum):
         "declare less gpu-usher.io/gpu-memory, or wait for a share to be freed",
     )
     LayoutDoesNotFit = Kind.FREE, "wait for slices to be freed, or ask for a smaller profile"
+    ObjectTooLarge = Kind.ADMISSION, "make it smaller, or split it: no more of an object is read"
     RequestsOnly = Kind.ADMISSION, "set the same amount in resources.limits"
     RequestLimitMismatch = Kind.ADMISSION, "make requests equal to limits"
     QuantityFractional = Kind.ADMISSION, "ask for a whole number, a MIG profile, or nvidia.com/gpu.shared"

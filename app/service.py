@@ -3,7 +3,7 @@
 
 import gc
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,9 @@ class Usher:
         """Our own namespace, where ConfigMaps may hold policies."""
         return self.settings.namespace
 
-    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> str | None:
-        """Say what the policy set would suffer from an edit. `kind`: configmap or gpupolicy."""
-        return self.book.check(f"{kind} {name}", content)
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
+        """Say in steps what the policy set would suffer from an edit. `kind`: configmap or gpupolicy."""
+        return self.book.check_steps(f"{kind} {name}", content)
 
     def setting(self) -> Setting:
         """Policies, fleet and facts for a review."""

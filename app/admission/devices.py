@@ -13,6 +13,7 @@ from typing import Any
 
 from app.admission.case import Case, Change, Form
 from app.admission.patch import Operation, append
+from app.errors import OversizedPod
 from app.pods import Container, member, objects
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -23,6 +24,8 @@ HARMLESS = ("", "void", "none")
 DEVICE_FOLDER = "nvidia-container-devices"
 DEVICE_MOUNTS = f"/var/run/{DEVICE_FOLDER}"
 """Mount paths below it are a device list (device-list-strategy volume-mounts)."""
+MOST_TAKINGS = 512
+"""Of a pod; each is taken away by an operation of its own. Guess: eight GPUs in each of 64 containers."""
 CDI = "cdi.k8s.io/"
 """Annotations with this prefix name devices for the container runtime (Container Device Interface)."""
 HIDDEN = {"name": VISIBLE, "value": "void"}
@@ -39,7 +42,17 @@ class Taking:
 
 
 def takings(case: Case) -> Iterator[Taking]:
-    """List every way in which devices are taken that nobody gave, those of one list in the order of the list."""
+    """List every way in which devices are taken that nobody gave, those of one list in the order of the list.
+
+    Raises OversizedPod for more than a pod of people has.
+    """
+    for count, taking in enumerate(_takings(case)):
+        if count == MOST_TAKINGS:
+            raise OversizedPod(f"devices: taken in more than {MOST_TAKINGS} ways, wants fewer variables and mounts")
+        yield taking
+
+
+def _takings(case: Case) -> Iterator[Taking]:
     for key, value in case.pod.annotations.items() if case.form is not Form.Ephemeral else ():
         if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in case.knowledge.families.all):
             yield Taking("pod", case.asks, ("metadata", "annotations", key), key[:40])
@@ -52,7 +65,7 @@ def takings(case: Case) -> Iterator[Taking]:
                 yield _taking(case, container, name, "env", index)
         for index, mount in objects(raw, "volumeMounts", where):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
-            if _cleaned(path).startswith(DEVICE_MOUNTS):
+            if DEVICE_FOLDER in path and _cleaned(path).startswith(DEVICE_MOUNTS):
                 yield _taking(case, container, DEVICE_MOUNTS, "volumeMounts", index)
 
 

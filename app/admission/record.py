@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from app.admission.case import Case
 from app.admission.patch import Operation, put
+from app.podlimits import ANNOTATIONS_BYTES
 from app.pods import DECISION, PREFIX
 
 DECISION_VERSION = 1
-ANNOTATIONS_BYTES = 256 << 10
-"""Of all annotations of an object (k8s.io/apimachinery pkg/api/validation TotalAnnotationSizeLimitB)."""
 MOST_ACTIONS = 32
 """Actions on record; a pod of more containers than a person reads needs no more."""
 
@@ -82,7 +83,7 @@ def _ours(document: Mapping[str, Any]) -> bool:
     if not isinstance(managers, list) or not managers:
         return False
     try:
-        return not any(f'"f:{DECISION}"' in json.dumps(each) for each in managers)
+        return f'"f:{DECISION}"'.encode() not in msgspec.json.encode(managers)  # ten times as fast as json
     except RecursionError:
         return False  # nothing that Kubernetes writes nests so deep
 

@@ -6,20 +6,26 @@ other answer never reaches the user (CONTROL_PLANE §3).
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from app.admission.patch import apply
 from app.admission.review import UNCONCERNED, Setting, Verdict, denial, mutate, validate
 from app.admission.subjects import subject_of
 from app.api.backend import Backend
 from app.api.policies import is_policy, judge_policy
-from app.api.wire import decode_json, encode
-from app.errors import MalformedPod, QuantityError, WireError
+from app.api.wire import DECODE_ERRORS, decode_json, encode
+from app.errors import MalformedPod, OversizedPod, QuantityError, WireError
+from app.podlimits import LONGEST_NAME
 from app.pods import member
+from app.reasons import Code, reason
+from app.steps import finish
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
+V1 = "admission.k8s.io/v1"
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
 
@@ -37,14 +43,27 @@ class Reviewed:
 
 
 def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
-    """Answer one AdmissionReview. `verb`: mutate or validate.
+    """Answer one AdmissionReview at once. `verb`: mutate or validate.
 
     Raises WireError for what no API server sends.
     """
-    request = read_envelope(decode_json(body))
+    return finish(review_steps(body, verb, backend))
+
+
+def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, None, Reviewed]:
+    """Answer one AdmissionReview: a pod's in one step, a policy's in many.
+
+    Raises WireError for what no API server sends.
+    """
+    try:
+        request = read_envelope(decode_json(body))
+    except WireError as error:
+        if error.status != 413:
+            raise
+        return _refuse_unread(body, str(error), backend)
     namespace = _text(request, "namespace") or "default"
     try:
-        verdict = _judge(request, namespace, verb, backend)
+        verdict = yield from _judge(request, namespace, verb, backend)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"request.object: {error}") from error
     handled, verdict = verdict is not None, verdict or UNCONCERNED
@@ -59,6 +78,35 @@ def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
     )
 
 
+class _Asked(msgspec.Struct):
+    """The part of an AdmissionRequest by which it is answered; the object is skipped unread."""
+
+    uid: str
+    namespace: str = "default"
+    name: str = ""
+
+
+class _Envelope(msgspec.Struct):
+    """An AdmissionReview of which the object is not read."""
+
+    request: _Asked
+
+
+def _refuse_unread(body: bytes, problem: str, backend: Backend) -> Reviewed:
+    """Deny a review of more values than are read: an HTTP error would let the object in under failurePolicy Ignore.
+
+    Raises WireError 400.
+    """
+    try:
+        asked = msgspec.json.decode(body, type=_Envelope).request
+        read_envelope({"kind": "AdmissionReview", "apiVersion": V1, "request": msgspec.to_builtins(asked)})
+    except DECODE_ERRORS as error:
+        raise WireError(400, "body: wants an AdmissionReview object") from error
+    verdict = Verdict(False, reasons=(reason(Code.ObjectTooLarge, problem),))
+    answer = encode(_answer(asked.uid, UNCONCERNED if backend.shadow else verdict))
+    return Reviewed(answer, verdict, True, asked.uid, asked.namespace, asked.name, dry_run=False)
+
+
 def read_envelope(document: Any) -> Mapping[str, Any]:
     """Check an AdmissionReview's envelope; gives its request.
 
@@ -67,7 +115,7 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
         raise WireError(400, "body: wants an AdmissionReview object")
     version = document.get("apiVersion")
-    if version != "admission.k8s.io/v1":
+    if version != V1:
         remedy = "set admissionReviewVersions: [v1] in the webhook configuration"
         raise WireError(400, f"apiVersion: got {str(version)[:60]!r}, wants admission.k8s.io/v1: {remedy}")
     request = document.get("request")
@@ -75,10 +123,15 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
         raise WireError(400, "request: got nothing, wants an object")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise WireError(400, "request.uid: got nothing, wants a string")
+    for key in ("uid", "namespace", "name"):  # what the log and the last decisions remember
+        if isinstance(request.get(key), str) and len(request[key]) > LONGEST_NAME:
+            raise WireError(400, f"request.{key}: got {len(request[key])} characters, wants at most {LONGEST_NAME}")
     return request
 
 
-def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backend) -> Verdict | None:
+def _judge(
+    request: Mapping[str, Any], namespace: str, verb: str, backend: Backend
+) -> Generator[None, None, Verdict | None]:
     """Judge what a request is about; None for kinds and operations that are let through.
 
     The patch is applied here before it leaves: one that does not apply would reject the object even under
@@ -87,12 +140,15 @@ def _judge(request: Mapping[str, Any], namespace: str, verb: str, backend: Backe
     Raises MalformedPod, QuantityError; PatchError, a bug of ours.
     """
     if is_policy(request):
-        return Verdict(False, reasons=judge_policy(request, backend)) if verb == "validate" else None
+        return Verdict(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
     subject = subject_of(request)
     if subject is None:
         return None
     setting = replace(backend.setting(), form=subject.form, settled=subject.settled, before=subject.before)
-    verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
+    try:
+        verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
+    except OversizedPod as error:
+        return Verdict(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.placed, verdict.operations))
     apply(request["object"], operations)
     return replace(verdict, operations=operations)
@@ -107,7 +163,7 @@ def _generate_name(request: Mapping[str, Any]) -> str:
     """Say what an object without a name is to be called by, for the log."""
     metadata = (_member(request, "object", dict) or {}).get("metadata")
     found = metadata.get("generateName") if isinstance(metadata, dict) else None
-    return found if isinstance(found, str) else ""
+    return found[:LONGEST_NAME] if isinstance(found, str) else ""
 
 
 def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -128,7 +184,7 @@ def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": denial(verdict)}
     if verdict.concerned or verdict.reasons:
         response["auditAnnotations"] = _audit(verdict)
-    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+    return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}
 
 
 def _audit(verdict: Verdict) -> dict[str, str]:

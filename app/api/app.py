@@ -8,19 +8,20 @@ Handlers take raw bytes and return raw bytes: models on this path would cost mor
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 
 from fastapi import FastAPI, Request, Response
 
-from app.api.admission import review
+from app.api.admission import review_steps
 from app.api.backend import Backend
-from app.api.bodies import ADMISSION_LIMIT, EXTENDER_LIMIT, Bodies
+from app.api.bodies import ADMISSION_LIMIT, Bodies, extender_limit
 from app.api.deadline import seconds_to_answer
 from app.api.decisions import Decision, count, of_answer, of_review, say
-from app.api.extender import Answer, filter_nodes, preempt, prioritize
+from app.api.extender import Answer, filter_steps, preempt_steps, prioritize_steps
 from app.api.ops import answer_unknown_routes, bare_app
 from app.api.recorder import Recorder
 from app.api.secondlook import SecondLooks, may_have_ended
+from app.api.slices import Turns
 from app.api.tail import Tail
 from app.api.tracing import Tracing
 from app.api.wire import status_body
@@ -29,12 +30,13 @@ from app.logs import LOGGER, event
 from app.metrics import Metrics
 
 JSON = "application/json"
-Verb = Callable[[bytes, Backend], Answer]
-Answering = Callable[[bytes], tuple[bytes, Decision]]
+Verb = Callable[[bytes, Backend], Generator[None, None, Answer]]
+Steps = Generator[None, None, tuple[bytes, Decision]]
+Answering = Callable[[bytes], Steps]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
-    ("filter", filter_nodes),
-    ("prioritize", prioritize),
-    ("preempt", preempt),
+    ("filter", filter_steps),
+    ("prioritize", prioritize_steps),
+    ("preempt", preempt_steps),
 )
 ADMISSION_VERBS = ("mutate", "validate")
 
@@ -82,36 +84,39 @@ class Desk:
         self._tracing = tracing
         self._bodies = Bodies()
         self._second_looks = SecondLooks(backend)
+        self._turns = {verb: Turns(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of mutate or validate."""
 
-        def answer(body: bytes) -> tuple[bytes, Decision]:
-            reviewed = review(body, verb, self._backend)
+        def answer(body: bytes) -> Steps:
+            reviewed = yield from review_steps(body, verb, self._backend)
             decision = of_review(reviewed, self._backend)
             self._metrics.policies_matched(decision.policies, decision.result)
             return reviewed.body, decision
 
-        return self._route(verb, ADMISSION_LIMIT, answer)
+        return self._route(verb, lambda: ADMISSION_LIMIT, answer)
 
     def extender_route(self, verb: str, verb_answer: Verb) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of an extender verb."""
 
-        def answer(body: bytes) -> tuple[bytes, Decision]:
-            answered = verb_answer(body, self._backend)
+        def answer(body: bytes) -> Steps:
+            answered = yield from verb_answer(body, self._backend)
             self._metrics.view_behind.inc(answered.behind)
             if verb == "preempt":
                 self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
             return answered.body, of_answer(answered, self._backend)
 
-        return self._route(verb, EXTENDER_LIMIT, answer)
+        return self._route(verb, lambda: extender_limit(len(self._backend.nodes)), answer)
 
-    def _route(self, verb: str, limit: int, answer: Answering) -> Callable[[Request], Awaitable[Response]]:
+    def _route(
+        self, verb: str, limit: Callable[[], int], answer: Answering
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             started = self._clock()
             patience = seconds_to_answer(request.query_params.get("timeout"))
             try:
-                async with asyncio.timeout(patience), self._bodies.read(request, limit) as body:
+                async with asyncio.timeout(patience), self._bodies.read(request, limit()) as body:
                     content, outcome = await self._decided(verb, answer, body)
                 if patience is not None and self._clock() - started > patience:
                     raise TimeoutError
@@ -130,10 +135,10 @@ class Desk:
 
     async def _decided(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
         """Decide, count it and say it; gives the answer and the outcome."""
-        content, decision, spent = self._timed(answer, body)
+        content, decision, spent = await self._timed(verb, answer(body))
         if verb == "filter":
             async for _ in self._second_looks.news(decision):
-                content, decision, more = self._timed(answer, body)
+                content, decision, more = await self._timed(verb, answer(body))
                 spent += more
                 if not may_have_ended(decision):
                     break
@@ -147,10 +152,26 @@ class Desk:
             self._tracing.note(verb, decision)
         return content, decision.outcome
 
-    def _timed(self, answer: Answering, body: bytes) -> tuple[bytes, Decision, int]:
+    async def _timed(self, verb: str, steps: Steps) -> tuple[bytes, Decision, int]:
+        """Take the steps of an answer. Of those that take more than one, one a verb is taken at a time, with rests.
+
+        Raises Busy.
+        """
         started = self._cpu()
-        content, decision = answer(body)
-        return content, decision, self._cpu() - started
+        try:
+            next(steps)
+        except StopIteration as end:
+            return *end.value, self._cpu() - started
+        spent = self._cpu() - started
+        async with self._turns[verb].turn():
+            while True:
+                await asyncio.sleep(0)
+                started = self._cpu()
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return *end.value, spent + self._cpu() - started
+                spent += self._cpu() - started
 
     def _refused(self, verb: str, error: WireError) -> tuple[Response, str]:
         if error.status == 413:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the routes need of the rest of the service; service.py provides it."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from app.admission.review import Setting
@@ -151,8 +151,8 @@ class Backend(Protocol):
         """Our own namespace, where ConfigMaps may hold policies."""
         ...
 
-    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> str | None:
-        """What the policy set would suffer from an edit; None for nothing."""
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
+        """What the policy set would suffer from an edit; None for nothing. In steps."""
         ...
 
     def setting(self) -> Setting:

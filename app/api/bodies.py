@@ -6,19 +6,30 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
+from app.api.wire import ORDINARY
 from app.errors import WireError
 
 ADMISSION_LIMIT = 8 << 20
 """Bytes; etcd keeps objects to about 1.5 MiB, a review holds two (INTERFACES §10, Body limits)."""
 EXTENDER_LIMIT = 128 << 20
 """Bytes; 5,000 whole nodes are 102 MB (OPERATIONS §4.3)."""
+NODE_BYTES = 64 << 10
+"""Of a whole node in an extender's body: three times what one of those 5,000 has."""
 LARGE = 8 << 20
 LARGE_AT_ONCE = 2
 SMALL_BYTES_AT_ONCE = 128 << 20
-"""Of all bodies that are not large: a quarter of the Deployment's memory limit, 16 of the largest reviews."""
-ORDINARY = 1 << 18
-"""Bytes; 5,000 names are 160 kB, most reviews 10 kB. Such bodies always find room: who sends others keeps none of them
-out, and 512 requests in hand are 128 MiB of them at most."""
+"""Of all bodies that are not large: a quarter of the Deployment's memory limit, 16 of the largest reviews.
+
+Bodies up to ORDINARY bytes always find room: who sends others keeps none of them out, and 512 requests in hand are
+128 MiB of them at most."""
+
+
+def extender_limit(nodes: int) -> int:
+    """Give the bytes that a question of the scheduler may have in a fleet of so many nodes.
+
+    Names of 20,000 nodes fit into what any question may have; whole nodes come only as many as there are.
+    """
+    return min(EXTENDER_LIMIT, ADMISSION_LIMIT + NODE_BYTES * nodes)
 
 
 class Bodies:

@@ -5,23 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.api.backend import Backend
-from app.api.slices import Turns, in_slices
+from app.api.slices import JOB_SECONDS, Turns, in_slices
 from app.errors import MalformedPod, WireError
-from app.explain.pod import Explanation, explain, finish
+from app.explain.pod import Explanation, explain
 from app.pods import member
+from app.steps import finish
 
 
 class Explainer:
     """Explains pods, one after the other."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, seconds: float = JOB_SECONDS) -> None:
         self._backend = backend
-        self._turns = Turns("explanations")
+        self._turns = Turns("explanations", seconds)
 
     async def answer(self, body: Any, by_node: bool) -> Explanation:
         """Explain a Pod, or the pod of the cluster that a reference names.
 
-        Raises WireError (400, 404, 429, 502), MalformedPod, QuantityError.
+        Raises WireError (400, 404, 429, 502, 503), MalformedPod, QuantityError.
         """
         async with self._turns.turn():
             document, live = await self._pod(body)
@@ -30,7 +31,7 @@ class Explainer:
     async def of(self, document: Mapping[str, Any], live: bool) -> Explanation:
         """Explain a pod as it is in the cluster (`live`), or as it would be.
 
-        Raises WireError 429, MalformedPod, QuantityError.
+        Raises WireError (429, 503), MalformedPod, QuantityError.
         """
         async with self._turns.turn():
             return await in_slices(explain(document, self._backend.world(), live))

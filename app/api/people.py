@@ -36,7 +36,7 @@ def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
                 async with bodies.read(request, ADMISSION_LIMIT) as body:
                     return Response(encode(await answer(decode_json(body), request)), media_type=JSON)
             except WireError as error:
-                headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == 429 else None
+                headers = {"Retry-After": str(RETRY_SECONDS)} if error.status in (429, 503) else None
                 return Response(status_body(error.status, str(error)), error.status, headers, JSON)
             except (MalformedPod, QuantityError) as error:
                 return Response(status_body(400, f"Pod: {error}"), 400, media_type=JSON)

@@ -5,7 +5,7 @@ What is as it was passes whatever it says: a finalizer must come off a bad polic
 (failurePolicy Ignore, or a bad policy could never be mended); the last good set stays in force then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
 from app.pods import PREFIX, member, strings
@@ -23,8 +23,8 @@ class Policies(Protocol):
         """Our own namespace, where ConfigMaps may hold policies."""
         ...
 
-    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> str | None:
-        """What the set would suffer from an edit; None for nothing."""
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
+        """What the set would suffer from an edit; None for nothing. In steps."""
         ...
 
 
@@ -35,8 +35,8 @@ def is_policy(request: Mapping[str, Any]) -> bool:
     return found in {("", "configmaps"), (POLICY_GROUP, "gpupolicies")} and not request.get("subResource")
 
 
-def judge_policy(request: Mapping[str, Any], backend: Policies) -> tuple[Reason, ...]:
-    """Say why an edit of a policy is refused; nothing for one that is fine, or none of ours.
+def judge_policy(request: Mapping[str, Any], backend: Policies) -> Generator[None, None, tuple[Reason, ...]]:
+    """Say in steps why an edit of a policy is refused; nothing for one that is fine, or none of ours.
 
     Raises MalformedPod for shapes that no API server sends.
     """
@@ -50,20 +50,20 @@ def judge_policy(request: Mapping[str, Any], backend: Policies) -> tuple[Reason,
         return ()
     if (member(request, "resource", dict, "request.") or {}).get("resource") == "gpupolicies":
         unchanged = before is not None and before.get("spec") == made.get("spec")
-        problem = None if unchanged else backend.check_policy("gpupolicy", name, made)
+        problem = None if unchanged else (yield from backend.check_policy("gpupolicy", name, made))
     else:
-        problem = _judge_config_map(made, before, backend, f"{request.get('namespace')}/{name}")
+        problem = yield from _judge_config_map(made, before, backend, f"{request.get('namespace')}/{name}")
     return (Reason(Code.InvalidPolicy, "; ".join(problem.splitlines())),) if problem else ()
 
 
 def _judge_config_map(
     made: Mapping[str, Any], before: Mapping[str, Any] | None, backend: Policies, key: str
-) -> str | None:
+) -> Generator[None, None, str | None]:
     if not _holds_policies(made) or key.partition("/")[0] != backend.namespace:
         return None
     if before is not None and _holds_policies(before) and before.get("data") == made.get("data"):
         return None
-    return backend.check_policy("configmap", key, strings(made, "data", "object."))
+    return (yield from backend.check_policy("configmap", key, strings(made, "data", "object.")))
 
 
 def _holds_policies(config_map: Mapping[str, Any]) -> bool:

@@ -4,9 +4,10 @@
 import datetime as dt
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
+from app.admission.record import MOST_ACTIONS
 from app.api.decisions import Decision
 
 KEPT = 500
@@ -39,6 +40,9 @@ class Tail:
     def note(self, verb: str, decision: Decision, cpu_ns: int) -> None:
         """Take a decision in."""
         self.total += 1
+        if len(decision.actions) > MOST_ACTIONS:
+            more = f"and {len(decision.actions) - MOST_ACTIONS + 1} more"
+            decision = replace(decision, actions=(*decision.actions[: MOST_ACTIONS - 1], more))
         self._ring.append((time.time(), verb, decision, cpu_ns))
 
     def since(self, number: int) -> list[Said]:

@@ -22,8 +22,9 @@ from app.cluster.view import bound_volumes, view
 from app.demo.fleet import demo_fleet as demo_fleet_objects
 from app.errors import ApiError, BadInput
 from app.explain.neighbours import neighbours_of
-from app.explain.pod import Explanation, explain, finish
+from app.explain.pod import Explanation, explain
 from app.explain.survey import World
+from app.steps import finish
 
 Object = Mapping[str, Any]
 OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)

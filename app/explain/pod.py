@@ -155,16 +155,6 @@ def explain(
     )
 
 
-def finish(steps: Generator[None, None, Explanation]) -> Explanation:
-    """Take all steps of an explanation at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Explanation = end.value
-            return found
-
-
 def primary(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
     """Say what to look at first: what nodes fall out by that would do another time, or else that are nearest.
 

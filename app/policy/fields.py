@@ -74,20 +74,33 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, strict=True, use_enum_values=False)
 
 
+MOST_LABELS = 64
+"""Labels or lines of a selector; guess. Each is compared with for each pod."""
+MOST_LABEL_VALUES = 256
+"""Values of a line of a selector; guess."""
+
+
 class LabelExpression(Part):
     """One line of a label selector."""
 
     key: str = Field(description="the label")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: tuple[str, ...] = Field(default=(), strict=False, description="for In and NotIn")
+    values: tuple[str, ...] = Field(
+        default=(), strict=False, max_length=MOST_LABEL_VALUES, description="for In and NotIn"
+    )
 
 
 class LabelSelector(Part):
     """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
 
-    match_labels: dict[str, str] = Field(default={}, description="labels that must be there with these values")
+    match_labels: dict[str, str] = Field(
+        default={}, max_length=MOST_LABELS, description="labels that must be there with these values"
+    )
     match_expressions: tuple[LabelExpression, ...] = Field(
-        default=(), strict=False, description="lines that must hold, each a key, an operator and values"
+        default=(),
+        strict=False,
+        max_length=MOST_LABELS,
+        description="lines that must hold, each a key, an operator and values",
     )
 
 

@@ -5,9 +5,9 @@ Texts come in by file name, objects that came parsed by a name of their own; the
 all of them are good or none is used.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from difflib import get_close_matches
-from functools import partial
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,14 +15,35 @@ from pydantic import ValidationError
 from app.errors import BadInput, PolicyError
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import Policy, PolicySet, Selected, hash_of
-from app.policy.document import Document, Path, read_documents
+from app.policy.document import Document, Path, check_values, document_steps
 from app.policy.fields import LabelSelector, model_in
 from app.policy.schema import GPUPolicy, Rule
 from app.policy.ties import set_problems
 from app.requirements import Requirement, from_selector
+from app.steps import finish
 
 WORKLOAD_CLASS_BELOW = 1000
 """Only policies below this priority may be picked by a pod's own annotation (INTERFACES §4)."""
+
+
+MOST_POLICIES = 500
+"""Of a set: every pod is matched against each, and those of one priority are compared in pairs; guess, ten times what
+the largest public collections of admission policies ship."""
+MOST_VALUES = 2_500
+"""In one policy: keys, words, lists and mappings. One with every list at its limit that repeats nothing has some 1,500,
+and 2,500 take some 30 ms to read and check (measured)."""
+MOST_PROBLEMS = 20
+"""Told of one document: nobody mends more at once, and a near name is looked for in each (0.3 ms)."""
+LONGEST_GUESSED = 64
+"""Characters of an unknown field for which a name is guessed; the longest field name has 20."""
+
+LONGEST_SAID = 80
+"""Characters of a key in a message."""
+
+Source = str | Mapping[str, Any]
+Read = tuple[Policy, ...] | PolicyError
+Kept = Mapping[str, tuple[Source, Read]]
+"""By name: what was read, and what came of it."""
 
 
 def load_policies(
@@ -37,37 +58,58 @@ def load_policies(
 
     Raises PolicyError with all problems of all files.
     """
+    return finish(load_steps(texts, objects or {}, knowledge, fallback, {}))
+
+
+def load_steps(
+    texts: Mapping[str, str],
+    objects: Mapping[str, Mapping[str, Any]],
+    knowledge: Knowledge,
+    fallback: Policy | None,
+    known: dict[str, tuple[Source, Read]],
+) -> Generator[None, None, PolicySet]:
+    """Load as load_policies does, in steps of some 30 ms at most.
+
+    `known`: what was read before; it is not read again where it is the same, and what is read is added.
+
+    Raises PolicyError.
+    """
     problems: list[str] = []
     policies: list[Policy] = []
-    readings = [partial(_policies, file, text, knowledge) for file, text in texts.items()]
-    readings += [partial(_object, name, value, knowledge) for name, value in (objects or {}).items()]
-    for read in readings:
-        try:
-            policies.extend(read())
-        except PolicyError as error:
-            problems.extend(error.problems)
-    problems.extend(set_problems(policies))
+    sources: dict[str, Source] = {**texts, **objects}
+    for name, source in sources.items():
+        if name not in known or known[name][0] != source:
+            known[name] = source, (yield from _read(name, source, knowledge))
+        found = known[name][1]
+        problems.extend(found.problems if isinstance(found, PolicyError) else ())
+        policies.extend(found if isinstance(found, tuple) else ())
+        if len(policies) > MOST_POLICIES:
+            raise PolicyError((f"{name}: more than {MOST_POLICIES} policies in all: merge those that say the same",))
+    yield from set_problems(policies, problems)
     if problems:
         raise PolicyError(tuple(problems))
     policies.sort(key=lambda policy: (-policy.spec.priority, policy.name))
     return PolicySet(tuple(policies), hash_of(policies), fallback)
 
 
-def _policies(file: str, text: str, knowledge: Knowledge) -> list[Policy]:
+def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, None, Read]:
+    """Read the policies of one text or object; what is wrong with it is a value."""
+    try:
+        if not isinstance(source, str):
+            check_values(name, source, MOST_VALUES)
+            return (_policy(Document(name, source, {}, {}), knowledge),)
+        documents = yield from document_steps(name, source, MOST_VALUES)
+    except PolicyError as error:
+        return error
     policies: list[Policy] = []
     problems: list[str] = []
-    for document in read_documents(file, text):
+    for document in documents:
         try:
             policies.append(_policy(document, knowledge))
         except PolicyError as error:
             problems.extend(error.problems)
-    if problems:
-        raise PolicyError(tuple(problems))
-    return policies
-
-
-def _object(name: str, value: Mapping[str, Any], knowledge: Knowledge) -> list[Policy]:
-    return [_policy(Document(name, value, {}, {}), knowledge)]
+        yield
+    return PolicyError(tuple(problems)) if problems else tuple(policies)
 
 
 def _policy(document: Document, knowledge: Knowledge) -> Policy:
@@ -76,8 +118,9 @@ def _policy(document: Document, knowledge: Knowledge) -> Policy:
     try:
         parsed = GPUPolicy.model_validate(document.value)
     except ValidationError as error:
-        raise PolicyError(tuple(_explain(document, each) for each in error.errors())) from error
-    problems = tuple(f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
+        raise PolicyError(_first(document, (_explain(document, each) for each in error.errors()))) from error
+    found = (f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
+    problems = _first(document, found)
     if problems:
         raise PolicyError(problems)
     match = parsed.spec.match
@@ -92,6 +135,14 @@ def _policy(document: Document, knowledge: Knowledge) -> Policy:
         ),
         workload_classes=frozenset(each.value for each in match.workload_class) if match.workload_class else None,
     )
+
+
+def _first(document: Document, problems: Iterable[str]) -> tuple[str, ...]:
+    """Take as many problems as one document is told, and say where more were not looked for."""
+    found = tuple(islice(problems, MOST_PROBLEMS + 1))
+    if len(found) <= MOST_PROBLEMS:
+        return found
+    return (*found[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
 
 
 def _selected(namespace: LabelSelector | None, pod: LabelSelector | None) -> Selected:
@@ -157,7 +208,8 @@ def _explain(document: Document, error: Any) -> str:
     path: Path = tuple(error["loc"])
     dotted = _dotted(path)
     if error["type"] == "extra_forbidden":
-        meant = get_close_matches(str(path[-1]), _fields_at(path[:-1]), n=1)
+        name = str(path[-1])
+        meant = get_close_matches(name, _fields_at(path[:-1]), n=1) if len(name) <= LONGEST_GUESSED else []
         hint = f", did you mean {meant[0]}?" if meant else ", remove it"
         return f"{document.locate(path)}: {dotted}: unknown field{hint}"
     if error["type"] == "string_type" and path in document.literals:
@@ -170,7 +222,7 @@ def _explain(document: Document, error: Any) -> str:
 def _dotted(path: Path) -> str:
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_SAID]}"
     return text.removeprefix(".")
 
 

@@ -96,6 +96,10 @@ class ExceptionMatch(Part):
     pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
 
 
+MOST_EXCEPTIONS = 64
+"""Of a policy; guess. Each selector is compared with each pod."""
+
+
 class PolicyException(Part):
     """Rules that are off for some pods, for a reason, by somebody, until a day.
 
@@ -149,6 +153,7 @@ class Spec(Part):
         ],
         default=(),
         strict=False,
+        max_length=MOST_EXCEPTIONS,
     )
     admission: Admission = Field(default=Admission(), description="what is done to the pod at the door")
     placement: Placement = Field(default=Placement(), description="where it may run, and where best")

@@ -25,6 +25,10 @@ class ExtendedResources(Part):
     )
 
 
+MOST_KEYS = 64
+"""Taint keys that a policy adds; guess. Each is compared with for each taint of the fleet."""
+
+
 class Tolerations(Part):
     """Which taints a GPU pod tolerates; never a key that is not on the list, so that dedicated pools stay dedicated.
 
@@ -35,7 +39,13 @@ class Tolerations(Part):
         Merge.Single, "the taints on the list that GPU nodes which could serve the pod carry", True, False, default=None
     )
     keys: tuple[str, ...] = told(
-        Merge.Union, "more keys for the list", ["example.com/gpu-pool"], ["example.com/lab"], default=(), strict=False
+        Merge.Union,
+        "more keys for the list",
+        ["example.com/gpu-pool"],
+        ["example.com/lab"],
+        default=(),
+        strict=False,
+        max_length=MOST_KEYS,
     )
 
 

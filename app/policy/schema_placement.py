@@ -48,6 +48,12 @@ class FormFactor(Enum):
     SoC = "SoC"
 
 
+MOST_PRODUCTS = 128
+"""Items of a list of products: more than twice the rows of gpu_products.yaml, each is compared with for each pod."""
+MOST_IMAGES = 256
+"""Rows of a policy's image table; guess. Each is compared with for each container."""
+
+
 class ProductsWish(Part):
     """Which GPU products. Names are matched by whole tokens: A10 is never an A100.
 
@@ -62,17 +68,28 @@ class ProductsWish(Part):
         ["H100", "A100"],
         default=None,
         strict=False,
+        max_length=MOST_PRODUCTS,
     )
-    deny: tuple[str, ...] = told(Merge.Union, "none of these", ["NVIDIA-H100-PCIe"], ["L4"], default=(), strict=False)
+    deny: tuple[str, ...] = told(
+        Merge.Union, "none of these", ["NVIDIA-H100-PCIe"], ["L4"], default=(), strict=False, max_length=MOST_PRODUCTS
+    )
     prefer: tuple[str, ...] | None = told(
-        Merge.Single, "best first; only orders nodes", ["H200", "H100"], ["H100", "H200"], default=None, strict=False
+        Merge.Single,
+        "best first; only orders nodes",
+        ["H200", "H100"],
+        ["H100", "H200"],
+        default=None,
+        strict=False,
+        max_length=MOST_PRODUCTS,
     )
 
 
 class ImageTableRow(Part):
     """Images, and the CUDA that is in them."""
 
-    image: Annotated[str, Field(min_length=1)] = Field(description="a reference; * stands for anything")
+    image: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
+        description="a reference; * stands for anything"
+    )
     cuda: VersionText = Field(description='as "12.4"')
     compat: bool = Field(default=False, description="true: the images carry the cuda-compat package of that CUDA")
 
@@ -98,6 +115,7 @@ class CUDAWish(Part):
         [{"image": "registry.example/*", "cuda": "11.8"}],
         default=(),
         strict=False,
+        max_length=MOST_IMAGES,
     )
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong with policies side by side: one name twice, or a tie that chance would decide."""
 
-from collections.abc import Iterable, Mapping
-from itertools import combinations, groupby
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from app.policy.compiled import Policy
@@ -10,18 +10,34 @@ from app.policy.fields import Merge, merging
 from app.policy.schema import Spec
 from app.requirements import disjoint
 
+MOST_TIES = 100
+"""Contradictions told of a set: nobody mends more at once."""
 
-def set_problems(policies: list[Policy]) -> Iterable[str]:
-    """Find names given twice, and scalars that two policies of one priority set differently."""
+
+def set_problems(policies: list[Policy], problems: list[str]) -> Iterator[None]:
+    """Add to problems names given twice, and scalars that two policies of one priority set differently.
+
+    In steps: one policy beside all those of its priority before it. At most MOST_TIES problems are told.
+    """
     seen: dict[str, Policy] = {}
     for policy in policies:
         if policy.name in seen:
-            yield f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}"
+            problems.append(f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}")
         seen[policy.name] = policy
     ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
+    told = len(problems) + MOST_TIES
     for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
-        for (one, says), (other, contradicts) in combinations([(each, _single_values(each)) for each in group], 2):
-            yield from _ties(one, says, other, contradicts)
+        before: list[tuple[Policy, dict[str, Any]]] = []
+        for policy in group:
+            says = _single_values(policy)
+            for other, contradicts in before:
+                problems.extend(_ties(other, contradicts, policy, says))
+            if len(problems) > told:
+                del problems[told:]
+                problems.append(f"{policy.origin}: more policies contradict each other: mend these first")
+                return
+            before.append((policy, says))
+            yield
 
 
 def _ties(one: Policy, says: Mapping[str, Any], other: Policy, contradicts: Mapping[str, Any]) -> Iterable[str]:

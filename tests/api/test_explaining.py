@@ -2,7 +2,8 @@
 """POST /explain: a Pod or a reference, node by node on demand, one at a time, in slices (F83, F84; INTERFACES §10)."""
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import httpx
@@ -10,7 +11,8 @@ import pytest
 
 from app.api.explaining import Explainer
 from app.api.people import create_people_app
-from app.api.slices import MOST_WAITING
+from app.api.slices import MOST_WAITING, in_slices
+from app.errors import WireError
 from app.service import Usher
 from tests.api.conftest import Ask
 from tests.builders import gpus, pod
@@ -112,3 +114,53 @@ def test_others_have_their_turn_while_one_is_explained(service: Usher) -> None:
         return turns
 
     assert asyncio.run(beside()) > 5
+
+
+class Hanging(Live):
+    """A service whose API server never answers."""
+
+    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        self.asked.append((namespace, name))
+        return await asyncio.Event().wait() and {}
+
+
+def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: Usher) -> None:
+    """F83: no wait is without end, be it for an answer of others or for one's turn behind them."""
+    live = Hanging(service, {})
+
+    async def crowd() -> list[BaseException | Any]:
+        explainer = Explainer(live, seconds=0.1)
+        many = (explainer.answer({"name": name}, by_node=False) for name in ("first", "second"))
+        async with asyncio.timeout(10):
+            return await asyncio.gather(*many, return_exceptions=True)
+
+    first, second = asyncio.run(crowd())
+
+    assert live.asked == [("default", "first")]
+    for found, where in ((first, "it was being worked on"), (second, "it waited for its turn behind others")):
+        assert isinstance(found, WireError)
+        assert found.status == 503
+        assert where in str(found)
+
+
+def test_stalled_machine_does_not_make_every_step_a_turn_of_the_loop() -> None:
+    """F83: a step that waited for the CPU did no work, so that no rest is due after it."""
+
+    def stalled() -> Generator[None, None, str]:
+        for _ in range(20):
+            time.sleep(0.002)  # the machine's, not ours: no CPU is used meanwhile
+            yield
+        return "done"
+
+    async def beside() -> tuple[int, str]:
+        turns = 0
+        task = asyncio.create_task(in_slices(stalled()))
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns, task.result()
+
+    turns, found = asyncio.run(beside())
+
+    assert found == "done"
+    assert turns < 10

@@ -6,13 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from app.api.admission import Reviewed, review
+from app.api.app import create_tls_app
+from app.api.slices import MOST_WAITING
 from app.errors import WireError
+from app.metrics import Metrics
 from app.reasons import Code
 from app.service import Usher
-from tests.builders import policy, usher
+from tests.api.client import demo_usher
+from tests.builders import pod, policy, usher
 from tests.builders import review as wrap
 
 LABEL = {"gpu-usher.io/policy": "true"}
@@ -275,3 +280,26 @@ def test_service_outlives_a_policy_whose_exception_cannot_be_read(tmp_path: Path
         return survived
 
     assert asyncio.run(follow())
+
+
+def test_one_policy_is_checked_at_a_time_and_others_are_answered_meanwhile() -> None:
+    """F103: a check of many documents rests between its steps; more than nine at once are told to come again."""
+    texts = {"a.yaml": "---\n".join(policy(f"p{index}", "") for index in range(200))}
+    long_check = json.dumps(wrap(config_map(texts), namespace="gpu-usher", resource=CONFIGMAPS)).encode()
+    short = json.dumps(wrap(pod())).encode()
+
+    async def crowd() -> tuple[list[int], int]:
+        transport = httpx.ASGITransport(app=create_tls_app(demo_usher(), Metrics()))
+        async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1") as client:
+            checks = [
+                asyncio.create_task(client.post("/validate", content=long_check)) for _ in range(MOST_WAITING + 3)
+            ]
+            answered = 0
+            while not all(check.done() for check in checks[:2]):
+                answered += (await client.post("/mutate", content=short)).status_code == 200
+            return sorted([(await check).status_code for check in checks]), answered
+
+    statuses, answered = asyncio.run(crowd())
+
+    assert statuses == [200] * (MOST_WAITING + 1) + [429] * 2
+    assert answered > 5

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from app.admission.review import validate
 from app.api.extender import filter_nodes, preempt
 from app.claims import NOTHING_CLAIMED
-from app.explain.pod import explain, finish
+from app.explain.pod import explain
 from app.pods import gpu_amounts, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.merge import Asked
 from app.service import Usher
+from app.steps import finish
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, usher
 
 REFUSING = policy("strict", "match: {}, placement: {unknownFacts: Refuse, cuda: {fromImage: true}}")

@@ -14,6 +14,7 @@ from app.cluster.live import ASK_AGAIN_SECONDS, LiveCluster
 from app.cluster.policies import PolicyBook, Taken
 from app.cluster.reflector import Clock
 from app.cluster.state import State
+from app.errors import PolicyError
 from app.metrics import Metrics
 from tests.builders import knowledge, policy
 from tests.cluster.fake_apiserver import FakeApi, served, status, until
@@ -273,3 +274,61 @@ def test_check_changes_nothing_and_reads_no_file(tmp_path: Path) -> None:
     book.check("gpupolicy new", gpu_policy("new", **UNKNOWN))
 
     assert (book.current, book.error) == (before, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "wanted"),
+    [
+        pytest.param("gpupolicy new", gpu_policy("new", placement={"products": {"allow": ["H100"] * 300_000}}),
+                     "more than 2500 values (keys, words, lists): split it", id="object"),
+        pytest.param("configmap gpu-usher/new", {"a.yaml": "---\n" * 1_000}, "at most 256: split", id="documents"),
+        pytest.param("configmap gpu-usher/new", {"a.yaml": "- a\n" * 20_000}, "more than 2500 values", id="values"),
+        pytest.param("configmap gpu-usher/new", {str(key): "" for key in range(257)}, "257 keys", id="texts"),
+        pytest.param("configmap gpu-usher/new", {"a": "#" * 600_000, "b": "#" * 600_000}, "1200000 characters",
+                     id="characters of all texts"),
+        pytest.param("configmap gpu-usher/new", {"a": "#\n" * 60_000, "b": "#\n" * 60_000}, "more than 100000 lines",
+                     id="lines of all texts"),
+    ],
+)  # fmt: skip
+def test_too_large_source_is_refused_at_the_door_and_leaves_the_good_set_where_it_is_watched(
+    tmp_path: Path, source: str, content: dict[str, Any], wanted: str
+) -> None:
+    """F103: whichever way a policy comes, its size is bounded before it is read."""
+    book = book_with(tmp_path, team={})
+    before = book.load()
+
+    refused = book.check(source, content)
+    book.put_source(source, content)
+    taken = book.load()
+
+    assert refused is not None
+    assert wanted in refused
+    assert wanted in (taken.error or "")
+    assert taken.hash == before.hash
+
+
+def test_too_large_file_is_refused(tmp_path: Path) -> None:
+    """F103: as `gpu-usher lint` and the mounted directory read it."""
+    (tmp_path / "default.yaml").write_text("---\n" * 1_000, "utf-8")
+
+    with pytest.raises(PolicyError, match=r"default.yaml:1:1: 1000 documents, wants at most 256: split it"):
+        PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21")
+
+
+def test_more_policies_than_a_set_may_have_are_refused(tmp_path: Path) -> None:
+    """F103: every pod is matched against each."""
+    book = book_with(tmp_path)
+    texts = {str(key): "---\n".join(policy(f"p{key}-{index}", "") for index in range(100)) for key in range(5)}
+
+    assert "more than 500 policies in all" in (book.check("configmap gpu-usher/many", texts) or "")
+
+
+def test_what_is_in_force_is_not_read_again_for_each_edit(tmp_path: Path) -> None:
+    """F103: a check costs what the edit costs, however large the set is."""
+    text = "---\n".join(policy(f"p{index}", f"priority: {index}") for index in range(100))
+    book = book_with(tmp_path)
+    book.put_source("configmap gpu-usher/many", {"a.yaml": text})
+
+    first, again = (sum(1 for _ in book.load_steps()) for _ in range(2))
+
+    assert again < first / 2

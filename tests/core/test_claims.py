@@ -9,7 +9,8 @@ import pytest
 from app.claims import Choice, Claim, Claimed, ClaimRequest, Requests, claimed_classes, read_claim, read_claim_template
 from app.errors import MalformedPod
 from app.knowledge.families import Family
-from app.pods import MOST_CONTAINERS, read_pod
+from app.podlimits import MOST_CLAIMS, MOST_CONTAINERS
+from app.pods import read_pod
 from tests.builders import container, knowledge, pod
 
 FAMILIES = knowledge().families
@@ -223,12 +224,12 @@ def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
         asked_of.append(device_class)
         return FAMILIES.of_device_class(device_class)
 
-    entries = [{"name": f"x{number}", "resourceClaimName": "mixed"} for number in range(3_000)]
+    entries = [{"name": f"x{number}", "resourceClaimName": "mixed"} for number in range(MOST_CLAIMS)]
     containers = [uses(f"c{number}", {"name": f"x{number}", "request": "slice"}) for number in range(MOST_CONTAINERS)]
 
     found = claimed_by({"resourceClaims": entries, "containers": containers}, family=counting)
 
-    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", 3_000),), len(containers))
+    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", MOST_CLAIMS),), len(containers))
     assert sorted(asked_of) == ["mig.nvidia.com", "nic.example.com"]
 
 

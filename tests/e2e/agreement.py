@@ -21,11 +21,12 @@ from app.cluster.access import find_cluster
 from app.cluster.once import read_objects
 from app.explain.intree import UNSELECTED, Cause, Seeker, read_seeker, resources_left, selected
 from app.explain.neighbours import REQUIRED
-from app.explain.pod import Explanation, NodeVerdict, explain, finish
+from app.explain.pod import Explanation, NodeVerdict, explain
 from app.explain.survey import World
 from app.holdings import FINISHED
 from app.pods import DECISION
 from app.reasons import Code
+from app.steps import finish
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object

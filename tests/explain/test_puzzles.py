@@ -19,8 +19,9 @@ from app.cluster.view import bound_volumes, view
 from app.demo.fleet import objects_of
 from app.demo.notation import Fleet
 from app.explain.neighbours import neighbours_of
-from app.explain.pod import Explanation, explain, finish
+from app.explain.pod import Explanation, explain
 from app.explain.survey import World
+from app.steps import finish
 from tests.builders import knowledge, policies
 
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))

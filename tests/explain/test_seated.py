@@ -7,7 +7,8 @@ from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import view
 from app.explain.neighbours import neighbours_of
-from app.explain.pod import Explanation, explain, finish
+from app.explain.pod import Explanation, explain
+from app.steps import finish
 from tests.builders import gpus, knowledge, node_document, pod, policies
 
 PORT = {"ports": [{"containerPort": 80, "hostPort": 80}]}

@@ -53,11 +53,21 @@ def _pods() -> list[dict[str, Any]]:
 def _reviews() -> Iterable[Any]:
     yield from _recorded("admission-")
     yield from map(review, _pods())
+    yield from _policy_reviews()
+
+
+def _policy_reviews() -> Iterable[Any]:
     mine = policy("mine", "priority: 3, placement: {gpuMemory: 40Gi}")
     labels = {"gpu-usher.io/policy": "true"}
     metadata = {"name": "mine", "namespace": "gpu-usher", "labels": labels}
     maps = {"group": "", "version": "v1", "resource": "configmaps"}
     yield review({"metadata": metadata, "data": {"a.yaml": mine}}, resource=maps, namespace="gpu-usher", name="mine")
+    products = {"allow": ["H100", "A100"], "deny": ["NVIDIA-A100-PCIE-40GB"]}
+    selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["train"]}]}
+    spec = {"priority": 4, "match": {"podSelector": selector}, "placement": {"products": products}}
+    theirs = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": "theirs"}, "spec": spec}
+    kinds = {"group": "gpu-usher.io", "version": "v1alpha1", "resource": "gpupolicies"}
+    yield review(theirs, resource=kinds, name="theirs")
     policies = {"group": "gpu-usher.io", "version": "v1alpha1", "resource": "gpupolicies"}
     spec = {"priority": 3, "action": "Warn", "placement": {"products": {"allow": ["H100"]}}}
     yield review({"kind": "GPUPolicy", "metadata": {"name": "mine"}, "spec": spec}, resource=policies, namespace=None)
@@ -140,6 +150,7 @@ def _texts(part: str) -> Seeds:
 
 _DOCUMENTS: dict[str, Callable[[], Iterable[Any]]] = {
     "review": _reviews,
+    "review of a policy": _policy_reviews,
     "filter": lambda: _questions("filter"),
     "prioritize": lambda: _questions("prioritize"),
     "preempt": _preemptions,

@@ -8,10 +8,14 @@ import pytest
 
 from tests.fuzz.campaign import RESULTS, Campaign, body_of, run, table
 from tests.fuzz.led import PLAYED, mutate, play
+from tests.fuzz.swelling import ROUTES, swollen
 from tests.fuzz.targets import TARGETS
+from tests.stepping import MOST_REFERENCES, longest
 
 SHARE = 60_000
 WHOLE = 1_020_000
+SWOLLEN = 30
+"""Inputs for a route; three of those for validate held the loop for seconds when nothing was bounded."""
 FLAT_MIB = 1.0
 """Growth per 100,000 inputs that is still called flat: ten bytes an input, less than one object that was kept."""
 
@@ -74,6 +78,14 @@ def test_what_the_guided_fuzzer_plays_starts_good_and_keeps_its_target() -> None
         assert all(play(bytes([index]) + body) for body in good)
         assert all(play(each) for each in made)
         assert sum(each[0] == index for each in made) > len(made) / 2
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_swollen_input_never_holds_the_event_loop(name: str) -> None:
+    """F125: lists, mappings, texts and lines made thousands of times as large cost no step over 50 ms of CPU."""
+    ratios = {number: longest(ROUTES[name][0], swollen(name, number)) for number in range(SWOLLEN)}
+
+    assert max(ratios.values()) < MOST_REFERENCES, ratios
 
 
 @pytest.mark.long

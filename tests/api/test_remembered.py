@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stranger's words leave behind is short: names are bounded, and long records are kept in part."""
+
+import json
+
+from app.admission.record import MOST_ACTIONS
+from app.api.decisions import Decision
+from app.api.tail import Tail
+from app.podlimits import LONGEST_NAME
+from tests.api.client import post
+from tests.builders import pod, review
+
+
+def test_names_of_a_review_that_are_longer_than_any_are_refused() -> None:
+    """F103: the last decisions and the log remember them."""
+    for key in ("uid", "namespace", "name"):
+        found = post("/mutate", json.dumps(review(pod(), **{key: "x" * (LONGEST_NAME + 1)})).encode())
+
+        assert found.status_code == 400
+        assert f"request.{key}: got 254 characters, wants at most 253" in found.json()["message"]
+
+
+def test_last_decisions_keep_a_part_of_a_long_record() -> None:
+    """F103: 512 actions of a pod would be 75 MB in the 500 decisions that are kept."""
+    tail = Tail()
+
+    tail.note("mutate", Decision("patched", actions=tuple(map(str, range(512)))), 0)
+
+    assert tail.since(0)[0].decision.actions == (*map(str, range(MOST_ACTIONS - 1)), "and 481 more")
