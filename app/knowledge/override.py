@@ -12,6 +12,9 @@ IDENTITIES = ("product", "toolkit", "month", "branch", "cuda_major", "package", 
 A family of images is told apart by its images and its tags: `cuda` there says how the tag is read.
 """
 
+OF_ANY_ROW = frozenset({"remove", "source", "sources", "note"})
+"""Fields that any row may have: the first is read here, the others are for people."""
+
 
 def overlay(file: str, shipped: Any, own: Any) -> Any:
     """Lay a document over another: mappings merge, rows replace their like or come first, anything else replaces.
@@ -34,11 +37,25 @@ def _rows(file: str, shipped: list[Any], own: list[Any]) -> list[Any]:
         return [*own, *(row for row in shipped if row not in own)]
     if any(_identity(row) is None and row.get("remove") for row in own):
         raise KnowledgeError(f"{file}: a row to remove wants one of {', '.join(IDENTITIES)}")
+    _known(
+        file, {key for row in own for key in row}, {key for row in shipped if isinstance(row, Mapping) for key in row}
+    )
     replaced = {_identity(row) for row in own} - {None}
     kept = [row for row in shipped if not isinstance(row, Mapping) or _identity(row) not in replaced]
     by_identity = {_identity(row): row for row in shipped if isinstance(row, Mapping)}
     fresh = [{**by_identity.get(_identity(row), {}), **row} for row in own if not row.get("remove")]
     return [*fresh, *kept]
+
+
+def _known(file: str, own: set[str], shipped: set[str]) -> None:
+    """Refuse a field that no shipped row of the list has: nobody would read it.
+
+    Raises KnowledgeError.
+    """
+    strange = sorted(map(str, own - shipped - OF_ANY_ROW))
+    if strange and shipped:
+        wanted = ", ".join(sorted(map(str, shipped | OF_ANY_ROW)))
+        raise KnowledgeError(f"{file}: got the field {strange[0][:40]}, wants one of {wanted}")
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[str, Any] | None:

@@ -101,6 +101,11 @@ def test_vendors_are_data(resource: str) -> None:
         ("gpu_products", "products: {}", "gpu_products.yaml: products: got dict, wants a list"),
         ("gpu_products", "products: [{product: X}]", "fact tables: KeyError"),
         ("gpu_products", "products: [", "gpu_products.yaml: "),
+        (
+            "image_cuda",
+            "image_families: [{images: ['me/*'], tag_regex: '(.*)', cuda: tag, carries_require: true}]",
+            "image_cuda.yaml: image_families: got the field carries_require, wants one of ",
+        ),
         ("cuda_driver", "toolkits: [{toolkit: x, cuda: new, min_driver_linux: '1'}]", "fact tables: VersionError"),
     ],
 )
