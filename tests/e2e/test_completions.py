@@ -44,14 +44,16 @@ ANY_GPU = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
 def gpu_node(name: str, product: str, driver: str, offers: Object, memory: int, capability: str, **more: str) -> Object:
     """Make a node with GPU Feature Discovery's labels; `more`: others of them."""
     major, minor = capability.split(".")
-    found = {"present": "true", "memory": str(memory), "compute.major": major, "compute.minor": minor, **more}
+    size = {"memory": str(memory), "compute.major": major, "compute.minor": minor}
+    found = {"present": "true", "count": str(offers.get(GPU, 1)), **size, **more}
     return node_object(name, product, driver, offers, labels={f"nvidia.com/gpu.{key}": found[key] for key in found})
 
 
+TIME_SLICED = {"sharing-strategy": "time-slicing", "count": "8", "replicas": "8"}
 FLEET = (
     gpu_node("h100", "NVIDIA-H100-80GB-HBM3", "570.124.06", {GPU: 64}, 81559, "9.0"),
     gpu_node("t4", "Tesla-T4", "470.82.01", {GPU: 64}, 15360, "7.5"),
-    gpu_node("l4", "NVIDIA-L4-SHARED", "570.124.06", {GPU: 64}, 23034, "8.9", **{"sharing-strategy": "time-slicing"}),
+    gpu_node("l4", "NVIDIA-L4-SHARED", "570.124.06", {GPU: 64}, 23034, "8.9", **TIME_SLICED),
     gpu_node("slices", "NVIDIA-A100-SXM4-80GB", "570.124.06", {LARGE: 3}, 81920, "8.0"),
     node_object("cpu", None, None, {}),
 )
