@@ -31,6 +31,9 @@ an NVIDIA image carries has 2,000."""
 MOST_CLAUSES = 512
 """Comparisons in all NVIDIA_REQUIRE_* variables together, each of which is judged for each kind of node; CUDA images of
 today carry about 100."""
+MOST_CONSTRAINTS = 256
+"""Keys of nodeSelector, and terms, spread constraints and host ports of a kind, of a pod that is explained: each is
+listed for each node that it keeps the pod off. Guess; pods have a few."""
 LONGEST_NAME = 253
 """Characters of a name (k8s.io/apimachinery pkg/util/validation DNS1123SubdomainMaxLength)."""
 LONGEST_IMAGE = 1_024
@@ -49,6 +52,15 @@ def check_text(text: str, longest: int, where: str) -> str:
     if len(text) > longest:
         raise OversizedPod(f"{where}: got {len(text)} characters, wants at most {longest}")
     return text
+
+
+def check_constraints(count: int, where: str) -> None:
+    """Bound what keeps a pod off nodes.
+
+    Raises OversizedPod.
+    """
+    if count > MOST_CONSTRAINTS:
+        raise OversizedPod(f"{where}: got {count}, wants at most {MOST_CONSTRAINTS}")
 
 
 def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:

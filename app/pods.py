@@ -266,13 +266,22 @@ def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str
 
 
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
-    for index, variable in objects(item, "env", where):
+    """Read the NVIDIA_* variables of a container. A pod may have thousands of others, and is read five times."""
+    for variable in member(item, "env", list, where) or ():
+        if not isinstance(variable, dict):
+            list(objects(item, "env", where))  # raises, naming the first that is no object
         name, value = variable.get("name"), variable.get("value")
-        if not (isinstance(name, str | None) and isinstance(value, str | None)):
-            for key in ("name", "value"):  # a path is written only for what is wrong: a pod may have thousands
-                member(variable, key, str, f"{where}env[{index}].")
-        if name and name.startswith("NVIDIA_"):
+        if not ((name is None or type(name) is str) and (value is None or type(value) is str)):
+            _wrong_variable(item, where)
+        elif name and name.startswith("NVIDIA_"):
             yield name, None if variable.get("valueFrom") else value or ""
+
+
+def _wrong_variable(item: Mapping[str, Any], where: str) -> None:
+    """Raise MalformedPod for the first variable whose name or value is no string."""
+    for index, variable in objects(item, "env", where):
+        for key in ("name", "value"):
+            member(variable, key, str, f"{where}env[{index}].")
 
 
 def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:

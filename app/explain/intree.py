@@ -8,6 +8,7 @@ the foot is the product. What depends on other pods is in company.py; where thos
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from app.admission.tolerations import covers
@@ -15,6 +16,7 @@ from app.errors import BadInput
 from app.explain.neighbours import REQUIRED, Companion
 from app.nodeclass import Node
 from app.ordinary import PODS, Amounts, amounts_of, requests_of
+from app.podlimits import MOST_CONSTRAINTS, check_constraints
 from app.pods import member, strings
 from app.requirements import Requirement, requirement
 
@@ -97,16 +99,20 @@ def read_seeker(
 ) -> Seeker:
     """Read a Pod that `read_pod` has read before. `counted`: resources that others count; `volumes`: by PVC's key.
 
-    Raises MalformedPod.
+    Raises MalformedPod, OversizedPod.
     """
     spec = document.get("spec") or {}
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     namespace = (document.get("metadata") or {}).get("namespace") or "default"
     found = (volumes or {}).get
+    selector = strings(spec, "nodeSelector", "spec.")
+    terms = None if required is None else read_terms(required)
+    check_constraints(len(selector), "spec.nodeSelector")
+    check_constraints(len(terms or ()), "spec.affinity.nodeAffinity")
     return Seeker(
         tolerations=tuple(_objects(spec, "tolerations")),
-        selector=tuple(sorted(strings(spec, "nodeSelector", "spec.").items())),
-        terms=None if required is None else read_terms(required),
+        selector=tuple(sorted(selector.items())),
+        terms=terms,
         node_name=member(spec, "nodeName", str, "spec.") or "",
         requests=tuple(each for each in requests_of(spec) if not counted(each[0])),
         gates=tuple(str(each.get("name")) for each in _objects(spec, "schedulingGates")),
@@ -183,9 +189,15 @@ def selected(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTr
     """NodeAffinity: nodeSelector, key by key, and the required terms, of which one is enough."""
     for key, value in pod.selector:
         if node.labels.get(key) != value:
-            yield InTree(Cause.NodeAffinityMismatch, UNSELECTED, ("nodeSelector", key, value))
+            yield _unselected(key, value)
     if pod.terms is not None and not any(term.selects(node) for term in pod.terms):
         yield InTree(Cause.NodeAffinityMismatch, UNSELECTED, ("affinity",))
+
+
+@lru_cache(maxsize=4 * MOST_CONSTRAINTS)
+def _unselected(key: str, value: str) -> InTree:
+    """Make the cause of a nodeSelector's key once for all nodes."""
+    return InTree(Cause.NodeAffinityMismatch, UNSELECTED, ("nodeSelector", key, value))
 
 
 def resources_left(pod: Seeker, node: Node, used: Mapping[str, int]) -> Iterator[InTree]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.errors import BadInput
 from app.holdings import FINISHED
+from app.podlimits import check_constraints
 from app.requirements import Requirement, requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -108,10 +109,13 @@ def _neighbour(document: Mapping[str, Any]) -> Neighbour | None:
 
 
 def read_companion(document: Mapping[str, Any]) -> Companion:
-    """Read a Pod that `read_pod` has read before."""
+    """Read a Pod that `read_pod` has read before.
+
+    Raises OversizedPod.
+    """
     metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
     namespace, labels = metadata.get("namespace") or "default", metadata.get("labels") or NONE
-    return Companion(
+    pod = Companion(
         namespace,
         labels,
         _ports(spec),
@@ -119,6 +123,11 @@ def read_companion(document: Mapping[str, Any]) -> Companion:
         _terms(spec, "podAntiAffinity", namespace, labels),
         tuple(_constraints(spec, labels)),
     )
+    check_constraints(len(pod.ports), "spec: host ports")
+    check_constraints(len(pod.attracted), "spec.affinity.podAffinity")
+    check_constraints(len(pod.repels), "spec.affinity.podAntiAffinity")
+    check_constraints(len(pod.spread), "spec.topologySpreadConstraints")
+    return pod
 
 
 def _ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
