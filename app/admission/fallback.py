@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.devices import CDI, CONTROLLING, DEVICE_FOLDER, HARMLESS, VISIBLE
+from app.admission.devices import CDI, DEVICE_FOLDER, VISIBLE
+from app.admission.fallback_env import asks_for_some, hidden, taken_by
 from app.admission.reach import match_conditions, names_ours, quoted
 from app.admission.review import EXEMPT_LABELS
 from app.knowledge.families import Families
+from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
 
 NAME = "gpu-usher-fallback"
@@ -45,39 +47,52 @@ class Check:
     message: str
 
 
-Maker = Callable[[AdmissionRules, Families], Iterator[Check]]
+Maker = Callable[[AdmissionRules, Knowledge], Iterator[Check]]
 
 
-def not_too_many(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
     """F26: containers that run together; what starts before them is not counted."""
     if rules.max_gpus_per_pod is None:
         return
     limits = "(has(c.resources) && has(c.resources.limits) ? c.resources.limits : {})"
     amount = "quantity(string(c.resources.limits[k]))"
-    ours = f"{limits}.filter(k, ({names_ours(families)}) && {amount}.isInteger())"
+    ours = f"{limits}.filter(k, ({names_ours(knowledge.families)}) && {amount}.isInteger())"
     expression = f"object.spec.containers.map(c, {ours}.map(k, {amount}.asInteger()).sum()).sum()"
     wants = f"at most {rules.max_gpus_per_pod} GPUs per pod"
     yield Check(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"too many GPUs: wants {wants}")
 
 
-def devices_asked_for(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
     """F12: where the policy would take it away, nobody does while we are down, so that it is refused."""
     if rules.visible_devices == "Leave":
         return
-    harmless = f"[{', '.join(map(quoted, HARMLESS))}]"
-    shown = f"e.name != {quoted(VISIBLE)} || (!has(e.valueFrom) && (!has(e.value) || e.value in {harmless}))"
-    fine = f"!(e.name in [{', '.join(map(quoted, CONTROLLING))}]) && ({shown})"
+    table = knowledge.toolkit_env.values()
+    taken = " || ".join(taken_by(each) for each in table if not (each.beside_gpu or each.hidden_by))
     yield Check(
-        f"variables.guarded.all(c, !has(c.env) || c.env.all(e, {fine}))",
-        f"{VISIBLE} or a variable that controls MIG: wants no such setting, ask for the GPU in limits",
+        f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {taken}))",
+        f"{VISIBLE} or its like, or control of GPUs: wants no such setting, ask for the GPU in limits",
     )
+    beside = " || ".join(taken_by(each) for each in table if each.beside_gpu and not each.hidden_by)
+    yield Check(
+        f"variables.guarded.all(c, !has(c.env) || {asks_for_some(knowledge.families)} || !c.env.exists(e, {beside}))",
+        "devices beside a GPU: wants no such setting, ask for the GPU in limits",
+    )
+    for each in table:
+        if each.hidden_by:
+            yield Check(
+                f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {taken_by(each)})"
+                f" || {asks_for_some(knowledge.families)} || {hidden(each, knowledge.toolkit_env)})",
+                f"{each.name} without {each.hidden_by} gives every GPU: wants {each.hidden_by}: void beside it",
+            )
     mounts = f"c.volumeMounts.all(m, !m.mountPath.contains({quoted(DEVICE_FOLDER)}))"
     yield Check(
         f"variables.guarded.all(c, !has(c.volumeMounts) || {mounts})",
         f"a mount below {DEVICE_FOLDER}: wants no such mount, ask for the GPU in limits",
     )
     annotations = "object.metadata.annotations"
-    makers = " || ".join(f"{annotations}[k].contains({quoted(f'{family.name}.com/')})" for family in families.all)
+    makers = " || ".join(
+        f"{annotations}[k].contains({quoted(f'{family.name}.com/')})" for family in knowledge.families.all
+    )
     named = f"{annotations}.all(k, !k.startsWith({quoted(CDI)}) || !({makers}))"
     yield Check(
         f"{_CREATED}!has({annotations}) || {named}",
@@ -85,11 +100,11 @@ def devices_asked_for(rules: AdmissionRules, families: Families) -> Iterator[Che
     )
 
 
-def unprivileged(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
     """F14: of a pod that names a GPU no container may be privileged."""
     if rules.privileged != "Deny":
         return
-    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(families)})))"
+    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
     context = "c.securityContext"
     privileged = f"has({context}) && has({context}.privileged) && {context}.privileged"
     yield Check(
@@ -98,7 +113,7 @@ def unprivileged(rules: AdmissionRules, families: Families) -> Iterator[Check]:
     )
 
 
-def scheduled_by_us(rules: AdmissionRules, _families: Families) -> Iterator[Check]:
+def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Check]:
     """F13: a node of one's own choice, or another scheduler than the policy's."""
     if rules.bypass != "Deny":
         return
@@ -123,20 +138,20 @@ def _amounts() -> str:
 CHECKS: tuple[Maker, ...] = (not_too_many, devices_asked_for, unprivileged, scheduled_by_us)
 
 
-def _checks(rules: AdmissionRules, families: Families) -> Iterator[Check]:
+def _checks(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
     for maker in CHECKS:
-        yield from maker(rules, families)
+        yield from maker(rules, knowledge)
 
 
-def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, families: Families) -> list[dict[str, Any]]:
+def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledge: Knowledge) -> list[dict[str, Any]]:
     """Write the policies and their bindings: what is enforced denies, what only Warn policies say warns."""
-    denying = list(_checks(enforced, families))
-    warning = [check for check in _checks(warned, families) if check not in denying]
-    found = _pair(NAME, denying, "Deny", families) if denying else []
-    return found + (_pair(f"{NAME}-warn", warning, "Warn", families) if warning else [])
+    denying = list(_checks(enforced, knowledge))
+    warning = [check for check in _checks(warned, knowledge) if check not in denying]
+    found = _pair(NAME, denying, "Deny", knowledge) if denying else []
+    return found + (_pair(f"{NAME}-warn", warning, "Warn", knowledge) if warning else [])
 
 
-def _pair(name: str, checks: list[Check], action: str, families: Families) -> list[dict[str, Any]]:
+def _pair(name: str, checks: list[Check], action: str, knowledge: Knowledge) -> list[dict[str, Any]]:
     version = "admissionregistration.k8s.io/v1"
     validations = [{"expression": each.expression, "message": f"gpu-usher: {each.message}"} for each in checks]
     spec = {
@@ -151,7 +166,10 @@ def _pair(name: str, checks: list[Check], action: str, families: Families) -> li
                 _rule("UPDATE", "pods/ephemeralcontainers"),
             ],
         },
-        "matchConditions": [*match_conditions(families), {"name": "not-exempt", "expression": _not_exempt(families)}],
+        "matchConditions": [
+            *match_conditions(knowledge),
+            {"name": "not-exempt", "expression": _not_exempt(knowledge.families)},
+        ],
         "variables": [{"name": "guarded", "expression": _GUARDED}],
         "validations": validations,
     }

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from app.admission.devices import CDI, DEVICE_FOLDER
 from app.knowledge.families import Families
+from app.knowledge.tables import Knowledge
 from app.pods import PREFIX
 
 PODS = (
@@ -19,14 +20,16 @@ PODS = (
 """What an object makes or is: the template of a CronJob's Job, of another workload, the pod itself."""
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 AMOUNTS = ("limits", "requests")
+NVIDIA = "NVIDIA_"
+"""Prefix of all that the container toolkit reads but for a few."""
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a static pod's mirror: the pod runs already, whatever we say (ADM-07)."""
 
 
-def match_conditions(families: Families) -> list[dict[str, str]]:
+def match_conditions(knowledge: Knowledge) -> list[dict[str, str]]:
     """Write the matchConditions of the webhooks for pods and workloads."""
     return [
-        {"name": "concerns-gpus", "expression": f"{PODS}.exists(p, {' || '.join(_concerns(families))})"},
+        {"name": "concerns-gpus", "expression": f"{PODS}.exists(p, {' || '.join(_concerns(knowledge))})"},
         {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {quoted(MIRROR)}')})"},
     ]
 
@@ -38,9 +41,11 @@ def cpu_guard_conditions(families: Families) -> list[dict[str, str]]:
     return [{"name": "asks-for-no-gpu", "expression": f"![object].exists(p, {asks} || {claims})"}]
 
 
-def _concerns(families: Families) -> Iterator[str]:
+def _concerns(knowledge: Knowledge) -> Iterator[str]:
+    families = knowledge.families
+    named = ", ".join(quoted(name) for name in sorted(knowledge.toolkit_env) if not name.startswith(NVIDIA))
     takes = (
-        "(has(c.env) && c.env.exists(e, e.name.startsWith('NVIDIA_')))",
+        f"(has(c.env) && c.env.exists(e, e.name.startsWith({quoted(NVIDIA)}) || e.name in [{named}]))",
         f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({quoted(DEVICE_FOLDER)})))",
     )
     for name in CONTAINER_LISTS:

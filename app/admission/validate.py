@@ -83,7 +83,7 @@ def devices_asked_for(case: Case) -> Iterator[Reason]:
     for taking in takings(case):
         beside = "beside a GPU" if taking.given else "without a GPU"
         who = "pod" if taking.path[0] == "metadata" else f"container {taking.who[:24]}"
-        yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", "no such setting")
+        yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", taking.wants)
 
 
 def unprivileged(case: Case) -> Iterator[Reason]:

@@ -58,8 +58,8 @@ def schema_text() -> str:
 
 def conditions_text() -> str:
     """Write who reaches us, generated from the resource families, as the webhooks in deploy/ have it (F22)."""
-    families = read_knowledge().families
-    found = {"mutate, validate": match_conditions(families), "cpu-guard": cpu_guard_conditions(families)}
+    known = read_knowledge()
+    found = {"mutate, validate": match_conditions(known), "cpu-guard": cpu_guard_conditions(known.families)}
     return yaml.safe_dump(found, sort_keys=False, width=120)
 
 

@@ -35,7 +35,7 @@ def webhooks() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", REVIEWING)
 def test_match_conditions_are_those_generated_from_the_families(name: str) -> None:
     """F22: one without quotes or a family that changed would show here."""
-    assert match_conditions(knowledge().families) == webhooks()[name]["matchConditions"]
+    assert match_conditions(knowledge()) == webhooks()[name]["matchConditions"]
 
 
 def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:

@@ -71,6 +71,7 @@ def variable(name: str = VISIBLE, **more: Any) -> Object:
 
 
 FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
+LEGACY, VOID = {"name": "CUDA_VERSION", "value": "12.0"}, {"name": VISIBLE, "value": "void"}
 DATA = {"name": "x", "mountPath": "/data"}
 VOLUME = [{"name": "x", "emptyDir": {}}]
 SIDE = {"name": "side", "image": "x", **variable(value="all")}
@@ -81,6 +82,11 @@ BAD: dict[str, Make] = {
     "all devices": lambda where: asking(where, main=variable(value="all")),
     "devices from elsewhere": lambda where: asking(where, main=variable(valueFrom=FIELD)),
     "MIG control": lambda where: asking(where, main=variable("NVIDIA_MIG_CONFIG_DEVICES", value="all")),
+    "a legacy image": lambda where: asking(where, {"cpu": 1}, main=variable("CUDA_VERSION", value="12.0")),
+    "a legacy image of zero GPUs": lambda where: asking(where, {GPU: 0}, main=variable("CUDA_VERSION", value="12.0")),
+    "channels": lambda where: asking(where, main=variable("NVIDIA_IMEX_CHANNELS", value="0")),
+    "the fabric": lambda where: asking(where, main=variable("NVIDIA_NVSWITCH", value="enabled")),
+    "storage of no GPU": lambda where: asking(where, {"cpu": 1}, main=variable("NVIDIA_GDS", value="enabled")),
     "a neighbour's environment": lambda where: asking(where, initContainers=[SIDE]),
     "a device mount": lambda where: asking(where, main={"volumeMounts": [MOUNT]}, volumes=VOLUME),
     "a CDI annotation": lambda where: annotated(asking(where), "cdi.k8s.io/x", "nvidia.com/gpu=all"),
@@ -93,12 +99,18 @@ GOOD: dict[str, Make] = {
     "void": lambda where: asking(where, main=variable(value="void")),
     "an empty value": lambda where: asking(where, main=variable(value="")),
     "other variables": lambda where: asking(where, main=variable("NVIDIA_DRIVER_CAPABILITIES", value="all")),
+    "a CUDA version beside a GPU": lambda where: asking(where, main=variable("CUDA_VERSION", value="12.0")),
+    "a CUDA version beside void": lambda where: asking(where, {"cpu": 1}, main={"env": [LEGACY, VOID]}),
+    "storage beside a GPU": lambda where: asking(where, main=variable("NVIDIA_GDS", value="enabled")),
+    "a switch that is off": lambda where: asking(where, main=variable("NVIDIA_NVSWITCH", value="disabled")),
     "other mounts": lambda where: asking(where, main={"volumeMounts": [DATA]}, volumes=VOLUME),
     "another vendor's CDI": lambda where: annotated(asking(where), "cdi.k8s.io/x", "example.com/nic=all"),
     "a CPU pod, privileged": lambda where: asking(where, {"cpu": 1}, privileged=True),
     "a CPU pod on a node": lambda where: asking(where, {"cpu": 1}, nodeName="n", schedulerName="default-scheduler"),
 }
 WORDS = {
+    "a legacy image": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
+    "a legacy image of zero GPUs": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
     "privileged": "privileged in a GPU pod",
     "five GPUs": "at most 4 GPUs per pod",
     "slices and GPUs": "at most 4 GPUs per pod",

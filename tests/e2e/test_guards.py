@@ -160,6 +160,35 @@ def test_other_ways_to_devices_are_guarded_alike(plane: ControlPlane, where: str
     assert left_of(plane, pod, field) == left[guard]
 
 
+LEGACY: Object = {"env": [{"name": "CUDA_VERSION", "value": "12.0"}]}
+SHOWN = [*LEGACY["env"], *VOID]
+
+
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [("deny", None), ("warn", [LEGACY["env"]] * 3), ("strip", [SHOWN] * 3), ("void", [SHOWN] * 3)],
+    indirect=["where"],
+    ids=EVERY,
+)
+def test_legacy_image_gets_no_gpu_that_it_did_not_ask_for(plane: ControlPlane, where: str, left: object) -> None:
+    """F12: with CUDA_VERSION and no NVIDIA_VISIBLE_DEVICES the container toolkit gives every GPU."""
+    pod = everywhere(where, LEGACY)
+
+    answer = plane.kubectl.create(pod)
+
+    assert bool(answer.code) == (left is None)
+    assert left_of(plane, pod) == left
+
+
+@pytest.mark.parametrize("where", EVERY, indirect=True)
+def test_version_beside_a_gpu_that_was_asked_for_is_let_be(plane: ControlPlane, where: str) -> None:
+    """F12: the device plugin sets NVIDIA_VISIBLE_DEVICES there."""
+    pod = plain_pod(where, **LEGACY)
+
+    assert plane.kubectl.create(pod) == Said(0, "pod/p created\n", "")
+    assert left_of(plane, pod) == [LEGACY["env"]]
+
+
 @denying
 def test_variable_beside_a_gpu_that_was_asked_for_is_denied(plane: ControlPlane, where: str) -> None:
     """F12: the pod's own value counts before the device plugin's."""

@@ -104,6 +104,7 @@ CLAIM = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
         pytest.param(one(resources={"limits": {"amd.com/gpu": 1}}), id="AMD"),
         pytest.param(bare(initContainers=[ASKING]), id="GPU of an init container"),
         pytest.param(one(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), id="NVIDIA variable"),
+        pytest.param(one(env=[{"name": "CUDA_VERSION", "value": "12.0"}]), id="CUDA version"),
         pytest.param(bare(resourceClaims=[CLAIM]), id="resource claim"),
         pytest.param(bare(runtimeClassName="nvidia-cdi"), id="runtime class of NVIDIA"),
         pytest.param(bare({"gpu-usher.io/products": "H100"}), id="annotation of ours"),
