@@ -26,6 +26,7 @@ CANNOT = (
     "read the annotations gpu-usher.io/*, or tell that policies contradict each other",
     "know the fleet: whether any node has the GPU, whether what is asked is a share of one",
     "count GPUs of init containers, sidecars and ResourceClaims against maxGPUsPerPod",
+    "know DeviceClasses of the cluster's own making, and the extended resources that they serve",
     "judge the templates of workloads: their pods are refused one by one",
 )
 _GUARDED = (

@@ -38,5 +38,6 @@ def _every(name: str, question: str) -> str:
 def asks_for_some(families: Families) -> str:
     """Ask whether a container asks for a GPU itself, by resource or by any claim (devices.py given)."""
     amount = "quantity(string(c.resources.limits[k])).isGreaterThan(quantity('0'))"
-    limits = f"(has(c.resources.limits) && c.resources.limits.exists(k, ({names_ours(families)}) && {amount}))"
+    ours = names_ours(families, handed_on=False)
+    limits = f"(has(c.resources.limits) && c.resources.limits.exists(k, ({ours}) && {amount}))"
     return f"(has(c.resources) && ({limits} || (has(c.resources.claims) && size(c.resources.claims) > 0)))"

@@ -59,7 +59,7 @@ def not_too_many(case: Case) -> Iterator[Reason]:
     allowed, claims = case.rules.max_gpus_per_pod, case.claimed.classes
     if allowed is None:
         return
-    asked = sum(amount for _, amount in case.amounts()) + sum(count or 0 for _, count in claims)
+    asked = sum(amount for _, amount in (*case.amounts(), *case.handed_on)) + sum(count or 0 for _, count in claims)
     if asked > allowed:
         yield reason(Code.TooManyGPUs, f"{asked} GPUs asked", f"at most {allowed} per pod")
     elif any(count is None for _, count in claims):
@@ -148,6 +148,6 @@ GUARDS: frozenset[Validator] = frozenset({devices_asked_for})
 
 def validators_of(case: Case) -> tuple[Validator, ...]:
     """List the validators that an object is for."""
-    if case.asks and case.form is not Form.Ephemeral:
+    if (case.asks or case.handed_on) and case.form is not Form.Ephemeral:
         return VALIDATORS
     return tuple(each for each in VALIDATORS if each in GUARDS)

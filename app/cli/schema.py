@@ -2,6 +2,8 @@
 """`gpu-usher schema`: print what is generated: what GPUPolicy documents look like, and who reaches the webhooks."""
 
 import json
+import re
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -15,6 +17,8 @@ from app.errors import BadInput
 from app.policy.crd import custom_resource_definition
 from app.policy.schema import json_schema
 
+EXTENDED = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
+"""Nothing in it ends a string of CEL."""
 CRD_HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Made by `gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml`.
@@ -27,6 +31,10 @@ def schema(
         False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
     ),
     markdown: bool = typer.Option(False, "--markdown", help="Print the page about policies, in Markdown, instead."),
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(help="With --match-conditions: an extendedResourceName of a DeviceClass here; may be repeated."),
+    ] = None,
     answer: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +48,7 @@ def schema(
         text
         for asked, text in (
             (crd, crd_text),
-            (conditions, conditions_text),
+            (conditions, lambda: conditions_text(resource or ())),
             (markdown, page_text),
             (answer is not None, lambda: answer_text(answer or "")),
         )
@@ -48,6 +56,8 @@ def schema(
     ]
     if len(made) > 1:
         raise BadInput("schema: wants one of --crd, --match-conditions, --markdown, --answer")
+    if resource and not conditions:
+        raise BadInput("schema: --resource wants --match-conditions")
     print((made or [schema_text])[0](), end="")
 
 
@@ -56,10 +66,16 @@ def schema_text() -> str:
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
-def conditions_text() -> str:
-    """Write who reaches us, generated from the resource families, as the webhooks in deploy/ have it (F22)."""
+def conditions_text(also: Collection[str] = ()) -> str:
+    """Write who reaches us, generated from the resource families, as the webhooks in deploy/ have it (F22).
+
+    `also`: names of resources besides. Raises BadInput for what is no name of an extended resource.
+    """
+    for name in also:
+        if not EXTENDED.fullmatch(name):
+            raise BadInput(f"--resource {name[:80]}: wants the name of an extended resource, as example.com/gpu")
     known = read_knowledge()
-    found = {"mutate, validate": match_conditions(known), "cpu-guard": cpu_guard_conditions(known.families)}
+    found = {"mutate, validate": match_conditions(known, also), "cpu-guard": cpu_guard_conditions(known.families)}
     return yaml.safe_dump(found, sort_keys=False, width=120)
 
 

@@ -137,6 +137,7 @@ CHECKS: tuple[Check, ...] = (
     operands.deployments,
     webhooks.exempts_too_little,
     webhooks.exempts_too_much,
+    webhooks.not_reached,
     webhooks.not_called_again,
     webhooks.failure_policies,
     webhooks.timeouts,

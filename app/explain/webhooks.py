@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.deviceclasses import DeviceClassIndex
 from app.errors import BadInput
 from app.explain.cluster import Cluster, Object, advice, asks_for_gpus, problem
 from app.explain.doctor import Finding
+from app.knowledge.families import Families
 from app.requirements import all_allow, from_selector
+from app.slices import read_device_class
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 DOMAIN = ".gpu-usher.io"
@@ -143,6 +146,32 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
             say = problem if each.spec.get("failurePolicy", "Fail") == "Fail" else advice
             remedy = "exempt them in namespaceSelector, as deploy/base/webhooks.yaml does"
             yield say("ExemptsTooLittle", what, remedy, each.shown)
+
+
+def not_reached(cluster: Cluster) -> Iterator[Finding]:
+    """GPUs that DRA serves under a name of the cluster's own reach us only where the matchConditions say the name."""
+    families = cluster.knowledge.families
+    index = DeviceClassIndex(families)
+    for item in cluster.listed("DeviceClass"):
+        index.put(read_device_class(item))
+    for each in _ours(cluster):
+        if each.name not in (MUTATE, VALIDATE) or not each.spec.get("matchConditions"):
+            continue
+        said = " ".join(str(condition.get("expression")) for condition in each.spec["matchConditions"])
+        missed = [
+            found
+            for found in index.all()
+            if found.resource and index.family(found.name) and not _caught(found.resource, families, said)
+        ]
+        if missed:
+            what = f"not called for pods that ask for {', '.join(sorted(str(found.resource) for found in missed))}"
+            words = " ".join(f"--resource {found.resource}" for found in missed)
+            remedy = f"put what `gpu-usher schema --match-conditions {words}` prints into matchConditions"
+            yield problem("ResourceNotReached", what, remedy, each.shown, *(f"DeviceClass {e.name}" for e in missed))
+
+
+def _caught(resource: str, families: Families, said: str) -> bool:
+    return bool(families.of(resource) or families.hands_on(resource) or f"'{resource}'" in said)
 
 
 def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:

@@ -75,6 +75,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             families=load_families(
                 documents["families.yaml"]["families"],
                 documents["families.yaml"]["infrastructure_namespaces"],
+                documents["families.yaml"]["device_class_prefix"],
             ),
             clouds=load_clouds(documents["clouds.yaml"]),
             group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),

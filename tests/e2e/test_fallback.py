@@ -79,6 +79,8 @@ BAD: dict[str, Make] = {
     "privileged": lambda where: asking(where, privileged=True),
     "five GPUs": lambda where: asking(where, {GPU: 5}),
     "slices and GPUs": lambda where: asking(where, {GPU: 3, "nvidia.com/mig-1g.10gb": 2}),
+    "five by their class": lambda where: asking(where, {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 5}),
+    "five of a virtual machine": lambda where: asking(where, {"nvidia.com/GH100_H100_PCIE": 5}),
     "all devices": lambda where: asking(where, main=variable(value="all")),
     "devices from elsewhere": lambda where: asking(where, main=variable(valueFrom=FIELD)),
     "MIG control": lambda where: asking(where, main=variable("NVIDIA_MIG_CONFIG_DEVICES", value="all")),
@@ -95,6 +97,7 @@ BAD: dict[str, Make] = {
 }
 GOOD: dict[str, Make] = {
     "one GPU": asking,
+    "eight network cards": lambda where: asking(where, {GPU: 1, "nvidia.com/hostdev": 8}),
     "four GPUs": lambda where: asking(where, {GPU: 4}),
     "void": lambda where: asking(where, main=variable(value="void")),
     "an empty value": lambda where: asking(where, main=variable(value="")),
@@ -112,6 +115,8 @@ WORDS = {
     "a legacy image": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
     "a legacy image of zero GPUs": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
     "privileged": "privileged in a GPU pod",
+    "five by their class": "at most 4 GPUs per pod",
+    "five of a virtual machine": "at most 4 GPUs per pod",
     "five GPUs": "at most 4 GPUs per pod",
     "slices and GPUs": "at most 4 GPUs per pod",
     "a device mount": "a mount below",

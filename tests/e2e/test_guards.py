@@ -35,6 +35,7 @@ GUARDS = {
     "deny": f"admission: {{visibleDevices: Deny, privileged: Deny, bypass: Deny}}, exceptions: [{WAIVER}]",
     "strip": "admission: {visibleDevices: Strip}",
     "void": "admission: {visibleDevices: Void}",
+    "few": "admission: {maxGPUsPerPod: 4}",
     "scheduler": f"admission: {{schedulerName: {OURS}, privileged: Deny, bypass: Deny}}",
 }
 """Policies by the value of the namespace label `guard`; without the label the shipped policy warns."""
@@ -241,6 +242,23 @@ def test_ephemeral_container_there_is_left(plane: ControlPlane, service: Service
 
     assert answer.code == 0
     assert ephemeral(plane, where) == [("first", ALL), ("second", visible({"value": "none"})["env"])]
+
+
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
+@pytest.mark.parametrize("where", ["few"], indirect=True)
+def test_gpus_by_a_device_class_of_the_clusters_own_are_counted(plane: ControlPlane, where: str) -> None:
+    """F26, S13: whose GPUs a class gives stands in the class, which we follow."""
+    driven = [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]
+    made = {"metadata": {"name": "big"}, "spec": {"selectors": driven}}
+    plane.api.create("/apis/resource.k8s.io/v1/deviceclasses", made)
+    eight = plain_pod(where, {f"{IMPLICIT}big": 8})
+
+    eventually("we know the class", lambda: plane.kubectl.create(eight, dry_run=True).code != 0)
+
+    assert "8 GPUs asked: wants at most 4 per pod" in plane.kubectl.create(eight, dry_run=True).err
+    assert plane.kubectl.create(plain_pod(where, {f"{IMPLICIT}big": 4}), dry_run=True).code == 0
 
 
 BYPASSES: Mapping[str, tuple[str, Object]] = {

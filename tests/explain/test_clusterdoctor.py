@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from app.admission.reach import match_conditions
 from app.explain.cluster import Certificate, Cluster, Slipped, asks_for_gpus
 from app.explain.clusterdoctor import CHECKS, examine_cluster
 from app.explain.doctor import Level
@@ -133,6 +134,26 @@ TAINT = [{"key": GPU, "effect": "NoSchedule"}]
 NAMED = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["h100"]}
 FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}
 NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
+
+
+def serving(resource: str, driver: str = "gpu.nvidia.com") -> Break:
+    """Make a DeviceClass that serves an extended resource."""
+    selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+    spec = {"extendedResourceName": resource, "selectors": selectors}
+    return put("DeviceClass", {"metadata": {"name": "c"}, "spec": spec})
+
+
+def named_too(resource: str) -> Break:
+    """Have the webhooks called for it as well, as `gpu-usher schema --match-conditions --resource` writes it."""
+
+    def change(objects: dict[str, list[Object]]) -> None:
+        serving(resource)(objects)
+        for kind in (MUTATING, VALIDATING):
+            objects[kind][0]["webhooks"][0]["matchConditions"] = match_conditions(knowledge(), [resource])
+
+    return change
+
+
 IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
 EVERYWHERE: Object = {"namespaceSelector": {}}
 P, A = Level.Problem, Level.Advice
@@ -166,6 +187,12 @@ def scheduler(version: str) -> Break:
         pytest.param(
             lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)], {}, id="an exempt one without"
         ),
+        pytest.param(
+            serving("example.com/gpu"), {"ResourceNotReached": P}, id="GPUs under a name of the cluster's own"
+        ),
+        pytest.param(named_too("example.com/gpu"), {}, id="the same, named in matchConditions"),
+        pytest.param(serving("example.com/nic", "nic.example.com"), {}, id="another device's own name"),
+        pytest.param(serving(GPU), {}, id="DRA in the place of the device plugin"),
         pytest.param(ours({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
         pytest.param(foreign("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),
         pytest.param(foreign("hami", resource="services"), {}, id="another's, not of pods"),
