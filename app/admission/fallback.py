@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admission.devices import CDI, DEVICE_FOLDER, VISIBLE
+from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.fallback_env import asks_for_some, hidden, taken_by
 from app.admission.reach import match_conditions, names_ours, quoted
-from app.admission.review import EXEMPT_LABELS
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
@@ -191,8 +191,5 @@ def _rule(operation: str, resource: str) -> dict[str, Any]:
 
 
 def _not_exempt(families: Families) -> str:
-    """Ask whether the namespace is none of the vendors' own; a selector would know no prefix."""
-    names = families.infrastructure_namespaces
-    exact = ", ".join(quoted(name) for name in names if not name.endswith("*"))
-    prefixes = [f"request.namespace.startsWith({quoted(name[:-1])})" for name in names if name.endswith("*")]
-    return f"!({' || '.join([f'request.namespace in [{exact}]', *prefixes])})"
+    """Ask whether the namespace is none of the vendors' own."""
+    return f"!(request.namespace in [{', '.join(map(quoted, families.infrastructure_namespaces))}])"

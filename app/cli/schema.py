@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from app.admission.exemptions import exemption_policy
 from app.admission.reach import cpu_guard_conditions, match_conditions
 from app.cli.answers import ANSWERS, answer_text
 from app.cli.policypage import page_text
@@ -25,10 +26,22 @@ CRD_HEADER = """\
 """
 
 
+EXEMPTIONS_HEADER = """\
+# SPDX-License-Identifier: Apache-2.0
+# Made by `gpu-usher schema --exemptions > deploy/base/exemptions.yaml`.
+# Only who may create exemptions.gpu-usher.io exempts a namespace, by our labels or by an exempt name. cluster-admin
+# may; to others it is given by a ClusterRole and a ClusterRoleBinding with the rule
+#   {apiGroups: [gpu-usher.io], resources: [exemptions], verbs: [create]}
+"""
+
+
 def schema(
     crd: bool = typer.Option(False, "--crd", help="Print the CustomResourceDefinition, as YAML, instead."),
     conditions: bool = typer.Option(
         False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
+    ),
+    exemptions: bool = typer.Option(
+        False, "--exemptions", help="Print the policy on who may exempt namespaces, as YAML, instead."
     ),
     markdown: bool = typer.Option(False, "--markdown", help="Print the page about policies, in Markdown, instead."),
     resource: Annotated[
@@ -49,13 +62,14 @@ def schema(
         for asked, text in (
             (crd, crd_text),
             (conditions, lambda: conditions_text(resource or ())),
+            (exemptions, exemptions_text),
             (markdown, page_text),
             (answer is not None, lambda: answer_text(answer or "")),
         )
         if asked
     ]
     if len(made) > 1:
-        raise BadInput("schema: wants one of --crd, --match-conditions, --markdown, --answer")
+        raise BadInput("schema: wants one of --crd, --match-conditions, --exemptions, --markdown, --answer")
     if resource and not conditions:
         raise BadInput("schema: --resource wants --match-conditions")
     print((made or [schema_text])[0](), end="")
@@ -77,6 +91,12 @@ def conditions_text(also: Collection[str] = ()) -> str:
     known = read_knowledge()
     found = {"mutate, validate": match_conditions(known, also), "cpu-guard": cpu_guard_conditions(known.families)}
     return yaml.safe_dump(found, sort_keys=False, width=120)
+
+
+def exemptions_text() -> str:
+    """Write who may exempt namespaces, as deploy/base/exemptions.yaml holds it (F21)."""
+    documents = exemption_policy(read_knowledge().families)
+    return EXEMPTIONS_HEADER + yaml.safe_dump_all(documents, sort_keys=False, width=120)
 
 
 def crd_text() -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.admission.exemptions import EXEMPT_LABELS
 from app.deviceclasses import DeviceClassIndex
 from app.errors import BadInput
 from app.explain.cluster import Cluster, Object, advice, asks_for_gpus, problem
@@ -20,7 +21,6 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 2, 5
 """deploy/ ships 2 and 3; an answer takes some 0.2 ms, and all webhooks share the time of one request (10 s unset)."""
 SHIPPED_POLICY = {MUTATE: "Ignore", VALIDATE: "Fail", "policies" + DOMAIN: "Ignore", GUARD: "Ignore"}
 """Why each is so: deploy/base/webhooks.yaml."""
-EXEMPTING = ("gpu-usher.io/infrastructure", "gpu-usher.io/ignore")
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 ALLOCATORS = ("gpu", "hami", "volcano", "kai-", "runai", "run.ai", "koordinator")
 """Parts of names of webhooks that other GPU schedulers bring. A guess from their manifests: no list of them exists."""
@@ -138,7 +138,7 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
             yield problem("NoMatchConditions", "called for every pod, not for GPU pods only", remedy, each.shown)
         caught = tuple(
             name
-            for name, labels in _namespaces(cluster)
+            for name, labels in namespaces_of(cluster)
             if cluster.knowledge.families.infrastructure(name) and each.selects(labels)
         )
         if caught:
@@ -186,7 +186,7 @@ def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
         passed = tuple(name for name, labels in _with_gpu_pods(cluster) if not each.selects(labels))
         if passed:
             what = f"not called for GPU pods of {', '.join(passed)}"
-            remedy = f"where that is not meant, remove {' or '.join(EXEMPTING)} there, or mend namespaceSelector"
+            remedy = f"where that is not meant, remove {' or '.join(EXEMPT_LABELS)} there, or mend namespaceSelector"
             yield advice("ExemptsTooMuch", what, remedy, each.shown)
 
 
@@ -216,7 +216,8 @@ def _of_gpus(webhook: Webhook) -> bool:
     return any(part in words for part in ALLOCATORS)
 
 
-def _namespaces(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+def namespaces_of(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """List the namespaces: (name, labels)."""
     for item in cluster.listed("Namespace"):
         metadata = item.get("metadata") or {}
         name = str(metadata.get("name"))
@@ -229,5 +230,5 @@ def _with_gpu_pods(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
         (pod.get("metadata") or {}).get("namespace") for pod in cluster.listed("Pod") if asks_for_gpus(pod, families)
     }
     return (
-        (name, labels) for name, labels in _namespaces(cluster) if name in using and not families.infrastructure(name)
+        (name, labels) for name, labels in namespaces_of(cluster) if name in using and not families.infrastructure(name)
     )

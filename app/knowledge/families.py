@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""Name of a namespace, a DNS label (RFC 1123)."""
 PREFIX = "deviceclass.resource.kubernetes.io/"
 """Of resource names that name a DeviceClass (k8s.io/api resource/v1 ResourceDeviceClassPrefix)."""
 
@@ -71,17 +73,21 @@ class Families:
         return next((family for family in self.all if name in family.device_classes), None)
 
     def infrastructure(self, namespace: str) -> bool:
-        """Tell whether a namespace is exempt by its name; a trailing `*` in the list is a prefix."""
-        return any(
-            namespace.startswith(name[:-1]) if name.endswith("*") else namespace == name
-            for name in self.infrastructure_namespaces
-        )
+        """Tell whether a namespace is exempt by its name."""
+        return namespace in self.infrastructure_namespaces
 
 
 def load_families(
     rows: Iterable[Mapping[str, Any]], infrastructure_namespaces: Iterable[str], device_class_prefix: str = PREFIX
 ) -> Families:
-    """Read families.yaml."""
+    """Read families.yaml.
+
+    Raises ValueError for an exempt namespace that is no name: behind a prefix anybody could stand.
+    """
+    namespaces = tuple(infrastructure_namespaces)
+    for name in namespaces:
+        if not _LABEL.fullmatch(name):
+            raise ValueError(f"infrastructure_namespaces: got {name!r}, wants the exact name of a namespace")
     families = tuple(
         Family(
             name=row["name"],
@@ -94,4 +100,4 @@ def load_families(
         )
         for row in rows
     )
-    return Families(families, tuple(infrastructure_namespaces), device_class_prefix)
+    return Families(families, namespaces, device_class_prefix)

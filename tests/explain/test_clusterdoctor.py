@@ -18,6 +18,7 @@ from tests.builders import gpus, knowledge, node, pod
 
 BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 GPU = "nvidia.com/gpu"
 Object = dict[str, Any]
 Break = Callable[[dict[str, list[Object]]], object]
@@ -28,6 +29,12 @@ def configurations() -> dict[str, list[Object]]:
     found = [each for each in yaml.safe_load_all((BASE / "webhooks.yaml").read_text("utf-8")) if each]
     for webhook in (webhook for each in found for webhook in each["webhooks"]):
         webhook["clientConfig"]["caBundle"] = "Q0E="
+    return {each["kind"]: [each] for each in found}
+
+
+def exemptions() -> dict[str, list[Object]]:
+    """Read the policy on who exempts namespaces, as installed."""
+    found = yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))
     return {each["kind"]: [each] for each in found}
 
 
@@ -69,6 +76,7 @@ def objects() -> dict[str, list[Object]]:
         **configurations(),
         "Namespace": [namespace("kube-system"), namespace("gpu-usher"), namespace("team-a")],
         "Pod": [pod()],
+        **exemptions(),
         "RuntimeClass": [{"metadata": {"name": "nvidia"}}],
         "DaemonSet": [daemon("nvidia-device-plugin-daemonset"), daemon("gpu-feature-discovery")],
         "Deployment": [deployment("gpu-usher")],
@@ -183,10 +191,30 @@ def scheduler(version: str) -> Break:
         pytest.param(
             ours({"objectSelector": {"matchLabels": {"a": "b"}}}), {"ExemptsTooMuch": P}, id="F21: a pod's own label"
         ),
-        pytest.param(put("Namespace", *IGNORED), {"ExemptsTooMuch": A}, id="F21: GPU pods in an exempt namespace"),
         pytest.param(
-            lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)], {}, id="an exempt one without"
+            put("Namespace", *IGNORED),
+            {"ExemptsTooMuch": A, "ExemptByLabel": A},
+            id="F21: GPU pods in an exempt namespace",
         ),
+        pytest.param(
+            lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)],
+            {"ExemptByLabel": A},
+            id="an exempt one without",
+        ),
+        pytest.param(put(POLICY), {"ExemptionsUnguarded": P}, id="F21: exempt names to squat"),
+        pytest.param(put(BINDING), {"ExemptionsUnguarded": P}, id="F21: the policy on them without a binding"),
+        pytest.param(
+            lambda objects: objects[POLICY][0]["spec"]["validations"][0].update(expression="true"),
+            {"ExemptionsUnguarded": P},
+            id="F21: a policy that lets everybody",
+        ),
+        pytest.param(lambda objects: objects.pop(POLICY), {}, id="a policy that could not be read"),
+        pytest.param(
+            add("Namespace", namespace("nvidia-device-plugin")),
+            {"ExemptWithoutOperands": A},
+            id="F21: an exempt name without operands",
+        ),
+        pytest.param(add("Namespace", namespace("gpu-operator")), {}, id="an exempt name with operands"),
         pytest.param(
             serving("example.com/gpu"), {"ResourceNotReached": P}, id="GPUs under a name of the cluster's own"
         ),
@@ -322,3 +350,24 @@ def test_rights_for_dra_are_asked_for_where_devices_are_published() -> None:
 )
 def test_only_pods_that_ask_for_gpus_are_kept(document: Object, expected: bool) -> None:
     assert expected == asks_for_gpus(document, knowledge().families)
+
+
+def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
+    """F21: the client that the API server has on record."""
+    owned = namespace("team-a", **{"gpu-usher.io/ignore": "true"})
+    fields = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
+    owned["metadata"]["managedFields"] = [{"manager": "kubectl-label", "time": "2026-01-08", "fieldsV1": fields}]
+
+    said = [each for each in examine_cluster(cluster(put("Namespace", owned))) if each.check == "ExemptByLabel"]
+
+    assert [(each.objects, "kubectl-label (2026-01-08)" in each.what) for each in said] == [
+        (("Namespace team-a",), True)
+    ]
+
+
+def test_names_that_can_be_squatted_are_named() -> None:
+    """F21."""
+    (said,) = (each for each in examine_cluster(cluster(put(POLICY))) if each.check == "ExemptionsUnguarded")
+
+    assert "nvidia-device-plugin" in said.what
+    assert "gpu-usher," not in said.what
