@@ -14,7 +14,8 @@ from typing import Any
 from app.admission.devices import CDI, DEVICE_FOLDER, VISIBLE
 from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.fallback_env import asks_for_some, hidden, taken_by
-from app.admission.reach import match_conditions, names_ours, quoted
+from app.admission.nodedevices import ALL_FILES, GPU_FILES
+from app.admission.reach import device_conditions, match_conditions, names_ours, quoted
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
@@ -37,6 +38,7 @@ _GUARDED = (
     " : object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 )
 """The containers that somebody brings now: those of a new pod, or the new ephemeral ones of a running pod."""
+_PRIVILEGED = "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged"
 _CREATED = "request.operation != 'CREATE' || "
 
 
@@ -106,10 +108,8 @@ def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]
     if rules.privileged != "Deny":
         return
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
-    context = "c.securityContext"
-    privileged = f"has({context}) && has({context}.privileged) && {context}.privileged"
     yield Check(
-        f"{_CREATED}!({asks}) || variables.guarded.all(c, !({privileged}))",
+        f"{_CREATED}!({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
         "privileged in a GPU pod: wants privileged: false",
     )
 
@@ -136,27 +136,65 @@ def _amounts() -> str:
     return f"(has(c.resources) ? {' + '.join(both)} : [])"
 
 
+def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Check]:
+    """F12: device files of GPUs as a volume."""
+    if rules.visible_devices != "Leave":
+        yield Check(_no_volume(GPU_FILES), "a hostPath of GPUs: wants no such volume, ask for the GPU in limits")
+
+
+def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+    """F14: a pod that asks for no GPU reaches all of a node's; one that asks is judged by `unprivileged`."""
+    if rules.privileged != "Deny":
+        return
+    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
+    yield Check(
+        f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
+        "privileged, sees every GPU of its node: wants privileged: false",
+    )
+    yield Check(_no_volume(ALL_FILES), "a hostPath with every device in it: wants no such volume")
+
+
+def _no_volume(pattern: str) -> str:
+    volumes = "object.spec.volumes"
+    found = f"has(v.hostPath) && v.hostPath.path.matches({quoted(pattern)})"
+    return f"{_CREATED}!has({volumes}) || !{volumes}.exists(v, {found})"
+
+
 CHECKS: tuple[Maker, ...] = (not_too_many, devices_asked_for, unprivileged, scheduled_by_us)
 
 
-def _checks(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
-    for maker in CHECKS:
+DEVICE_CHECKS: tuple[Maker, ...] = (devices_not_mounted, node_not_reached)
+"""Of pods that need not concern GPUs otherwise: a policy of their own, which fails open as their webhook does."""
+
+
+def _checks(makers: tuple[Maker, ...], rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+    for maker in makers:
         yield from maker(rules, knowledge)
 
 
 def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledge: Knowledge) -> list[dict[str, Any]]:
     """Write the policies and their bindings: what is enforced denies, what only Warn policies say warns."""
-    denying = list(_checks(enforced, knowledge))
-    warning = [check for check in _checks(warned, knowledge) if check not in denying]
-    found = _pair(NAME, denying, "Deny", knowledge) if denying else []
-    return found + (_pair(f"{NAME}-warn", warning, "Warn", knowledge) if warning else [])
+    found = []
+    for name, makers, conditions, fails in (
+        (NAME, CHECKS, match_conditions(knowledge), "Fail"),
+        (f"{NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
+    ):
+        not_exempt = {"name": "not-exempt", "expression": _not_exempt(knowledge.families)}
+        denying = list(_checks(makers, enforced, knowledge))
+        warning = [check for check in _checks(makers, warned, knowledge) if check not in denying]
+        for suffix, checks, action in (("", denying, "Deny"), ("-warn", warning, "Warn")):
+            if checks:
+                found += _pair(f"{name}{suffix}", checks, action, [*conditions, not_exempt], fails)
+    return found
 
 
-def _pair(name: str, checks: list[Check], action: str, knowledge: Knowledge) -> list[dict[str, Any]]:
+def _pair(
+    name: str, checks: list[Check], action: str, conditions: list[dict[str, str]], fails: str
+) -> list[dict[str, Any]]:
     version = "admissionregistration.k8s.io/v1"
     validations = [{"expression": each.expression, "message": f"gpu-usher: {each.message}"} for each in checks]
     spec = {
-        "failurePolicy": "Fail",
+        "failurePolicy": fails,
         "matchConstraints": {
             "matchPolicy": "Equivalent",
             "namespaceSelector": {
@@ -167,10 +205,7 @@ def _pair(name: str, checks: list[Check], action: str, knowledge: Knowledge) -> 
                 _rule("UPDATE", "pods/ephemeralcontainers"),
             ],
         },
-        "matchConditions": [
-            *match_conditions(knowledge),
-            {"name": "not-exempt", "expression": _not_exempt(knowledge.families)},
-        ],
+        "matchConditions": conditions,
         "variables": [{"name": "guarded", "expression": _GUARDED}],
         "validations": validations,
     }

@@ -9,6 +9,7 @@ The API server evaluates them itself, so a pod or template that concerns nobody 
 from collections.abc import Iterable, Iterator
 
 from app.admission.devices import CDI, DEVICE_FOLDER
+from app.admission.nodedevices import ALL_FILES, GPU_FILES
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.pods import PREFIX
@@ -34,6 +35,21 @@ def match_conditions(knowledge: Knowledge, also: Iterable[str] = ()) -> list[dic
     return [
         {"name": "concerns-gpus", "expression": f"{PODS}.exists(p, {' || '.join(_concerns(knowledge, also))})"},
         {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {quoted(MIRROR)}')})"},
+    ]
+
+
+def device_conditions(knowledge: Knowledge) -> list[dict[str, str]]:
+    """Write the matchConditions of the webhook for what reaches a node's devices without asking for a GPU.
+
+    What concerns GPUs otherwise may come by both webhooks; the API server says the same warning once.
+    """
+    privileged = "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged"
+    lists = (f"({_some_container(name, privileged)})" for name in CONTAINER_LISTS)
+    paths = f"v.hostPath.path.matches({quoted(GPU_FILES)}) || v.hostPath.path.matches({quoted(ALL_FILES)})"
+    volumes = f"(has(p.spec.volumes) && p.spec.volumes.exists(v, has(v.hostPath) && ({paths})))"
+    return [
+        {"name": "reaches-devices", "expression": f"{PODS}.exists(p, {' || '.join((*lists, volumes))})"},
+        match_conditions(knowledge)[1],
     ]
 
 

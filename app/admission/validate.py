@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from app.admission.case import Case, Form
 from app.admission.devices import takings
 from app.admission.fleet import serving
+from app.admission.nodedevices import devices_not_mounted, is_privileged, node_not_reached
 from app.nodeclass import REPLICAS
-from app.pods import Container, member
+from app.pods import Container
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
 
@@ -91,9 +92,7 @@ def unprivileged(case: Case) -> Iterator[Reason]:
     if case.rules.privileged != "Deny":
         return
     for container in case.pod.containers:
-        where = f"spec.{container.list_name}[{container.index}]."
-        context = member(case.raw(container), "securityContext", dict, where) or {}
-        if context.get("privileged") is True:
+        if is_privileged(case, container):
             yield _about(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
 
 
@@ -136,13 +135,15 @@ VALIDATORS: tuple[Validator, ...] = (
     annotations_parse,
     policies_agree,
     devices_asked_for,
+    devices_not_mounted,
+    node_not_reached,
     unprivileged,
     scheduled_by_us,
     replicas_not_gpus,
 )
 """All of them run, so that one answer names everything."""
 
-GUARDS: frozenset[Validator] = frozenset({devices_asked_for})
+GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted, node_not_reached})
 """Those for whatever reaches us, whether it asks for a GPU or not."""
 
 

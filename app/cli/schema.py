@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from app.admission.exemptions import exemption_policy
-from app.admission.reach import cpu_guard_conditions, match_conditions
+from app.admission.reach import cpu_guard_conditions, device_conditions, match_conditions
 from app.cli.answers import ANSWERS, answer_text
 from app.cli.policypage import page_text
 from app.cluster.files import read_knowledge
@@ -89,7 +89,11 @@ def conditions_text(also: Collection[str] = ()) -> str:
         if not EXTENDED.fullmatch(name):
             raise BadInput(f"--resource {name[:80]}: wants the name of an extended resource, as example.com/gpu")
     known = read_knowledge()
-    found = {"mutate, validate": match_conditions(known, also), "cpu-guard": cpu_guard_conditions(known.families)}
+    found = {
+        "mutate, validate": match_conditions(known, also),
+        "devices": device_conditions(known),
+        "cpu-guard": cpu_guard_conditions(known.families),
+    }
     return yaml.safe_dump(found, sort_keys=False, width=120)
 
 

@@ -19,7 +19,13 @@ DOMAIN = ".gpu-usher.io"
 MUTATE, VALIDATE, GUARD = "mutate" + DOMAIN, "validate" + DOMAIN, "cpu-guard" + DOMAIN
 SHORTEST_SECONDS, LONGEST_SECONDS = 2, 5
 """deploy/ ships 2 and 3; an answer takes some 0.2 ms, and all webhooks share the time of one request (10 s unset)."""
-SHIPPED_POLICY = {MUTATE: "Ignore", VALIDATE: "Fail", "policies" + DOMAIN: "Ignore", GUARD: "Ignore"}
+SHIPPED_POLICY = {
+    MUTATE: "Ignore",
+    VALIDATE: "Fail",
+    "policies" + DOMAIN: "Ignore",
+    "devices" + DOMAIN: "Ignore",
+    GUARD: "Ignore",
+}
 """Why each is so: deploy/base/webhooks.yaml."""
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 ALLOCATORS = ("gpu", "hami", "volcano", "kai-", "runai", "run.ai", "koordinator")

@@ -43,6 +43,7 @@ def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:
     printed = yaml.safe_load(conditions_text())
 
     assert printed["mutate, validate"] == webhooks()["mutate.gpu-usher.io"]["matchConditions"]
+    assert printed["devices"] == webhooks()["devices.gpu-usher.io"]["matchConditions"]
     assert printed["cpu-guard"] == webhooks()["cpu-guard.gpu-usher.io"]["matchConditions"]
 
 

@@ -73,6 +73,7 @@ def variable(name: str = VISIBLE, **more: Any) -> Object:
 FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
 LEGACY, VOID = {"name": "CUDA_VERSION", "value": "12.0"}, {"name": VISIBLE, "value": "void"}
 DATA = {"name": "x", "mountPath": "/data"}
+SHARED = [{"name": "s", "hostPath": {"path": "/dev/shm"}}]
 VOLUME = [{"name": "x", "emptyDir": {}}]
 SIDE = {"name": "side", "image": "x", **variable(value="all")}
 BAD: dict[str, Make] = {
@@ -106,9 +107,9 @@ GOOD: dict[str, Make] = {
     "a CUDA version beside void": lambda where: asking(where, {"cpu": 1}, main={"env": [LEGACY, VOID]}),
     "storage beside a GPU": lambda where: asking(where, main=variable("NVIDIA_GDS", value="enabled")),
     "a switch that is off": lambda where: asking(where, main=variable("NVIDIA_NVSWITCH", value="disabled")),
+    "shared memory of the node": lambda where: asking(where, volumes=SHARED),
     "other mounts": lambda where: asking(where, main={"volumeMounts": [DATA]}, volumes=VOLUME),
     "another vendor's CDI": lambda where: annotated(asking(where), "cdi.k8s.io/x", "example.com/nic=all"),
-    "a CPU pod, privileged": lambda where: asking(where, {"cpu": 1}, privileged=True),
     "a CPU pod on a node": lambda where: asking(where, {"cpu": 1}, nodeName="n", schedulerName="default-scheduler"),
 }
 WORDS = {
@@ -134,6 +135,16 @@ def test_pod_that_we_would_refuse_or_repair_is_refused_without_us(plane: Control
     assert said.code == 1
     assert "ValidatingAdmissionPolicy 'gpu-usher-fallback'" in said.err
     assert WORDS.get(name, "wants no such setting") in said.err
+
+
+@pytest.mark.parametrize("path", ["/dev/nvidia0", "//dev", "/", None], ids=str)
+def test_pod_that_reaches_the_nodes_devices_is_refused_without_us(plane: ControlPlane, where: str, path: str) -> None:
+    """F12, F14: None stands for a privileged one."""
+    volumes = {"volumes": [{"name": "v", "hostPath": {"path": path}}]} if path else {}
+
+    said = plane.kubectl.create(asking(where, {"cpu": 1}, privileged=path is None, **volumes), dry_run=True)
+
+    assert "ValidatingAdmissionPolicy 'gpu-usher-fallback-devices'" in said.err
 
 
 @pytest.mark.parametrize("name", GOOD)

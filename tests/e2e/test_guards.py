@@ -278,12 +278,21 @@ def test_gpu_pod_that_goes_around_us_is_guarded(plane: ControlPlane, where: str,
     assert (answer.code, words in answer.err, answer.err.startswith(DENIED)) == (code, True, bool(code))
 
 
-@denying
-def test_privileged_pod_without_gpus_is_let_be(plane: ControlPlane, where: str) -> None:
-    """F14."""
-    pod = plain_pod(where, containers=[container({"cpu": 1}, **PRIVILEGED)])
+REACHING: Mapping[str, Object] = {
+    "privileged": {"containers": [container({"cpu": 1}, **PRIVILEGED)]},
+    "a GPU's device file": {"volumes": [{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}]},
+    "all devices": {"volumes": [{"name": "v", "hostPath": {"path": "/dev"}}]},
+}
 
-    assert plane.kubectl.create(pod) == Said(0, "pod/p created\n", "")
+
+@pytest.mark.parametrize(("where", "code"), [("deny", 1), ("warn", 0)], indirect=["where"])
+@pytest.mark.parametrize("way", REACHING)
+def test_pod_that_reaches_the_nodes_devices_is_guarded(plane: ControlPlane, where: str, code: int, way: str) -> None:
+    """F12, F14: without asking for a GPU; by a webhook of its own, and as shipped told of alone."""
+    answer = plane.kubectl.create(plain_pod(where, {"cpu": 1}, **REACHING[way]))
+
+    assert (answer.code, 'webhook "devices.gpu-usher.io" denied' in answer.err) == (code, bool(code)), answer.err
+    assert bool(code) or "(policy only warns)" in answer.err
 
 
 @pytest.mark.parametrize("where", ["scheduler"], indirect=True)

@@ -355,7 +355,7 @@ def test_only_pods_that_ask_for_gpus_are_kept(document: Object, expected: bool) 
 def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
     """F21: the client that the API server has on record."""
     owned = namespace("team-a", **{"gpu-usher.io/ignore": "true"})
-    fields = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
+    fields: Object = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
     owned["metadata"]["managedFields"] = [{"manager": "kubectl-label", "time": "2026-01-08", "fieldsV1": fields}]
 
     said = [each for each in examine_cluster(cluster(put("Namespace", owned))) if each.check == "ExemptByLabel"]
