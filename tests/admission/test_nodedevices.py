@@ -9,7 +9,7 @@ from app.admission.review import validate
 from app.reasons import Code
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped
 
-PRIVILEGED = {"securityContext": {"privileged": True}}
+PRIVILEGED: dict[str, Any] = {"securityContext": {"privileged": True}}
 
 
 def mounting(path: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_pod_that_we_would_refuse_or_repair_is_refused_without_us(plane: Control
 @pytest.mark.parametrize("path", ["/dev/nvidia0", "//dev", "/", None], ids=str)
 def test_pod_that_reaches_the_nodes_devices_is_refused_without_us(plane: ControlPlane, where: str, path: str) -> None:
     """F12, F14: None stands for a privileged one."""
-    volumes = {"volumes": [{"name": "v", "hostPath": {"path": path}}]} if path else {}
+    volumes: Object = {"volumes": [{"name": "v", "hostPath": {"path": path}}]} if path else {}
 
     said = plane.kubectl.create(asking(where, {"cpu": 1}, privileged=path is None, **volumes), dry_run=True)
 
