@@ -8,7 +8,8 @@ from app.reasons import MESSAGE_LIMIT, Code, Kind, either, reason
 FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
 ADMISSION = {
     "RequestsOnly", "RequestLimitMismatch", "QuantityFractional", "QuantityNegative", "TooManyGPUs",
-    "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached", "ReservedAnnotation",
+    "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached",
+    "ReservedAnnotation",
     "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
     "InvalidPolicy", "ObjectTooLarge",
 }  # fmt: skip

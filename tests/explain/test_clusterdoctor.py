@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from app.admission.reach import match_conditions
 from app.explain.cluster import Certificate, Cluster, Slipped, asks_for_gpus
 from app.explain.clusterdoctor import CHECKS, examine_cluster
 from app.explain.doctor import Level
@@ -18,7 +17,6 @@ from tests.builders import gpus, knowledge, node, pod
 
 BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
-POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 GPU = "nvidia.com/gpu"
 Object = dict[str, Any]
 Break = Callable[[dict[str, list[Object]]], object]
@@ -144,24 +142,6 @@ FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values"
 NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
 
 
-def serving(resource: str, driver: str = "gpu.nvidia.com") -> Break:
-    """Make a DeviceClass that serves an extended resource."""
-    selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
-    spec = {"extendedResourceName": resource, "selectors": selectors}
-    return put("DeviceClass", {"metadata": {"name": "c"}, "spec": spec})
-
-
-def named_too(resource: str) -> Break:
-    """Have the webhooks called for it as well, as `gpu-usher schema --match-conditions --resource` writes it."""
-
-    def change(objects: dict[str, list[Object]]) -> None:
-        serving(resource)(objects)
-        for kind in (MUTATING, VALIDATING):
-            objects[kind][0]["webhooks"][0]["matchConditions"] = match_conditions(knowledge(), [resource])
-
-    return change
-
-
 IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
 EVERYWHERE: Object = {"namespaceSelector": {}}
 P, A = Level.Problem, Level.Advice
@@ -201,26 +181,6 @@ def scheduler(version: str) -> Break:
             {"ExemptByLabel": A},
             id="an exempt one without",
         ),
-        pytest.param(put(POLICY), {"ExemptionsUnguarded": P}, id="F21: exempt names to squat"),
-        pytest.param(put(BINDING), {"ExemptionsUnguarded": P}, id="F21: the policy on them without a binding"),
-        pytest.param(
-            lambda objects: objects[POLICY][0]["spec"]["validations"][0].update(expression="true"),
-            {"ExemptionsUnguarded": P},
-            id="F21: a policy that lets everybody",
-        ),
-        pytest.param(lambda objects: objects.pop(POLICY), {}, id="a policy that could not be read"),
-        pytest.param(
-            add("Namespace", namespace("nvidia-device-plugin")),
-            {"ExemptWithoutOperands": A},
-            id="F21: an exempt name without operands",
-        ),
-        pytest.param(add("Namespace", namespace("gpu-operator")), {}, id="an exempt name with operands"),
-        pytest.param(
-            serving("example.com/gpu"), {"ResourceNotReached": P}, id="GPUs under a name of the cluster's own"
-        ),
-        pytest.param(named_too("example.com/gpu"), {}, id="the same, named in matchConditions"),
-        pytest.param(serving("example.com/nic", "nic.example.com"), {}, id="another device's own name"),
-        pytest.param(serving(GPU), {}, id="DRA in the place of the device plugin"),
         pytest.param(ours({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
         pytest.param(foreign("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),
         pytest.param(foreign("hami", resource="services"), {}, id="another's, not of pods"),
@@ -350,24 +310,3 @@ def test_rights_for_dra_are_asked_for_where_devices_are_published() -> None:
 )
 def test_only_pods_that_ask_for_gpus_are_kept(document: Object, expected: bool) -> None:
     assert expected == asks_for_gpus(document, knowledge().families)
-
-
-def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
-    """F21: the client that the API server has on record."""
-    owned = namespace("team-a", **{"gpu-usher.io/ignore": "true"})
-    fields: Object = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
-    owned["metadata"]["managedFields"] = [{"manager": "kubectl-label", "time": "2026-01-08", "fieldsV1": fields}]
-
-    said = [each for each in examine_cluster(cluster(put("Namespace", owned))) if each.check == "ExemptByLabel"]
-
-    assert [(each.objects, "kubectl-label (2026-01-08)" in each.what) for each in said] == [
-        (("Namespace team-a",), True)
-    ]
-
-
-def test_names_that_can_be_squatted_are_named() -> None:
-    """F21."""
-    (said,) = (each for each in examine_cluster(cluster(put(POLICY))) if each.check == "ExemptionsUnguarded")
-
-    assert "nvidia-device-plugin" in said.what
-    assert "gpu-usher," not in said.what
