@@ -32,8 +32,7 @@ def configurations() -> dict[str, list[Object]]:
 
 def exemptions() -> dict[str, list[Object]]:
     """Read the policy on who exempts namespaces, as installed."""
-    found = yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))
-    return {each["kind"]: [each] for each in found}
+    return {each["kind"]: [each] for each in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))}
 
 
 def daemon(name: str, ready: int = 1) -> Object:
@@ -142,7 +141,6 @@ FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values"
 NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
 
 
-IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
 EVERYWHERE: Object = {"namespaceSelector": {}}
 P, A = Level.Problem, Level.Advice
 
@@ -170,16 +168,6 @@ def scheduler(version: str) -> Break:
         pytest.param(ours({"matchConditions": []}), {"NoMatchConditions": P}, id="F22: called for every pod"),
         pytest.param(
             ours({"objectSelector": {"matchLabels": {"a": "b"}}}), {"ExemptsTooMuch": P}, id="F21: a pod's own label"
-        ),
-        pytest.param(
-            put("Namespace", *IGNORED),
-            {"ExemptsTooMuch": A, "ExemptByLabel": A},
-            id="F21: GPU pods in an exempt namespace",
-        ),
-        pytest.param(
-            lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)],
-            {"ExemptByLabel": A},
-            id="an exempt one without",
         ),
         pytest.param(ours({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
         pytest.param(foreign("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),

@@ -22,6 +22,7 @@ from tests.explain.test_clusterdoctor import (
     put,
 )
 
+IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
 
@@ -46,6 +47,16 @@ def named_too(resource: str) -> Break:
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
+        pytest.param(
+            put("Namespace", *IGNORED),
+            {"ExemptsTooMuch": A, "ExemptByLabel": A},
+            id="F21: GPU pods in an exempt namespace",
+        ),
+        pytest.param(
+            lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)],
+            {"ExemptByLabel": A},
+            id="an exempt one without",
+        ),
         pytest.param(put(POLICY), {"ExemptionsUnguarded": P}, id="F21: exempt names to squat"),
         pytest.param(put(BINDING), {"ExemptionsUnguarded": P}, id="F21: the policy on them without a binding"),
         pytest.param(
