@@ -80,6 +80,9 @@ Lookup = Callable[[str], Requests | None]
 FamilyOf = Callable[[str], Family | None]
 """From the name of a DeviceClass to the family of GPUs that it gives; None if it gives none."""
 
+ClassOf = Callable[[str], str | None]
+"""From the name of an extended resource to the DeviceClass that serves it; None if a device plugin does, or nobody."""
+
 
 def read_claim(document: Mapping[str, Any]) -> Claim:
     """Read a ResourceClaim.
@@ -150,13 +153,27 @@ class _Named:
     requests: Requests | None
 
 
-def claimed_classes(pod: Pod, claims: Lookup, templates: Lookup, family_of: FamilyOf) -> Claimed:
-    """Say which GPUs a pod claims, by what is known of the claims and templates that it names."""
-    if not pod.claims:
+def claimed_classes(
+    pod: Pod,
+    claims: Lookup,
+    templates: Lookup,
+    family_of: FamilyOf,
+    class_of: ClassOf = lambda _resource: None,
+) -> Claimed:
+    """Say which GPUs a pod claims: by the claims and templates that it names, and by resources that DRA serves.
+
+    Of an extended resource that a DeviceClass serves kube-scheduler makes a claim itself (KEP-5004).
+    """
+    served = {name: found for each in pod.containers for name in each.resources() if (found := class_of(name))}
+    if not (pod.claims or served):
         return NOTHING_CLAIMED
     family_of = cache(family_of)
     named = tuple(_named(pod, claims, templates))
     amounts: dict[str, int | None] = {}
+    for resource, device_class in served.items():
+        count = -int(-pod.amount(resource) // 1)
+        if count > 0 and family_of(device_class) is not None:
+            amounts[device_class] = _sum(amounts.get(device_class, 0), count)
     for choice in _choices(named):
         if family_of(choice.device_class) is not None:
             amounts[choice.device_class] = _sum(amounts.get(choice.device_class, 0), choice.count)
@@ -164,7 +181,7 @@ def claimed_classes(pod: Pod, claims: Lookup, templates: Lookup, family_of: Fami
     return Claimed(
         classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
         families=tuple(families[name] for name in sorted(families)),
-        users=tuple(_users(pod, named, family_of)),
+        users=tuple(_users(pod, named, family_of, served)),
         unknown=tuple(dict.fromkeys(each.key for each in named if each.requests is None)),
     )
 
@@ -189,13 +206,17 @@ def _choices(named: tuple[_Named, ...]) -> Iterator[Choice]:
             yield from request.choices
 
 
-def _users(pod: Pod, named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[tuple[str, str]]:
-    """Give (container, family) for every family whose GPUs a container refers to, by a request or a whole claim."""
+def _users(
+    pod: Pod, named: tuple[_Named, ...], family_of: FamilyOf, served: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Give (container, family) for every family whose GPUs a container refers to: by a request, a claim, a resource."""
     gpus: dict[tuple[str, str], set[str]] = {}
     for reference, family in _references(named, family_of):
         gpus.setdefault(reference, set()).add(family.name)
     for container in pod.containers:
         families = {name for reference in container.claims for name in gpus.get(reference, ())}
+        asked = (family_of(served[name]) for name in container.resources() if name in served and container.names(name))
+        families.update(family.name for family in asked if family is not None)
         yield from ((container.name, name) for name in sorted(families))
 
 

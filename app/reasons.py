@@ -68,6 +68,10 @@ class Code(Enum):
     SharedReplicasAskedAsGPUs = Kind.ADMISSION, "ask for one replica: more are not more GPU"
     VisibleDevicesForbidden = Kind.ADMISSION, "remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits"
     PrivilegedGPUPod = Kind.ADMISSION, "drop privileged: true"
+    NodeDevicesReached = (
+        Kind.ADMISSION,
+        "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy",
+    )
     ReservedAnnotation = Kind.ADMISSION, "remove the annotation: gpu-usher writes it"
     InvalidAnnotation = Kind.ADMISSION, "write the annotation as README says"
     NoProductLeft = Kind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"

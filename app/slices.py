@@ -156,12 +156,14 @@ def _memory(capacity: Mapping[str, Any]) -> int | None:
 class DeviceClass:
     """A DeviceClass: the extended resource that it serves (None: none), and the one type of devices that it takes.
 
-    `type`: gpu or mig; None where its selectors do not say it in the words that NVIDIA's chart writes.
+    `type`: gpu or mig; `driver`: whose devices it takes. None where its selectors do not say it in the words that
+    NVIDIA's chart writes.
     """
 
     name: str
     resource: str | None
     type: str | None = None
+    driver: str | None = None
 
     def takes(self, device: Device) -> bool:
         """Tell whether it may take a device, as far as the types tell."""
@@ -172,6 +174,8 @@ _TYPE = re.compile(r"""\.type\s*==\s*['"](gpu|mig)['"]""")
 """In CEL, as `device.attributes['gpu.nvidia.com'].type == 'mig'` (NVIDIA/k8s-dra-driver-gpu deployments/helm,
 deviceclass-*.yaml); any other expression is the scheduler's to judge."""
 
+_DRIVER = re.compile(r"""device\.driver\s*==\s*['"]([a-z0-9.-]+)['"]""")
+
 
 def read_device_class(document: Mapping[str, Any]) -> DeviceClass:
     """Read a DeviceClass.
@@ -181,14 +185,15 @@ def read_device_class(document: Mapping[str, Any]) -> DeviceClass:
     metadata = member(document, "metadata", dict, "") or {}
     spec = member(document, "spec", dict, "") or {}
     name = member(metadata, "name", str, "metadata.") or ""
-    return DeviceClass(name, member(spec, "extendedResourceName", str, "spec."), _type(spec))
+    resource = member(spec, "extendedResourceName", str, "spec.")
+    return DeviceClass(name, resource, _said(spec, _TYPE), _said(spec, _DRIVER))
 
 
-def _type(spec: Mapping[str, Any]) -> str | None:
+def _said(spec: Mapping[str, Any], words: re.Pattern[str]) -> str | None:
     for index, selector in objects(spec, "selectors", "spec."):
         where = f"spec.selectors[{index}]."
         cel = member(selector, "cel", dict, where) or {}
-        if found := _TYPE.search(member(cel, "expression", str, f"{where}cel.") or ""):
+        if found := words.search(member(cel, "expression", str, f"{where}cel.") or ""):
             return found[1]
     return None
 

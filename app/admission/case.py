@@ -93,6 +93,11 @@ class Case:
         """List what the pod asks as it stands now: (GPU resource, units)."""
         return gpu_amounts(self.pod, self.knowledge.families.of)
 
+    @cached_property
+    def handed_on(self) -> tuple[tuple[str, int], ...]:
+        """What the pod asks of GPUs that are handed on to a virtual machine: (resource, units)."""
+        return gpu_amounts(self.pod, self.knowledge.families.hands_on)
+
     def raw(self, container: Container) -> Mapping[str, Any]:
         """Give a container as it stands in the object."""
         found: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]

@@ -18,14 +18,19 @@ NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
 def keep_off_gpu_nodes(case: Case) -> Iterator[Change]:
     """Ask for nodes without GPUs; a DaemonSet's pod is for its node, one with a node has its place.
 
-    One that claims devices of whatever kind goes where they are.
+    One that claims devices of whatever kind, or has GPUs handed on to it, goes where they are.
     """
     how = case.namespace_labels.get(CPU_GUARD)
-    if how not in ("preferred", "required") or case.pod.node_name or case.pod.claims or _of_daemon_set(case):
+    if how not in ("preferred", "required") or case.pod.node_name or _goes_to_devices(case) or _of_daemon_set(case):
         return
     operations = require(case.document, [NO_GPU]) if how == "required" else prefer(case.document, [(WEIGHT, NO_GPU)])
     if operations:
         yield Change(operations, f"{how} node affinity added: no GPU node")
+
+
+def _goes_to_devices(case: Case) -> bool:
+    named = (name for each in case.pod.containers for name in each.resources())
+    return bool(case.pod.claims or case.handed_on) or any(map(case.knowledge.families.implicit_class, named))
 
 
 def _of_daemon_set(case: Case) -> bool:

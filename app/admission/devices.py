@@ -2,25 +2,23 @@
 """The environment hole: GPUs taken by a variable, a mount or a CDI annotation instead of being asked for (F12).
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
-scheduler thinks, and the pod's own value counts before the device plugin's (facts: image_cuda env). NVIDIA's operands
-need that; they run in exempt namespaces.
+scheduler thinks, and the pod's own value counts before the device plugin's; other variables give GPUs, channels or
+control as well (facts: toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. What `envFrom`
+and an image's own environment bring is not in the pod, and not seen.
 """
 
 import posixpath
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.case import Case, Change, Form
 from app.admission.patch import Operation, append
 from app.errors import OversizedPod
+from app.knowledge.toolkitenv import EXPANDED, ToolkitEnv, ToolkitVariable
 from app.pods import Container, member, objects
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-CONTROLLING = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-"""Variables that let a container reconfigure or watch MIG devices that it was not given."""
-HARMLESS = ("", "void", "none")
-"""Values that give no GPU; `none` still gives the driver's libraries."""
 DEVICE_FOLDER = "nvidia-container-devices"
 DEVICE_MOUNTS = f"/var/run/{DEVICE_FOLDER}"
 """Mount paths below it are a device list (device-list-strategy volume-mounts)."""
@@ -33,12 +31,21 @@ HIDDEN = {"name": VISIBLE, "value": "void"}
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """How devices are taken. `who`: the container's name, or "pod"; `given`: it asks for a GPU too; `word`: by what."""
+    """How devices are taken. `who`: the container's name, or "pod"; `given`: it asks for a GPU too; `word`: by what.
+
+    `hideable`: setting NVIDIA_VISIBLE_DEVICES to void ends it, and it is no reason to take away what is at `path`.
+    """
 
     who: str
     given: bool
     path: tuple[str, ...]
     word: str
+    hideable: bool = False
+
+    @property
+    def wants(self) -> str:
+        """Say what is wanted instead."""
+        return f"{VISIBLE}: void beside it" if self.hideable else "no such setting"
 
 
 def takings(case: Case) -> Iterator[Taking]:
@@ -59,14 +66,37 @@ def _takings(case: Case) -> Iterator[Taking]:
     for container in guarded(case):
         raw = case.raw(container)
         where = f"spec.{container.list_name}[{container.index}]."
-        for index, variable in objects(raw, "env", where):
-            name = str(variable.get("name", ""))
-            if name in CONTROLLING or (name == VISIBLE and not _harmless(variable)):
-                yield _taking(case, container, name, "env", index)
+        yield from _by_variables(case, container, [each for _, each in objects(raw, "env", where)])
         for index, mount in objects(raw, "volumeMounts", where):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
             if DEVICE_FOLDER in path and _cleaned(path).startswith(DEVICE_MOUNTS):
                 yield _taking(case, container, DEVICE_MOUNTS, "volumeMounts", index)
+
+
+def _by_variables(case: Case, container: Container, env: Sequence[Mapping[str, Any]]) -> Iterator[Taking]:
+    """List the variables that give what the container was not given; those that another hides once, by the first."""
+    table, asks, hideable = case.knowledge.toolkit_env, given(case, container), set[str]()
+    for index, variable in enumerate(env):
+        row = table.get(str(variable.get("name", "")))
+        if row is None or not row.takes(variable) or (row.beside_gpu and asks):
+            continue
+        if row.hidden_by and (row.name in hideable or _hidden(row, env, table)):
+            continue
+        hideable.add(row.name)
+        yield replace(_taking(case, container, row.name, "env", index), hideable=bool(row.hidden_by))
+
+
+def _hidden(row: ToolkitVariable, env: Sequence[Mapping[str, Any]], table: ToolkitEnv) -> bool:
+    """Tell whether other variables of the same container make this one harmless; of a name given twice, both must."""
+    hiding = [each for each in env if each.get("name") == row.hidden_by]
+    required = [each for each in env if each.get("name") == row.required_by]
+    hides = bool(hiding) and not table[row.hidden_by].takes(hiding[-1])
+    return hides or (bool(required) and all(map(_says_something, required)))
+
+
+def _says_something(variable: Mapping[str, Any]) -> bool:
+    value = variable.get("value") or ""
+    return not variable.get("valueFrom") and bool(value) and EXPANDED not in value
 
 
 def _taking(case: Case, container: Container, word: str, list_name: str, index: int) -> Taking:
@@ -93,18 +123,16 @@ def given(case: Case, container: Container) -> bool:
     return bool(resources.get("claims") and case.claimed.unknown)
 
 
-def _harmless(variable: Mapping[str, Any]) -> bool:
-    """Tell whether a literal value gives no GPU; what comes from elsewhere cannot be seen."""
-    return not variable.get("valueFrom") and (variable.get("value") or "") in HARMLESS
-
-
 def guard_devices(case: Case) -> Iterator[Change]:
     """Take away what would take GPUs (Strip); besides, show containers that ask for none that they have none (Void)."""
     mode = case.rules.visible_devices
     if mode not in ("Strip", "Void"):
         return
     for taking in reversed(list(takings(case))):  # from the end, so that positions before it stay true
-        if mode == "Void" and taking.word == VISIBLE and not taking.given:
+        if taking.hideable:
+            if mode == "Strip":  # Void hides devices from every container that asks for none
+                yield _change(taking, Operation("add", (*taking.path[:-1], "-"), HIDDEN), f"hidden by {VISIBLE}: void")
+        elif mode == "Void" and taking.word == VISIBLE and not taking.given:
             yield _change(taking, Operation("replace", taking.path, HIDDEN), "set to void")
         else:
             yield _change(taking, Operation("remove", taking.path), "removed")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.case import TEMPLATES, WARNING_LIMIT, Case, Change, Form, one_line
+from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.fleet import Fleet
 from app.admission.mutate import AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.patch import Operation
@@ -13,7 +14,7 @@ from app.admission.record import forged, record_decision
 from app.admission.validate import validators_of
 from app.claims import NOTHING_CLAIMED, Claimed
 from app.knowledge.tables import Knowledge
-from app.pods import DECISION, PREFIX, Pod, read_pod
+from app.pods import DECISION, Pod, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling, rule_on
@@ -24,8 +25,6 @@ MOST_WARNINGS = 3
 """Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""
 MESSAGE_LIMIT = 512
 """Characters of a denial (ADM-28)."""
-EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
-"""Namespace labels; "true" exempts. A pod's own label never does (F21)."""
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods are ours to complete, besides those that policies name; others' are left alone (S14)."""
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from app.admission.case import Case, Form
 from app.admission.devices import takings
 from app.admission.fleet import serving
+from app.admission.nodedevices import devices_not_mounted, is_privileged, node_not_reached
 from app.nodeclass import REPLICAS
-from app.pods import Container, member
+from app.pods import Container
 from app.quantity import whole
 from app.reasons import Code, Reason, reason
 
@@ -59,7 +60,7 @@ def not_too_many(case: Case) -> Iterator[Reason]:
     allowed, claims = case.rules.max_gpus_per_pod, case.claimed.classes
     if allowed is None:
         return
-    asked = sum(amount for _, amount in case.amounts()) + sum(count or 0 for _, count in claims)
+    asked = sum(amount for _, amount in (*case.amounts(), *case.handed_on)) + sum(count or 0 for _, count in claims)
     if asked > allowed:
         yield reason(Code.TooManyGPUs, f"{asked} GPUs asked", f"at most {allowed} per pod")
     elif any(count is None for _, count in claims):
@@ -83,7 +84,7 @@ def devices_asked_for(case: Case) -> Iterator[Reason]:
     for taking in takings(case):
         beside = "beside a GPU" if taking.given else "without a GPU"
         who = "pod" if taking.path[0] == "metadata" else f"container {taking.who[:24]}"
-        yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", "no such setting")
+        yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", taking.wants)
 
 
 def unprivileged(case: Case) -> Iterator[Reason]:
@@ -91,9 +92,7 @@ def unprivileged(case: Case) -> Iterator[Reason]:
     if case.rules.privileged != "Deny":
         return
     for container in case.pod.containers:
-        where = f"spec.{container.list_name}[{container.index}]."
-        context = member(case.raw(container), "securityContext", dict, where) or {}
-        if context.get("privileged") is True:
+        if is_privileged(case, container):
             yield _about(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
 
 
@@ -136,18 +135,20 @@ VALIDATORS: tuple[Validator, ...] = (
     annotations_parse,
     policies_agree,
     devices_asked_for,
+    devices_not_mounted,
+    node_not_reached,
     unprivileged,
     scheduled_by_us,
     replicas_not_gpus,
 )
 """All of them run, so that one answer names everything."""
 
-GUARDS: frozenset[Validator] = frozenset({devices_asked_for})
+GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted, node_not_reached})
 """Those for whatever reaches us, whether it asks for a GPU or not."""
 
 
 def validators_of(case: Case) -> tuple[Validator, ...]:
     """List the validators that an object is for."""
-    if case.asks and case.form is not Form.Ephemeral:
+    if (case.asks or case.handed_on) and case.form is not Form.Ephemeral:
         return VALIDATORS
     return tuple(each for each in VALIDATORS if each in GUARDS)

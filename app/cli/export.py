@@ -41,7 +41,7 @@ def vap(policies: Policies = None) -> None:
 def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
     """Write the policies and bindings as YAML, below what they cannot say."""
     ruling = rule_on(read_pod(ANY_POD), {}, policies, knowledge)
-    documents = fallback_policies(ruling.enforced, ruling.warned, knowledge.families)
+    documents = fallback_policies(ruling.enforced, ruling.warned, knowledge)
     head = [
         f"# Made by `gpu-usher export vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
         "# It cannot:",

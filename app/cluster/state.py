@@ -19,9 +19,9 @@ from app.cluster.claimindex import ClaimIndex
 from app.cluster.deviceindex import DeviceIndex
 from app.cluster.occupancy import NOMINATED, NOTE_SECONDS, Occupancy
 from app.cluster.waiting import WaitingPods
+from app.deviceclasses import DeviceClassIndex
 from app.health import HEALTHY, Health
 from app.holdings import Holding, read_booking, read_holding
-from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
@@ -46,7 +46,7 @@ class State:
         self.nodes: dict[str, Node] = {}
         self._read: dict[str, Node] = {}
         self._devices = DeviceIndex(knowledge)
-        self._device_classes: dict[str, DeviceClass] = {}
+        self._device_classes = DeviceClassIndex(knowledge.families)
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -76,7 +76,7 @@ class State:
 
     def complete(self, node: Node) -> Node:
         """Add to a node as read what else is known: its devices, the health of its GPUs, what pods and claims hold."""
-        node = with_devices(node, self._devices.devices(node.name), self._device_classes.values(), self.knowledge)
+        node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         return replace(node, free=self._free(node))
@@ -166,13 +166,12 @@ class State:
 
     def take_device_class(self, found: DeviceClass) -> None:
         """Take a DeviceClass in as read."""
-        if self._device_classes.get(found.name) != found:
-            self._device_classes[found.name] = found
+        if self._device_classes.put(found):
             self._renew(self._devices.nodes())
 
     def drop_device_class(self, name: str) -> None:
         """Forget a DeviceClass."""
-        if self._device_classes.pop(name, None) is not None:
+        if self._device_classes.drop(name):
             self._renew(self._devices.nodes())
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
@@ -195,13 +194,8 @@ class State:
 
     def claimed(self, pod: Pod) -> Claimed:
         """Say which GPUs a pod claims through DRA (S13)."""
-        return claimed_classes(pod, self.claims.get, self.claim_templates.get, self.family_of_device_class)
-
-    def family_of_device_class(self, name: str) -> Family | None:
-        """Find the family of a DeviceClass: by its name, or by the extended resource that it serves."""
-        families = self.knowledge.families
-        known = self._device_classes.get(name)
-        return families.of_device_class(name) or families.of((known and known.resource) or "")
+        classes = self._device_classes
+        return claimed_classes(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a namespace's labels in."""

@@ -104,7 +104,11 @@ def containers(template: Any) -> Iterator[Object]:
 
 
 def asks_for_gpus(pod: Object, families: Families) -> bool:
-    """Tell whether a pod names a GPU resource, or claims devices through DRA."""
+    """Tell whether a pod names a GPU resource, or claims devices through DRA, be it by the name of a resource."""
     spec = pod.get("spec") or {}
     lists = ((each.get("resources") or {}).get(amounts) or () for each in containers(spec) for amounts in AMOUNTS)
-    return bool(spec.get("resourceClaims")) or any(families.of(name) for names in lists for name in names)
+    return bool(spec.get("resourceClaims")) or any(
+        families.of(name) or families.hands_on(name) or families.implicit_class(name)
+        for names in lists
+        for name in names
+    )

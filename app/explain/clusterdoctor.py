@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from app.explain import operands, webhooks
+from app.explain import openings, operands, webhooks
 from app.explain.cluster import Cluster, advice, problem
 from app.explain.doctor import Finding
 
@@ -137,6 +137,10 @@ CHECKS: tuple[Check, ...] = (
     operands.deployments,
     webhooks.exempts_too_little,
     webhooks.exempts_too_much,
+    webhooks.not_reached,
+    openings.unguarded,
+    openings.labelled,
+    openings.squatted,
     webhooks.not_called_again,
     webhooks.failure_policies,
     webhooks.timeouts,

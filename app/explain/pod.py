@@ -148,7 +148,7 @@ def explain(
         claims={name: "all" if count is None else count for name, count in posed.demand.claims},
         dra=equivalent(posed.demand, world.setting.knowledge) if posed.demand.resources else None,
         unsourced=_unsourced(world),
-        unjudged=tuple(unjudged(bool(posed.pod.claims), None if company else posed.companion)),
+        unjudged=tuple(unjudged(bool(posed.pod.claims or posed.demand.claims), None if company else posed.companion)),
         admission=said(posed.verdict),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if seat is None else _seated(seat, groups),

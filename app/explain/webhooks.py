@@ -5,19 +5,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.admission.exemptions import EXEMPT_LABELS
+from app.deviceclasses import DeviceClassIndex
 from app.errors import BadInput
 from app.explain.cluster import Cluster, Object, advice, asks_for_gpus, problem
 from app.explain.doctor import Finding
+from app.knowledge.families import Families
 from app.requirements import all_allow, from_selector
+from app.slices import read_device_class
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 DOMAIN = ".gpu-usher.io"
 MUTATE, VALIDATE, GUARD = "mutate" + DOMAIN, "validate" + DOMAIN, "cpu-guard" + DOMAIN
 SHORTEST_SECONDS, LONGEST_SECONDS = 2, 5
 """deploy/ ships 2 and 3; an answer takes some 0.2 ms, and all webhooks share the time of one request (10 s unset)."""
-SHIPPED_POLICY = {MUTATE: "Ignore", VALIDATE: "Fail", "policies" + DOMAIN: "Ignore", GUARD: "Ignore"}
+SHIPPED_POLICY = {
+    MUTATE: "Ignore",
+    VALIDATE: "Fail",
+    "policies" + DOMAIN: "Ignore",
+    "devices" + DOMAIN: "Ignore",
+    GUARD: "Ignore",
+}
 """Why each is so: deploy/base/webhooks.yaml."""
-EXEMPTING = ("gpu-usher.io/infrastructure", "gpu-usher.io/ignore")
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 ALLOCATORS = ("gpu", "hami", "volcano", "kai-", "runai", "run.ai", "koordinator")
 """Parts of names of webhooks that other GPU schedulers bring. A guess from their manifests: no list of them exists."""
@@ -135,7 +144,7 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
             yield problem("NoMatchConditions", "called for every pod, not for GPU pods only", remedy, each.shown)
         caught = tuple(
             name
-            for name, labels in _namespaces(cluster)
+            for name, labels in namespaces_of(cluster)
             if cluster.knowledge.families.infrastructure(name) and each.selects(labels)
         )
         if caught:
@@ -143,6 +152,32 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
             say = problem if each.spec.get("failurePolicy", "Fail") == "Fail" else advice
             remedy = "exempt them in namespaceSelector, as deploy/base/webhooks.yaml does"
             yield say("ExemptsTooLittle", what, remedy, each.shown)
+
+
+def not_reached(cluster: Cluster) -> Iterator[Finding]:
+    """GPUs that DRA serves under a name of the cluster's own reach us only where the matchConditions say the name."""
+    families = cluster.knowledge.families
+    index = DeviceClassIndex(families)
+    for item in cluster.listed("DeviceClass"):
+        index.put(read_device_class(item))
+    for each in _ours(cluster):
+        if each.name not in (MUTATE, VALIDATE) or not each.spec.get("matchConditions"):
+            continue
+        said = " ".join(str(condition.get("expression")) for condition in each.spec["matchConditions"])
+        missed = [
+            found
+            for found in index.all()
+            if found.resource and index.family(found.name) and not _caught(found.resource, families, said)
+        ]
+        if missed:
+            what = f"not called for pods that ask for {', '.join(sorted(str(found.resource) for found in missed))}"
+            words = " ".join(f"--resource {found.resource}" for found in missed)
+            remedy = f"put what `gpu-usher schema --match-conditions {words}` prints into matchConditions"
+            yield problem("ResourceNotReached", what, remedy, each.shown, *(f"DeviceClass {e.name}" for e in missed))
+
+
+def _caught(resource: str, families: Families, said: str) -> bool:
+    return bool(families.of(resource) or families.hands_on(resource) or f"'{resource}'" in said)
 
 
 def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
@@ -157,7 +192,7 @@ def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
         passed = tuple(name for name, labels in _with_gpu_pods(cluster) if not each.selects(labels))
         if passed:
             what = f"not called for GPU pods of {', '.join(passed)}"
-            remedy = f"where that is not meant, remove {' or '.join(EXEMPTING)} there, or mend namespaceSelector"
+            remedy = f"where that is not meant, remove {' or '.join(EXEMPT_LABELS)} there, or mend namespaceSelector"
             yield advice("ExemptsTooMuch", what, remedy, each.shown)
 
 
@@ -187,7 +222,8 @@ def _of_gpus(webhook: Webhook) -> bool:
     return any(part in words for part in ALLOCATORS)
 
 
-def _namespaces(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+def namespaces_of(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """List the namespaces: (name, labels)."""
     for item in cluster.listed("Namespace"):
         metadata = item.get("metadata") or {}
         name = str(metadata.get("name"))
@@ -200,5 +236,5 @@ def _with_gpu_pods(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
         (pod.get("metadata") or {}).get("namespace") for pod in cluster.listed("Pod") if asks_for_gpus(pod, families)
     }
     return (
-        (name, labels) for name, labels in _namespaces(cluster) if name in using and not families.infrastructure(name)
+        (name, labels) for name, labels in namespaces_of(cluster) if name in using and not families.infrastructure(name)
     )

@@ -17,6 +17,7 @@ from app.knowledge.images import Images, load_images
 from app.knowledge.mig import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
 from app.knowledge.products import Products, load_products
+from app.knowledge.toolkitenv import ToolkitEnv, load_toolkit_env
 from app.knowledge.xids import XID, load_xids
 
 FILES = (
@@ -29,6 +30,7 @@ FILES = (
     "node_groups.yaml",
     "xids.yaml",
     "dcgm.yaml",
+    "toolkit_env.yaml",
 )
 
 
@@ -49,6 +51,7 @@ class Knowledge:
     group_keys: tuple[str, ...]
     xids: Mapping[int, XID]
     dcgm: DCGM
+    toolkit_env: ToolkitEnv
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -72,11 +75,13 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             families=load_families(
                 documents["families.yaml"]["families"],
                 documents["families.yaml"]["infrastructure_namespaces"],
+                documents["families.yaml"]["device_class_prefix"],
             ),
             clouds=load_clouds(documents["clouds.yaml"]),
             group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),
             xids=load_xids(documents["xids.yaml"]["xids"]),
             dcgm=load_dcgm(documents["dcgm.yaml"]),
+            toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

@@ -17,6 +17,7 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 DEVICES = "/var/run/nvidia-container-devices"
 VOID = {"name": VISIBLE, "value": "void"}
 OTHER = {"name": "HOME", "value": "/root"}
+LEGACY = {"name": "CUDA_VERSION", "value": "12.0"}
 CACHE = {"name": "v", "mountPath": "/cache"}
 
 
@@ -65,6 +66,12 @@ TAKERS = [
     pytest.param(env(visible("all"), VOID), id="twice, the first takes"),
     pytest.param(env({"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}), id="MIG configuration"),
     pytest.param(env({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"}), id="MIG monitoring"),
+    pytest.param(env({"name": "NVIDIA_IMEX_CHANNELS", "value": "0"}), id="IMEX channels"),
+    pytest.param(env({"name": "NVIDIA_NVSWITCH", "value": "enabled"}), id="NVSwitch"),
+    pytest.param(env({"name": "NVIDIA_MOFED", "value": "enabled"}), id="network cards"),
+    pytest.param(env({"name": "NVIDIA_GDS", "value": "$(MINE)"}), id="another variable's value of a switch"),
+    pytest.param(env({"name": "DOCKER_RESOURCE_GPU", "value": "all"}), id="the swarm's variable"),
+    pytest.param(gpus(1, env=[{"name": "NVIDIA_NVSWITCH", "value": "enabled"}]), id="NVSwitch beside a GPU"),
     pytest.param(mount(f"{DEVICES}/all"), id="a mount"),
     pytest.param(mount(f"{DEVICES}/GPU-1/"), id="a mount with a slash at the end"),
     pytest.param(gpus(1, env=[visible("all")]), id="beside a GPU of its own"),
@@ -79,9 +86,45 @@ NO_TAKERS = [
     pytest.param(env({"name": "CUDA_VISIBLE_DEVICES", "value": "all"}), id="CUDA's own only narrows"),
     pytest.param(mount("/data" + DEVICES), id="a mount that ends so"),
     pytest.param(gpus(1), id="a GPU that is asked for"),
+    pytest.param(env(LEGACY, VOID), id="a CUDA version beside void"),
+    pytest.param(env(visible("none"), LEGACY), id="a CUDA version beside none"),
+    pytest.param(env(LEGACY, {"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.0"}), id="no legacy image"),
+    pytest.param(env({"name": "CUDA_VERSION"}), id="an empty CUDA version"),
+    pytest.param(gpus(1, env=[LEGACY]), id="a CUDA version beside a GPU: the plugin says which"),
+    pytest.param(gpus(1, env=[{"name": "NVIDIA_GDS", "value": "enabled"}]), id="GPUDirect Storage beside a GPU"),
+    pytest.param(env({"name": "NVIDIA_NVSWITCH", "value": "disabled"}), id="a switch that is off"),
+    pytest.param(env({"name": "NVIDIA_IMEX_CHANNELS", "value": "all"}), id="all channels: ignored"),
     pytest.param(container(env=None, volumeMounts=None), id="null lists"),
     pytest.param(container(env=[], volumeMounts=[]), id="empty lists"),
 ]
+
+
+LEGACIES = [
+    pytest.param(env(LEGACY), id="alone"),
+    pytest.param(env(LEGACY, {"name": "NVIDIA_REQUIRE_CUDA", "value": ""}), id="beside an empty requirement"),
+    pytest.param(env(LEGACY, {"name": "NVIDIA_REQUIRE_CUDA", "value": "$(MINE)"}), id="beside one that may be empty"),
+    pytest.param(env({"name": "CUDA_VERSION", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}), id="from elsewhere"),
+    pytest.param(gpus(0, env=[LEGACY]), id="zero GPUs"),
+]
+
+
+@pytest.mark.parametrize("legacy", LEGACIES)
+def test_legacy_image_which_gets_all_gpus_is_refused_and_told_the_way_out(legacy: dict[str, Any]) -> None:
+    """F12."""
+    verdict = admit(pod(legacy), guard("Deny"))
+
+    assert [(each.code, f"{VISIBLE}: void" in each.message) for each in verdict.reasons] == [
+        (Code.VisibleDevicesForbidden, True)
+    ]
+
+
+@pytest.mark.parametrize("legacy", LEGACIES)
+@pytest.mark.parametrize("mode", ["Strip", "Void"])
+def test_legacy_image_keeps_its_version_and_is_shown_no_gpu(legacy: dict[str, Any], mode: str) -> None:
+    """F12: programs read CUDA_VERSION too."""
+    (found,) = after(pod(legacy), guard(mode))
+
+    assert found == legacy | {"env": [*legacy["env"], VOID]}
 
 
 @pytest.mark.parametrize("list_name", ["containers", "initContainers"])

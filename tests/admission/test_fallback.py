@@ -13,17 +13,17 @@ from tests.builders import knowledge, pod, policies, policy, ruling
     [
         ("admission: {visibleDevices: Leave, privileged: Leave, bypass: Leave}", 0),
         ("admission: {maxGPUsPerPod: 2}", 1),
-        ("admission: {visibleDevices: Void}", 3),
+        ("admission: {visibleDevices: Void}", 6),
         ("admission: {bypass: Deny}", 1),
         ("admission: {bypass: Deny, schedulerName: ours}", 2),
-        ("admission: {privileged: Deny}", 1),
+        ("admission: {privileged: Deny}", 3),
     ],
 )
 def test_each_rule_of_the_policies_is_said_and_nothing_else(spec: str, count: int) -> None:
     """F12, F14, F26."""
     found = ruling(pod(), policies(policy("default", spec)))
 
-    documents = fallback_policies(found.enforced, found.warned, knowledge().families)
+    documents = fallback_policies(found.enforced, found.warned, knowledge())
 
     assert sum(len(each["spec"].get("validations", ())) for each in documents) == count
 
@@ -31,7 +31,7 @@ def test_each_rule_of_the_policies_is_said_and_nothing_else(spec: str, count: in
 def test_what_is_only_warned_of_is_bound_with_warn() -> None:
     found = ruling(pod(), policies(policy("default", "action: Warn, admission: {privileged: Deny}")))
 
-    made, binding = fallback_policies(found.enforced, found.warned, knowledge().families)
+    made, binding, *_ = fallback_policies(found.enforced, found.warned, knowledge())
 
     assert binding["spec"] == {"policyName": made["metadata"]["name"], "validationActions": ["Warn"]}
 

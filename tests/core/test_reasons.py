@@ -8,7 +8,8 @@ from app.reasons import MESSAGE_LIMIT, Code, Kind, either, reason
 FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
 ADMISSION = {
     "RequestsOnly", "RequestLimitMismatch", "QuantityFractional", "QuantityNegative", "TooManyGPUs",
-    "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "ReservedAnnotation",
+    "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached",
+    "ReservedAnnotation",
     "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
     "InvalidPolicy", "ObjectTooLarge",
 }  # fmt: skip
@@ -18,7 +19,7 @@ def test_codes_are_those_of_the_interface_and_none_hides_another() -> None:
     """INTERFACES §3; enum members of one value would be aliases."""
     kinds = {kind: {code.name for code in Code if code.kind is kind} for kind in Kind}
 
-    assert len(Code.__members__) == len(list(Code)) == 40
+    assert len(Code.__members__) == len(list(Code)) == 41
     assert (kinds[Kind.FREE], kinds[Kind.ADMISSION]) == (FREE, ADMISSION)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.reach import cpu_guard_conditions, match_conditions
 from app.admission.subjects import WORKLOADS
 from app.certs.controller import Names
-from app.cli.schema import conditions_text
+from app.cli.schema import conditions_text, exemptions_text
 from tests.builders import knowledge
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -35,13 +36,14 @@ def webhooks() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", REVIEWING)
 def test_match_conditions_are_those_generated_from_the_families(name: str) -> None:
     """F22: one without quotes or a family that changed would show here."""
-    assert match_conditions(knowledge().families) == webhooks()[name]["matchConditions"]
+    assert match_conditions(knowledge()) == webhooks()[name]["matchConditions"]
 
 
 def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:
     printed = yaml.safe_load(conditions_text())
 
     assert printed["mutate, validate"] == webhooks()["mutate.gpu-usher.io"]["matchConditions"]
+    assert printed["devices"] == webhooks()["devices.gpu-usher.io"]["matchConditions"]
     assert printed["cpu-guard"] == webhooks()["cpu-guard.gpu-usher.io"]["matchConditions"]
 
 
@@ -69,13 +71,19 @@ def test_rules_name_the_workloads_and_operations_that_are_reviewed(name: str) ->
 
 @pytest.mark.parametrize("name", REVIEWING)
 def test_exempt_namespaces_are_those_of_the_families(name: str) -> None:
-    """P43, F21, F107: a selector knows no prefix, so every named namespace must be one that the service exempts too."""
-    named = webhooks()[name]["namespaceSelector"]["matchExpressions"][0]
-    exact = {each for each in knowledge().families.infrastructure_namespaces if not each.endswith("*")}
+    """P43, F21, F107: the API server and the service exempt the same names, and the same labels."""
+    named, *labelled = webhooks()[name]["namespaceSelector"]["matchExpressions"]
 
     assert named["operator"] == "NotIn"
-    assert exact <= set(named["values"])
-    assert all(map(knowledge().families.infrastructure, named["values"]))
+    assert sorted(named["values"]) == sorted(knowledge().families.infrastructure_namespaces)
+    assert [(each["key"], each["operator"], each["values"]) for each in labelled] == [
+        (key, "NotIn", ["true"]) for key in EXEMPT_LABELS
+    ]
+
+
+def test_policy_on_exemptions_is_the_one_that_is_generated() -> None:
+    """F21."""
+    assert (DEPLOY / "base" / "exemptions.yaml").read_text("utf-8") == exemptions_text()
 
 
 def test_only_the_validation_of_pods_fails_closed() -> None:

@@ -253,6 +253,8 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
         "Deployment",
         "MutatingWebhookConfiguration",
         "Secret gpu-usher/gpu-usher-tls",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
         "ValidatingWebhookConfiguration",
         "rights of ServiceAccount gpu-usher/gpu-usher",
     }

@@ -71,16 +71,25 @@ def variable(name: str = VISIBLE, **more: Any) -> Object:
 
 
 FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
+LEGACY, VOID = {"name": "CUDA_VERSION", "value": "12.0"}, {"name": VISIBLE, "value": "void"}
 DATA = {"name": "x", "mountPath": "/data"}
+SHARED = [{"name": "s", "hostPath": {"path": "/dev/shm"}}]
 VOLUME = [{"name": "x", "emptyDir": {}}]
 SIDE = {"name": "side", "image": "x", **variable(value="all")}
 BAD: dict[str, Make] = {
     "privileged": lambda where: asking(where, privileged=True),
     "five GPUs": lambda where: asking(where, {GPU: 5}),
     "slices and GPUs": lambda where: asking(where, {GPU: 3, "nvidia.com/mig-1g.10gb": 2}),
+    "five by their class": lambda where: asking(where, {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 5}),
+    "five of a virtual machine": lambda where: asking(where, {"nvidia.com/GH100_H100_PCIE": 5}),
     "all devices": lambda where: asking(where, main=variable(value="all")),
     "devices from elsewhere": lambda where: asking(where, main=variable(valueFrom=FIELD)),
     "MIG control": lambda where: asking(where, main=variable("NVIDIA_MIG_CONFIG_DEVICES", value="all")),
+    "a legacy image": lambda where: asking(where, {"cpu": 1}, main=variable("CUDA_VERSION", value="12.0")),
+    "a legacy image of zero GPUs": lambda where: asking(where, {GPU: 0}, main=variable("CUDA_VERSION", value="12.0")),
+    "channels": lambda where: asking(where, main=variable("NVIDIA_IMEX_CHANNELS", value="0")),
+    "the fabric": lambda where: asking(where, main=variable("NVIDIA_NVSWITCH", value="enabled")),
+    "storage of no GPU": lambda where: asking(where, {"cpu": 1}, main=variable("NVIDIA_GDS", value="enabled")),
     "a neighbour's environment": lambda where: asking(where, initContainers=[SIDE]),
     "a device mount": lambda where: asking(where, main={"volumeMounts": [MOUNT]}, volumes=VOLUME),
     "a CDI annotation": lambda where: annotated(asking(where), "cdi.k8s.io/x", "nvidia.com/gpu=all"),
@@ -89,17 +98,26 @@ BAD: dict[str, Make] = {
 }
 GOOD: dict[str, Make] = {
     "one GPU": asking,
+    "eight network cards": lambda where: asking(where, {GPU: 1, "nvidia.com/hostdev": 8}),
     "four GPUs": lambda where: asking(where, {GPU: 4}),
     "void": lambda where: asking(where, main=variable(value="void")),
     "an empty value": lambda where: asking(where, main=variable(value="")),
     "other variables": lambda where: asking(where, main=variable("NVIDIA_DRIVER_CAPABILITIES", value="all")),
+    "a CUDA version beside a GPU": lambda where: asking(where, main=variable("CUDA_VERSION", value="12.0")),
+    "a CUDA version beside void": lambda where: asking(where, {"cpu": 1}, main={"env": [LEGACY, VOID]}),
+    "storage beside a GPU": lambda where: asking(where, main=variable("NVIDIA_GDS", value="enabled")),
+    "a switch that is off": lambda where: asking(where, main=variable("NVIDIA_NVSWITCH", value="disabled")),
+    "shared memory of the node": lambda where: asking(where, volumes=SHARED),
     "other mounts": lambda where: asking(where, main={"volumeMounts": [DATA]}, volumes=VOLUME),
     "another vendor's CDI": lambda where: annotated(asking(where), "cdi.k8s.io/x", "example.com/nic=all"),
-    "a CPU pod, privileged": lambda where: asking(where, {"cpu": 1}, privileged=True),
     "a CPU pod on a node": lambda where: asking(where, {"cpu": 1}, nodeName="n", schedulerName="default-scheduler"),
 }
 WORDS = {
+    "a legacy image": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
+    "a legacy image of zero GPUs": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
     "privileged": "privileged in a GPU pod",
+    "five by their class": "at most 4 GPUs per pod",
+    "five of a virtual machine": "at most 4 GPUs per pod",
     "five GPUs": "at most 4 GPUs per pod",
     "slices and GPUs": "at most 4 GPUs per pod",
     "a device mount": "a mount below",
@@ -117,6 +135,16 @@ def test_pod_that_we_would_refuse_or_repair_is_refused_without_us(plane: Control
     assert said.code == 1
     assert "ValidatingAdmissionPolicy 'gpu-usher-fallback'" in said.err
     assert WORDS.get(name, "wants no such setting") in said.err
+
+
+@pytest.mark.parametrize("path", ["/dev/nvidia0", "//dev", "/", None], ids=str)
+def test_pod_that_reaches_the_nodes_devices_is_refused_without_us(plane: ControlPlane, where: str, path: str) -> None:
+    """F12, F14: None stands for a privileged one."""
+    volumes: Object = {"volumes": [{"name": "v", "hostPath": {"path": path}}]} if path else {}
+
+    said = plane.kubectl.create(asking(where, {"cpu": 1}, privileged=path is None, **volumes), dry_run=True)
+
+    assert "ValidatingAdmissionPolicy 'gpu-usher-fallback-devices'" in said.err
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -35,6 +35,7 @@ GUARDS = {
     "deny": f"admission: {{visibleDevices: Deny, privileged: Deny, bypass: Deny}}, exceptions: [{WAIVER}]",
     "strip": "admission: {visibleDevices: Strip}",
     "void": "admission: {visibleDevices: Void}",
+    "few": "admission: {maxGPUsPerPod: 4}",
     "scheduler": f"admission: {{schedulerName: {OURS}, privileged: Deny, bypass: Deny}}",
 }
 """Policies by the value of the namespace label `guard`; without the label the shipped policy warns."""
@@ -160,6 +161,35 @@ def test_other_ways_to_devices_are_guarded_alike(plane: ControlPlane, where: str
     assert left_of(plane, pod, field) == left[guard]
 
 
+LEGACY: Object = {"env": [{"name": "CUDA_VERSION", "value": "12.0"}]}
+SHOWN = [*LEGACY["env"], *VOID]
+
+
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [("deny", None), ("warn", [LEGACY["env"]] * 3), ("strip", [SHOWN] * 3), ("void", [SHOWN] * 3)],
+    indirect=["where"],
+    ids=EVERY,
+)
+def test_legacy_image_gets_no_gpu_that_it_did_not_ask_for(plane: ControlPlane, where: str, left: object) -> None:
+    """F12: with CUDA_VERSION and no NVIDIA_VISIBLE_DEVICES the container toolkit gives every GPU."""
+    pod = everywhere(where, LEGACY)
+
+    answer = plane.kubectl.create(pod)
+
+    assert bool(answer.code) == (left is None)
+    assert left_of(plane, pod) == left
+
+
+@pytest.mark.parametrize("where", EVERY, indirect=True)
+def test_version_beside_a_gpu_that_was_asked_for_is_let_be(plane: ControlPlane, where: str) -> None:
+    """F12: the device plugin sets NVIDIA_VISIBLE_DEVICES there."""
+    pod = plain_pod(where, **LEGACY)
+
+    assert plane.kubectl.create(pod) == Said(0, "pod/p created\n", "")
+    assert left_of(plane, pod) == [LEGACY["env"]]
+
+
 @denying
 def test_variable_beside_a_gpu_that_was_asked_for_is_denied(plane: ControlPlane, where: str) -> None:
     """F12: the pod's own value counts before the device plugin's."""
@@ -214,6 +244,23 @@ def test_ephemeral_container_there_is_left(plane: ControlPlane, service: Service
     assert ephemeral(plane, where) == [("first", ALL), ("second", visible({"value": "none"})["env"])]
 
 
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
+@pytest.mark.parametrize("where", ["few"], indirect=True)
+def test_gpus_by_a_device_class_of_the_clusters_own_are_counted(plane: ControlPlane, where: str) -> None:
+    """F26, S13: whose GPUs a class gives stands in the class, which we follow."""
+    driven = [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]
+    made = {"metadata": {"name": "big"}, "spec": {"selectors": driven}}
+    plane.api.create("/apis/resource.k8s.io/v1/deviceclasses", made)
+    eight = plain_pod(where, {f"{IMPLICIT}big": 8})
+
+    eventually("we know the class", lambda: plane.kubectl.create(eight, dry_run=True).code != 0)
+
+    assert "8 GPUs asked: wants at most 4 per pod" in plane.kubectl.create(eight, dry_run=True).err
+    assert plane.kubectl.create(plain_pod(where, {f"{IMPLICIT}big": 4}), dry_run=True).code == 0
+
+
 BYPASSES: Mapping[str, tuple[str, Object]] = {
     "privileged": ("main: privileged in a GPU pod: wants ", {"containers": [container({GPU: 1}, **PRIVILEGED)]}),
     "node": ("spec.nodeName is set: wants none, so that the scheduler chooses", {"nodeName": "h100"}),
@@ -231,12 +278,21 @@ def test_gpu_pod_that_goes_around_us_is_guarded(plane: ControlPlane, where: str,
     assert (answer.code, words in answer.err, answer.err.startswith(DENIED)) == (code, True, bool(code))
 
 
-@denying
-def test_privileged_pod_without_gpus_is_let_be(plane: ControlPlane, where: str) -> None:
-    """F14."""
-    pod = plain_pod(where, containers=[container({"cpu": 1}, **PRIVILEGED)])
+REACHING: Mapping[str, Object] = {
+    "privileged": {"containers": [container({"cpu": 1}, **PRIVILEGED)]},
+    "a GPU's device file": {"volumes": [{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}]},
+    "all devices": {"volumes": [{"name": "v", "hostPath": {"path": "/dev"}}]},
+}
 
-    assert plane.kubectl.create(pod) == Said(0, "pod/p created\n", "")
+
+@pytest.mark.parametrize(("where", "code"), [("deny", 1), ("warn", 0)], indirect=["where"])
+@pytest.mark.parametrize("way", REACHING)
+def test_pod_that_reaches_the_nodes_devices_is_guarded(plane: ControlPlane, where: str, code: int, way: str) -> None:
+    """F12, F14: without asking for a GPU; by a webhook of its own, and as shipped told of alone."""
+    answer = plane.kubectl.create(plain_pod(where, {"cpu": 1}, **REACHING[way]))
+
+    assert (answer.code, 'webhook "devices.gpu-usher.io" denied' in answer.err) == (code, bool(code)), answer.err
+    assert bool(code) or "(policy only warns)" in answer.err
 
 
 @pytest.mark.parametrize("where", ["scheduler"], indirect=True)

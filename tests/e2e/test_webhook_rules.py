@@ -37,6 +37,7 @@ from tests.e2e.stage import (
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
 ONE_EACH, NONE = [1, 1], [0, 0]
 
 
@@ -104,6 +105,10 @@ CLAIM = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
         pytest.param(one(resources={"limits": {"amd.com/gpu": 1}}), id="AMD"),
         pytest.param(bare(initContainers=[ASKING]), id="GPU of an init container"),
         pytest.param(one(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), id="NVIDIA variable"),
+        pytest.param(one(resources={"limits": {f"{IMPLICIT}gpu.nvidia.com": 1}}), id="GPU by its DeviceClass"),
+        pytest.param(one(resources={"limits": {f"{IMPLICIT}any": 1}}), id="a class that may give GPUs"),
+        pytest.param(one(resources={"limits": {"nvidia.com/GH100_H100_PCIE": 1}}), id="GPU of a virtual machine"),
+        pytest.param(one(env=[{"name": "CUDA_VERSION", "value": "12.0"}]), id="CUDA version"),
         pytest.param(bare(resourceClaims=[CLAIM]), id="resource claim"),
         pytest.param(bare(runtimeClassName="nvidia-cdi"), id="runtime class of NVIDIA"),
         pytest.param(bare({"gpu-usher.io/products": "H100"}), id="annotation of ours"),

@@ -30,6 +30,11 @@ def configurations() -> dict[str, list[Object]]:
     return {each["kind"]: [each] for each in found}
 
 
+def exemptions() -> dict[str, list[Object]]:
+    """Read the policy on who exempts namespaces, as installed."""
+    return {each["kind"]: [each] for each in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))}
+
+
 def daemon(name: str, ready: int = 1) -> Object:
     return {
         "metadata": {"name": name, "namespace": "gpu-operator"},
@@ -68,6 +73,7 @@ def objects() -> dict[str, list[Object]]:
         **configurations(),
         "Namespace": [namespace("kube-system"), namespace("gpu-usher"), namespace("team-a")],
         "Pod": [pod()],
+        **exemptions(),
         "RuntimeClass": [{"metadata": {"name": "nvidia"}}],
         "DaemonSet": [daemon("nvidia-device-plugin-daemonset"), daemon("gpu-feature-discovery")],
         "Deployment": [deployment("gpu-usher")],
@@ -133,7 +139,8 @@ TAINT = [{"key": GPU, "effect": "NoSchedule"}]
 NAMED = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["h100"]}
 FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}
 NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
-IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
+
+
 EVERYWHERE: Object = {"namespaceSelector": {}}
 P, A = Level.Problem, Level.Advice
 
@@ -161,10 +168,6 @@ def scheduler(version: str) -> Break:
         pytest.param(ours({"matchConditions": []}), {"NoMatchConditions": P}, id="F22: called for every pod"),
         pytest.param(
             ours({"objectSelector": {"matchLabels": {"a": "b"}}}), {"ExemptsTooMuch": P}, id="F21: a pod's own label"
-        ),
-        pytest.param(put("Namespace", *IGNORED), {"ExemptsTooMuch": A}, id="F21: GPU pods in an exempt namespace"),
-        pytest.param(
-            lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)], {}, id="an exempt one without"
         ),
         pytest.param(ours({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
         pytest.param(foreign("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),

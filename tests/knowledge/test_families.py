@@ -80,7 +80,10 @@ def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
         ("gpu-usher", True),
         ("kube-system", True),
         ("kube-public", True),
-        ("kube-", True),
+        ("kube-node-lease", True),
+        ("kube-", False),
+        ("kube-evil", False),
+        ("kube-system-2", False),
         ("kube", False),
         ("kubeflow", False),
         ("gpu-operator-2", False),
@@ -94,6 +97,13 @@ def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expecte
     found = FAMILIES.infrastructure(namespace)
 
     assert expected is found
+
+
+@pytest.mark.parametrize("name", ["kube-*", "*", "", "Gpu", "a b"])
+def test_exempt_namespace_is_an_exact_name(name: str) -> None:
+    """F21: a prefix is anybody's who may create namespaces."""
+    with pytest.raises(ValueError, match="wants the exact name"):
+        load_families([], [name])
 
 
 def test_family_of_an_operator_is_data() -> None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs under other names: by a DeviceClass, by its own extended resource, handed on to a virtual machine (S13, F26)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.admission.review import Verdict, validate
+from app.cluster.state import State
+from app.reasons import Code
+from tests.builders import container, knowledge, pod, policies, policy, setting
+
+DRIVEN = {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]}
+NETWORK = {"selectors": [{"cel": {"expression": "device.driver == 'nic.example.com'"}}]}
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+PASSED_ON = "nvidia.com/GH100_H100_PCIE"
+
+
+def state() -> State:
+    """Make a cluster with DeviceClasses of its own."""
+    made = State(knowledge())
+    classes = {
+        "gpu.nvidia.com": DRIVEN,
+        "big": {**DRIVEN, "extendedResourceName": "example.com/gpu"},
+        "nic": {**NETWORK, "extendedResourceName": "example.com/nic"},
+    }
+    for name, spec in classes.items():
+        made.put_device_class({"metadata": {"name": name}, "spec": spec})
+    return made
+
+
+def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 4}") -> Verdict:
+    """Validate a pod on that cluster."""
+    known = replace(setting(policies(policy("p", spec))), claimed=state().claimed)
+    return validate(pod(*containers), "team-a", {}, known)
+
+
+def asking(resource: str, count: int) -> dict[str, Any]:
+    """Make a container."""
+    return container({resource: count}, {resource: count})
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        pytest.param(f"{IMPLICIT}gpu.nvidia.com", id="class of the driver's chart"),
+        pytest.param(f"{IMPLICIT}big", id="class of the cluster's own"),
+        pytest.param("example.com/gpu", id="extended resource of a class"),
+        pytest.param(PASSED_ON, id="passed on to a virtual machine"),
+        pytest.param("nvidia.com/GRID_T4-1Q", id="vGPU of a virtual machine"),
+        pytest.param("nvidia.com/2330", id="by its PCI device ID"),
+    ],
+)
+def test_gpus_are_counted_whatever_their_name(resource: str) -> None:
+    """F26: five of them are more than four, four are not."""
+    found = {count: [each.code for each in judged(asking(resource, count)).reasons] for count in (4, 5)}
+
+    assert found == {4: [], 5: [Code.TooManyGPUs]}
+
+
+def test_gpus_of_several_names_add_up() -> None:
+    """F26."""
+    two = judged(asking("nvidia.com/gpu", 2), asking(f"{IMPLICIT}big", 2), asking(PASSED_ON, 1))
+
+    assert [each.code for each in two.reasons] == [Code.TooManyGPUs]
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [f"{IMPLICIT}nic", "example.com/nic", f"{IMPLICIT}unheard-of", "nvidia.com/hostdev", "nvidia.com/mlnxnics"],
+)
+def test_network_devices_are_no_gpus(resource: str) -> None:
+    assert not judged(asking(resource, 8)).concerned
+
+
+@pytest.mark.parametrize("resource", [f"{IMPLICIT}big", "example.com/gpu", PASSED_ON])
+def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
+    """F14."""
+    one = asking(resource, 1) | {"securityContext": {"privileged": True}}
+
+    assert [each.code for each in judged(one, spec="admission: {privileged: Deny}").reasons] == [Code.PrivilegedGPUPod]
+
+
+def test_class_that_goes_is_forgotten() -> None:
+    made = state()
+    made.drop_device_class("big")
+    known = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.claimed)
+
+    assert not validate(pod(asking("example.com/gpu", 8)), "team-a", {}, known).concerned
