@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from app.knowledge.families import Family
-from app.pods import Pod, member, objects
+from app.members import member, objects
+from app.pods import Pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 from app.errors import BadInput
 from app.knowledge.tables import Knowledge
+from app.members import member, objects, strings
 from app.ordinary import Booking, check_requests, requests_of
-from app.pods import GPU_MEMORY, gpu_amounts, group_of, member, objects, read_pod, strings
+from app.pods import GPU_MEMORY, gpu_amounts, group_of, read_pod
 from app.quantity import parse_mib
 
 FINISHED = {"Succeeded", "Failed"}

@@ -9,10 +9,10 @@ from app.errors import MalformedPod, QuantityError
 from app.knowledge.mig import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
+from app.members import member, objects, strings
 from app.nodeclass import Free, Node, NodeClass, Sharing
 from app.nodelabels import read_class
 from app.nodesharing import NOT_REGISTERED, registered_gpus
-from app.pods import member, objects, strings
 from app.quantity import parse_quantity
 from app.slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
 

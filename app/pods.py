@@ -8,9 +8,10 @@ would refuse raises MalformedPod with the path, so that bad input never becomes 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from app.errors import MalformedPod, OversizedPod, QuantityError
+from app.members import json_name, member, objects, strings
 from app.podlimits import (
     LONGEST_IMAGE,
     LONGEST_NAME,
@@ -27,59 +28,11 @@ from app.podlimits import (
 from app.quantity import digits_of, not_a_number, parse_quantity
 from app.shapes import PodLabels
 
-T = TypeVar("T")
 NONE = Fraction(0)
 PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
 GPU_MEMORY = PREFIX + "gpu-memory"
 GROUP_LABELS = tuple(PodLabels.__annotations__)
-
-
-def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
-    """Read an optional member; JSON null counts as absent. Raises MalformedPod if it has another type."""
-    value = parent.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise MalformedPod(f"{where}{key}: got {_json_name(value)}, wants {_NAMES[kind]}")
-    return value
-
-
-_NAMES: Mapping[type, str] = {
-    dict: "an object",
-    list: "a list",
-    str: "a string",
-    int: "an integer",
-    bool: "a boolean",
-}
-
-
-def _json_name(value: object) -> str:
-    return _NAMES.get(type(value), "a number")
-
-
-def objects(
-    parent: Mapping[str, Any], key: str, where: str, most: int | None = None
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Iterate an optional list of objects with their positions.
-
-    Raises MalformedPod if it is no list, or an item is no object; OversizedPod for more than `most`.
-    """
-    for index, item in enumerate(member(parent, key, list, where) or ()):
-        if index == most:
-            raise OversizedPod(f"{where}{key}: got more, wants at most {most}")
-        if not isinstance(item, dict):
-            raise MalformedPod(f"{where}{key}[{index}]: got {_json_name(item)}, wants an object")
-        yield index, item
-
-
-def strings(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, str]:
-    """Read an optional map of strings, such as labels; absent is empty. Raises MalformedPod."""
-    found = member(parent, key, dict, where) or {}
-    for name, value in found.items():
-        if not isinstance(value, str):
-            raise MalformedPod(f"{where}{key}[{name[:80]}]: got {_json_name(value)}, wants a string")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +245,7 @@ def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[s
     amounts = {}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {_json_name(value)}, wants a quantity")
+            raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {json_name(value)}, wants a quantity")
         try:
             amounts[name] = parse_quantity(digits_of(value) if isinstance(value, int) else str(value))
         except QuantityError as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.errors import QuantityError, VersionError
-from app.pods import member, objects
+from app.members import member, objects
 from app.quantity import parse_quantity
 from app.versions import Version, parse_version
 

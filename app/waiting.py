@@ -7,7 +7,8 @@ from typing import Any
 
 from app.holdings import FINISHED, names_gpus
 from app.knowledge.tables import Knowledge
-from app.pods import gpu_amounts, member, read_pod
+from app.members import member
+from app.pods import gpu_amounts, read_pod
 
 
 @dataclass(frozen=True, slots=True)

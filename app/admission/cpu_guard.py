@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from app.admission.affinity import prefer, require
 from app.admission.case import Case, Change
-from app.pods import PREFIX, member, objects
+from app.members import member, objects
+from app.pods import PREFIX
 
 CPU_GUARD = PREFIX + "cpu-guard"
 """Namespace label; "preferred" or "required" says how."""

@@ -16,7 +16,8 @@ from app.admission.case import Case, Change, Form
 from app.admission.patch import Operation, append
 from app.errors import OversizedPod
 from app.knowledge.toolkitenv import EXPANDED, ToolkitEnv, ToolkitVariable
-from app.pods import Container, member, objects
+from app.members import member, objects
+from app.pods import Container
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 DEVICE_FOLDER = "nvidia-container-devices"

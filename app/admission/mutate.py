@@ -13,7 +13,8 @@ from app.admission.provisions import provide_cpu_and_memory, provide_driver_capa
 from app.admission.sizing import fall_back, right_size
 from app.admission.terms import NEED_WEIGHT, Term, Terms, terms_of
 from app.admission.tolerations import seen_taints, wanted_tolerations
-from app.pods import Container, member
+from app.members import member
+from app.pods import Container
 from app.reasons import Code, reason
 
 Mutator = Callable[[Case], Iterator[Change]]

@@ -6,12 +6,12 @@ matchConditions and the fallback read paths by the same regular expressions (RE2
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from app.admission.case import Case, Form
 from app.admission.devices import DEVICE_FOLDER, guarded
-from app.pods import Container, member, objects
+from app.members import member, objects
+from app.pods import Container
 from app.reasons import Code, Reason, reason
 
 GPU_FILES = f"^(/+[.])*/+(dev(/+[.])*/+nvidia.*|.*{DEVICE_FOLDER}.*)$"
@@ -56,7 +56,7 @@ def _host_paths(case: Case) -> Iterator[str]:
     """List the folders and files of the node that the pod's volumes are."""
     if case.form is Form.Ephemeral:
         return
-    spec: Mapping[str, Any] = case.document["spec"]
+    spec = member(case.document, "spec", dict, "") or {}
     for index, volume in objects(spec, "volumes", "spec."):
         host = member(volume, "hostPath", dict, f"spec.volumes[{index}].")
         if host:

@@ -9,7 +9,7 @@ from app.admission.patch import apply
 from app.admission.review import Setting, denial, mutate
 from app.admission.subjects import WORKLOADS, Subject, subject_of
 from app.errors import BadInput
-from app.pods import member
+from app.members import member
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 from app.admission.case import Case, Change
 from app.admission.patch import Operation, append, apply, put
-from app.pods import Container, member, objects
+from app.members import member, objects
+from app.pods import Container
 from app.quantity import parse_quantity, times
 
 SHM = "/dev/shm"

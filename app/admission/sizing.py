@@ -13,8 +13,8 @@ from app.admission.terms import NEED_WEIGHT
 from app.admission.tolerations import tolerable
 from app.errors import BadInput
 from app.knowledge.mig import SliceSize, nominal_size, profile_of
+from app.members import member, objects, strings
 from app.nodelabels import PRODUCT
-from app.pods import member, objects, strings
 from app.policy.schema_placement import SharingWish
 from app.requirements import Requirement, requirement
 

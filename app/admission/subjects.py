@@ -11,7 +11,7 @@ from typing import Any
 
 from app.admission.case import Form
 from app.admission.patch import Operation
-from app.pods import member, objects
+from app.members import member, objects
 
 _TEMPLATE = ("spec", "template")
 WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {

@@ -19,8 +19,8 @@ from app.api.backend import Backend
 from app.api.policies import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
 from app.errors import MalformedPod, OversizedPod, QuantityError, WireError
+from app.members import member
 from app.podlimits import LONGEST_NAME
-from app.pods import member
 from app.reasons import Code, reason
 from app.steps import finish
 

@@ -8,7 +8,7 @@ from app.api.backend import Backend
 from app.api.slices import JOB_SECONDS, Turns, in_slices
 from app.errors import MalformedPod, WireError
 from app.explain.pod import Explanation, explain
-from app.pods import member
+from app.members import member
 from app.steps import finish
 
 

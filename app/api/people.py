@@ -17,7 +17,7 @@ from app.api.pages import Page, told
 from app.api.slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.errors import MalformedPod, QuantityError, WireError
-from app.pods import member
+from app.members import member
 
 JSON = "application/json"
 

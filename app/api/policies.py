@@ -8,7 +8,8 @@ What is as it was passes whatever it says: a finalizer must come off a bad polic
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
-from app.pods import PREFIX, member, strings
+from app.members import member, strings
+from app.pods import PREFIX
 from app.reasons import Code, Reason
 
 POLICY_LABEL = PREFIX + "policy"

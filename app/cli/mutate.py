@@ -20,7 +20,7 @@ from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_
 from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
 from app.errors import BadInput
-from app.pods import member
+from app.members import member
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 Object = Mapping[str, Any]

@@ -9,10 +9,10 @@ from app.claims import read_claim, read_claim_template
 from app.cluster.policies import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.holdings import FINISHED, Holding, read_booking, read_holding
+from app.members import member, strings
 from app.nodeclass import Node
 from app.nodes import read_node
 from app.ordinary import Booking
-from app.pods import member, strings
 from app.policy.crd import GROUP, PLURAL, VERSION
 from app.shapes import ClaimShape, ConfigMapShape, NamespaceShape, NodeShape, PodShape, RuntimeClassShape, SpecShape
 from app.slices import read_device_class, read_slice

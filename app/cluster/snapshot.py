@@ -10,7 +10,7 @@ import yaml
 from app.cluster.kinds import runtime_selector
 from app.cluster.state import State
 from app.errors import SnapshotError
-from app.pods import member, strings
+from app.members import member, strings
 
 KINDS = (
     "Node",

@@ -23,10 +23,11 @@ from app.deviceclasses import DeviceClassIndex
 from app.health import HEALTHY, Health
 from app.holdings import Holding, read_booking, read_holding
 from app.knowledge.tables import Knowledge
+from app.members import member
 from app.nodeclass import Free, Node, NodeClass
 from app.nodes import read_node, with_devices
 from app.ordinary import Booking
-from app.pods import Pod, member
+from app.pods import Pod
 from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.waiting import read_waiting
 

@@ -14,10 +14,10 @@ from typing import Any
 from app.admission.tolerations import covers
 from app.errors import BadInput
 from app.explain.neighbours import REQUIRED, Companion
+from app.members import member, strings
 from app.nodeclass import Node
 from app.ordinary import PODS, Amounts, amounts_of, requests_of
 from app.podlimits import MOST_CONSTRAINTS, check_constraints
-from app.pods import member, strings
 from app.requirements import Requirement, requirement
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

@@ -14,10 +14,11 @@ from app.explain.funnel import Objection
 from app.explain.intree import Seeker, Term, gated, read_seeker, refusals
 from app.explain.neighbours import REQUIRED, Companion, Neighbours, read_companion
 from app.holdings import Holding
+from app.members import member
 from app.nodeclass import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
-from app.pods import Pod, member, read_pod
+from app.pods import Pod, read_pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.reasons import Code, Reason

@@ -17,7 +17,18 @@ PLURAL = "gpupolicies"
 
 Schema = dict[str, Any]
 
-_KEPT = ("type", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength")
+_KEPT = (
+    "type",
+    "description",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "maxItems",
+    "maxProperties",
+)
 _COLUMNS = (
     ("Priority", "integer", ".spec.priority"),
     ("Action", "string", ".spec.action"),

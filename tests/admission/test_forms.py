@@ -207,11 +207,10 @@ def test_ephemeral_container_is_hidden_from_gpus_under_void() -> None:
     [
         debugged(debugger(), main=gpus("500m")),
         debugged(debugger(), main=gpus(1, securityContext={"privileged": True})),
-        debugged(debugger(securityContext={"privileged": True})),
         debugged(),
         pod(gpus(1), nodeName="n", ephemeralContainers=None, annotations={"cuda": "new"}),
     ],
-    ids=["fraction", "privileged pod", "privileged debugger", "none", "null, bypass and annotation"],
+    ids=["fraction", "privileged pod", "none", "null, bypass and annotation"],
 )
 def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> None:
     strict = policies(
@@ -222,6 +221,15 @@ def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> N
 
     assert verdict.allowed
     assert not verdict.operations
+
+
+def test_privileged_debugger_is_refused_beside_any_pod() -> None:
+    """F14: it sees every GPU of the node, whatever the pod asked for."""
+    document = debugged(debugger(securityContext={"privileged": True}))
+
+    verdict = admit(document, policies(policy("p", "admission: {privileged: Deny}")), Form.Ephemeral)
+
+    assert [each.code for each in verdict.reasons] == [Code.NodeDevicesReached]
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "user-scheduler"])
@@ -275,7 +283,7 @@ def cpu_seconds(make: Callable[[int], dict[str, Any]], containers: int, reviews:
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda index: gpus(1, f"nvidia.com/mig-{index}"), id="as many resources"),
+        pytest.param(lambda index: gpus(1, f"nvidia.com/mig-{index % 100}"), id="many resources"),
         pytest.param(lambda _: container(None, {GPU: "1"}), id="requests only"),
         pytest.param(lambda _: gpus(1), id="provided for"),
     ],

@@ -164,7 +164,7 @@ def test_denial_names_everything_that_is_wrong() -> None:
 
 MESSY = pod(
     container(None, {GPU: "1"}) | {"name": "tab\tand\nline"},
-    container({GPU: "2"}, {GPU: "1"}) | {"name": "x" * 300},
+    container({GPU: "2"}, {GPU: "1"}) | {"name": "x" * 253},
     container(None, {SLICE: "1"}) | {"name": "ü" * 200},
     annotations={"line\nbreak": "", "x" * 200: "", "products": "L40SS, H1000", "decision": "mine"},
 )

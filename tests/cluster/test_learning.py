@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from app.cluster.learning import DEMANDS_KEPT, FIRST_LESSON, LONGEST_LESSON, PODS_KEPT, Learning
 from app.cluster.state import State
+from app.podlimits import LONGEST_NAME
 from app.pods import Pod, read_pod
 from app.policy.outlook import Ask, Outlook
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
@@ -64,7 +65,7 @@ def test_what_is_remembered_is_bounded() -> None:
     learning, asked = Learning(dict), demand(pod(), AHEAD)
     for number in range(PODS_KEPT + 100):
         learning.ahead(asking(str(number), str(number)), asked)
-    learning.ahead(asking("u" * 1000), asked)
+    learning.ahead(asking("u" * LONGEST_NAME), asked)
 
     assert len(learning._pods) == PODS_KEPT
     assert len(learning._demands) <= DEMANDS_KEPT

@@ -22,19 +22,18 @@ def test_pods_of_one_template_share_a_ruling() -> None:
     assert ruled(rulings, pod()) is ruled(rulings, pod())
 
 
-@pytest.mark.parametrize("place", ["label", "annotation", "image", "env"])
-def test_huge_template_is_ruled_on_and_forgotten(place: str) -> None:
-    """F125, fault 50: a thousand pods with a megabyte each, which no API server would take, stayed in memory."""
+@pytest.mark.parametrize(("place", "size"), [("label", 300_000), ("annotation", 200_000), ("env", 32_000)])
+def test_huge_template_is_ruled_on_and_forgotten(place: str, size: int) -> None:
+    """F125, fault 50: a thousand pods as large as we read them stayed in memory."""
+    assert size > LARGEST_KEPT
     rulings = Rulings()
     tracemalloc.start()
     for number in range(8):
-        text = f"{number}{'x' * 64 * LARGEST_KEPT}"
+        text = f"{number}{'x' * size}"
         container = gpus(1)
         document = pod(container, annotations={"products": text} if place == "annotation" else None)
         if place == "label":
             document["metadata"]["labels"] = {"a": text}
-        elif place == "image":
-            container["image"] = text
         elif place == "env":
             container["env"] = [{"name": "NVIDIA_REQUIRE_CUDA", "value": text}]
         ruled(rulings, document)
@@ -42,4 +41,4 @@ def test_huge_template_is_ruled_on_and_forgotten(place: str) -> None:
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert kept < 3 * 64 * LARGEST_KEPT
+    assert kept < 3 * size

@@ -14,6 +14,7 @@ from app.policy.schema import Rule, json_schema
 
 ROOT = Path(__file__).parents[2]
 STRUCTURAL = {"type", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "default"} | {
+    "maxItems", "maxProperties",
     "properties", "additionalProperties", "items", "required"}  # fmt: skip
 KNOWN = STRUCTURAL | {"title", "$ref", "$defs", "$schema", "anyOf", "const", "propertyNames"}
 KNOWN |= {"examples", "format", "x-merge"}  # for editors and people; the API server needs none of them
@@ -86,7 +87,7 @@ def test_models_say_nothing_that_the_definition_would_lose() -> None:
         pytest.param(("exceptions", "[]", "owner"), {"type": "string", "minLength": 1}, id="length"),
         pytest.param(
             ("match", "podSelector", "matchLabels"),
-            {"type": "object", "additionalProperties": {"type": "string"}},
+            {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 64},
             id="map",
         ),
         pytest.param(
