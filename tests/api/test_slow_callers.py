@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.protocol import Limits
+from app.server.limits import Limits
 from tests.api.sockets import BODY, all_closed, answer, closed, connect, post
 from tests.builders import pod, review, usher
 from tests.controlplane.processes import wait_until
