@@ -2,8 +2,8 @@
 """Cutting the bytes of a connection into pieces, none of which goes past the end of a request.
 
 The parser takes all requests of what it is given, and makes something of each. Given one piece at a time, it has one
-request in hand, and the rest stays bytes. What a request is the parser alone decides; it ends with an empty line or with
-its announced body, and a cut too many does no harm.
+request in hand, and the rest stays bytes. What a request is the parser alone decides: it ends with an empty line, or
+with its announced body. A cut too many does no harm.
 """
 
 LINE_FEED, CARRIAGE_RETURN = 10, 13

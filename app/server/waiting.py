@@ -15,6 +15,9 @@ from app.server.deadline import Deadline
 from app.server.limits import Phase
 from app.server.output import taken, unread
 
+BODY, IDLE = Phase.Body, Phase.Idle
+"""Members of an enumeration are looked up slowly, and these in each request."""
+
 
 class WaitingProtocol(HttpToolsProtocol):
     """A connection that waits only so long, and gives way to others."""
@@ -35,6 +38,10 @@ class WaitingProtocol(HttpToolsProtocol):
         self._began = self.since = self._slow_since = 0.0
         self._arrived = 0
         self._taken: int | None = None
+        self._timed = False
+        """Whether the body in hand has its deadline."""
+        self._resting = False
+        """Whether the deadline is that of an idle connection, too far away for a request."""
 
     # What the other connections ask.
 
@@ -68,16 +75,30 @@ class WaitingProtocol(HttpToolsProtocol):
         self._enter(Phase.Header, self._limits.header_seconds)
         self._began, self.since = self.since, since
 
-    def _wait_for_body(self) -> None:
-        if self._phase is Phase.Idle:
+    def _wake(self) -> None:
+        """A request comes to an idle connection: look again soon, whatever it waits for then."""
+        self._resting = False
+        self._deadline.move(self.loop.time() + self._limits.answer_seconds)
+
+    def _begin_request(self) -> None:
+        """A request's header is whole; nothing is timed yet, since its body is here as a rule."""
+        if self._phase is IDLE:
             self._shared.idle.pop(self, None)
+            self._began = 0.0
         else:
             self._shared.newcomers.pop(self, None)
-        limits, begun = self._limits, self._phase is Phase.Header
-        self._enter(Phase.Body, min(limits.body_seconds, limits.request_seconds))
-        if not begun:
-            self._began = self.since
+        self._phase = BODY
+        self._timed = False
+
+    def _wait_for_body(self) -> None:
+        """Some of a request's body is still to come."""
+        if self._timed:
+            return
+        self._timed = True
+        limits = self._limits
         self._arrived = 0
+        self._enter(Phase.Body, min(limits.body_seconds, limits.request_seconds))
+        self._began = self._began or self.since
 
     def _late(self, now: float) -> None:
         """What we waited for did not come in time."""
@@ -128,6 +149,7 @@ class WaitingProtocol(HttpToolsProtocol):
         elif now >= end:
             self._close()
         else:
+            self._resting = True
             self._deadline.move(end)
 
     # The end.
@@ -149,6 +171,7 @@ class WaitingProtocol(HttpToolsProtocol):
             cycle.disconnected = True  # else it would answer behind our refusal
             cycle.message_event.set()
             if cycle.response_started:
+                self._phase = Phase.Closing
                 self.transport.abort()
                 return
         self.transport.write(refusal(status, message))
