@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app import __version__
 from app.api.backend import Backend
+from app.api.scrapes import Scrapes
 from app.api.tracing import Tracing, untraced
 from app.api.wire import encode, status_body
 from app.metrics import Metrics
@@ -36,8 +37,10 @@ def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
     def version(_request: Request) -> Response:
         return Response(encode({"version": __version__}), media_type=JSON)
 
+    scrapes = Scrapes(lambda: generate_latest(metrics.registry))
+
     def scrape(_request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(scrapes.latest(), media_type=CONTENT_TYPE_LATEST)
 
     routes = {"/readyz": ready, "/startupz": startup, "/livez": live, "/version": version, "/metrics": scrape}
     for path, handler in routes.items():

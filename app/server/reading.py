@@ -68,7 +68,11 @@ class ReadingProtocol(WaitingProtocol):
         size, cut, parse = len(data), self._framing.cut, self._parse
         for _ in range(MOST_PIECES):
             end = cut(data, at)
-            more = parse(data if end - at == size else data[at:end])
+            try:
+                more = parse(data if end - at == size else data[at:end])
+            except httptools.HttpParserUpgrade:
+                self._unsupported_upgrade_warning()
+                end, more = size, False  # what follows is another protocol's
             at = end
             if at == size or not more:
                 break
@@ -79,12 +83,13 @@ class ReadingProtocol(WaitingProtocol):
         self._look_where_we_are()
 
     def _parse(self, piece: bytes) -> bool:
-        """Parse a piece; tells whether the next one may follow at once."""
+        """Parse a piece; tells whether the next one may follow at once.
+
+        Raises HttpParserUpgrade behind a request for another protocol.
+        """
         self._header_bytes += len(piece)
         try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            self._unsupported_upgrade_warning()
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         else:
