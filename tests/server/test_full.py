@@ -31,7 +31,6 @@ SMALL = Limits(
 """Nobody is closed for being slow: only for being in the way."""
 WAITERS = 700
 """More than the connections of a listener, and than its requests in hand."""
-PROBE = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -99,18 +98,6 @@ def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tupl
         idle[-1].sendall(LIVEZ)
 
         assert (first_closed, answer(idle[-1])[0]) == (True, 200)
-
-
-def test_probes_are_answered_while_no_request_more_is_taken(small: tuple[Running, Path]) -> None:
-    """HA-08: a listener that sheds requests is alive, and must not be ended for that."""
-    clients, _ = small
-    port = clients.ops.base_url.port
-    with contextlib.ExitStack() as stack:
-        for _ in range(2):
-            stack.enter_context(plain(port, LIVEZ))
-        statuses = {path: served(port, None, path) for path in (LIVEZ, PROBE)}
-
-    assert set(statuses.values()) == {200}
 
 
 def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path) -> None:
