@@ -20,6 +20,7 @@ from app.clock import now
 from app.cluster.policies import Taken
 from app.errors import BadInput
 from app.logs import event, lost_lines
+from app.server.aside import asking, serve_aside
 from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
@@ -81,9 +82,10 @@ class Listeners:
             await self._serve()
 
     async def _serve(self) -> None:
-        servers = list(self._servers())
+        ops, *others = servers = list(self._servers())
         async with asyncio.TaskGroup() as tasks:
-            serving = [tasks.create_task(server.serve()) for server in servers]
+            serving = [tasks.create_task(server.serve()) for server in others]
+            serving.append(tasks.create_task(serve_aside(ops, "operations")))
             loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
             if self._usher.cluster is not None:
                 loops.append(self._usher.cluster.run())
@@ -117,7 +119,10 @@ class Listeners:
         )
 
     def _servers(self) -> Iterator[BoundedServer]:
+        """Make the servers, that of operations first."""
         usher, metrics, settings = self._usher, self._metrics, self._usher.settings
+        ops_app = create_ops_app(usher, metrics, asking(asyncio.get_running_loop()))
+        yield make_server(ops_app, self._ops, shared=self._shared())
         tls_app: ASGIApp = create_tls_app(
             usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing, tail=self._tail
         )
@@ -126,7 +131,6 @@ class Listeners:
             everywhere, trusts = settings.require_webhook_client_cert, usher.certificates.trusts
             tls_app = OnlyKnownClients(tls_app, allowed, everywhere, trusts)
         yield make_server(tls_app, self._tls, usher.certificates.context, self._shared())
-        yield make_server(create_ops_app(usher, metrics), self._ops, shared=self._shared())
         if self._people is not None:
             yield make_server(create_people_app(usher, self._page), self._people, shared=self._shared())
 

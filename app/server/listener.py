@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A listener: an application, a bound socket, and a uvicorn server whose connections are bounded."""
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -27,6 +28,7 @@ class BoundedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, sock: socket.socket, shared: Connections) -> None:
         super().__init__(config)
         self._sock, self._shared = sock, shared
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -39,6 +41,7 @@ class BoundedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept."""
+        self._loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         protocol = partial(
             GuardedProtocol,
@@ -53,7 +56,14 @@ class BoundedServer(uvicorn.Server):
         self.started = True
 
     def last_answers(self) -> None:
-        """Make each answer in hand its connection's last; for requests to come the protocol asks `draining`."""
+        """Make each answer in hand its connection's last; for requests to come the protocol asks `draining`.
+
+        May be called from another thread than that of our loop.
+        """
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._last_answers)
+
+    def _last_answers(self) -> None:
         for connection in list(self.server_state.connections):
             if isinstance(connection, GuardedProtocol):
                 connection.last_answer()

@@ -5,10 +5,14 @@ import asyncio
 import logging
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from app.watchdog import watching
+from tests.builders import usher
+from tests.controlplane.processes import wait_until
+from tests.running import running
 
 
 def block_the_loop(until: threading.Event) -> None:
@@ -46,3 +50,24 @@ def test_loop_that_comes_round_is_not_told() -> None:
     asyncio.run(play())
 
     assert told == []
+
+
+def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 41, INTERFACES §2: /livez fails past the limit; /readyz is answered, and says that nobody was asked."""
+    monkeypatch.setattr("app.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
+    over = threading.Event()
+    with running(usher(tmp_path)) as clients:
+        before = [clients.ops.get(path).status_code for path in ("/livez", "/readyz")]
+        clients.loop.call_soon_threadsafe(block_the_loop, over)
+        try:
+            busy = clients.ops.get("/readyz")
+            wait_until("/livez fails", lambda: clients.ops.get("/livez").status_code == 503, 15)
+            late = clients.ops.get("/readyz").status_code
+        finally:
+            over.set()
+        wait_until("/livez is well again", lambda: clients.ops.get("/livez").status_code == 200, 20)
+        after = clients.ops.get("/readyz")
+
+    assert before == [200, 200]
+    assert (busy.status_code, busy.json()["busy"], late) == (200, True, 503)
+    assert (after.status_code, "busy" in after.json()) == (200, False)
