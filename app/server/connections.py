@@ -108,15 +108,14 @@ class Connections:
 
     def _make_room(self, now: float) -> bool:
         """End whoever asks least: who never asked, who is between two requests, who sends too slowly."""
-        young = now - self.limits.newcomer_seconds
         task, began = next(iter(self.handshakes.items()), (None, now))
-        if task is not None and began < young:
+        if task is not None and began < now - self.limits.settling_seconds:
             self.handshakes.pop(task)
             task.cancel()
             self.closed("handshake")
             return True
         newcomer = next(iter(self.newcomers), None)
-        if newcomer is not None and newcomer.since < young:
+        if newcomer is not None and newcomer.since < now - self.limits.newcomer_seconds:
             newcomer.give_way("room")
             return True
         idle = next(iter(self.idle), None)

@@ -36,8 +36,11 @@ class Limits:
     """Of a listener, handshakes included: a request each, and some for probes and for callers between requests."""
     idle: int = 256
     """Connections kept between requests: an API server keeps a few, a scheduler at most two."""
-    newcomer_seconds: float = 1.0
-    """Where all connections are taken, one that asked nothing yet gives way after this; a handshake takes 0.01 s."""
+    newcomer_seconds: float = 0.25
+    """Where all connections are taken, one that asked nothing yet gives way after this: whoever connects to ask does so
+    in a round trip, and a probe behind a thousand who do not is answered within its second (measured)."""
+    settling_seconds: float = 1.0
+    """The same for a TLS handshake, which takes 0.01 s, and turns of a busy loop."""
     held_bytes: int = 16 * MIB
     """Of requests sent ahead of their turn, over all connections; whoever pipelines waits on one piece of 256 KiB."""
     unread_bytes: int = 64 * MIB

@@ -24,6 +24,7 @@ SMALL = Limits(
     handshake_seconds=600,
     connections=24,
     newcomer_seconds=0.2,
+    settling_seconds=0.2,
     stalled_seconds=0.2,
     requests=16,
     idle=8,
