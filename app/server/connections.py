@@ -3,13 +3,14 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Protocol
 
 from app.server.answers import turning_away
 from app.server.limits import Limits
 
-SCAN_SECONDS = 0.1
-"""Between two searches for a body that is too slow, where the first found none: each looks at all connections."""
+LOOKED_AT = 16
+"""Bodies, the oldest first, among which one is looked for that is too slow: each search takes some microseconds."""
 
 
 class Member(Protocol):
@@ -53,7 +54,8 @@ class Connections:
         self._held: dict[Member, int] = {}
         self._held_bytes = 0
         self._unread: dict[Member, None] = {}
-        self._no_slow_body_until = 0.0
+        self.bodies: dict[Member, None] = {}
+        """That did not come whole at once; the first began first."""
         self.left: Callable[[], object] = lambda: None
         """Hears of each place that becomes free."""
 
@@ -72,6 +74,7 @@ class Connections:
         self.members.discard(member)
         self.newcomers.pop(member, None)
         self.idle.pop(member, None)
+        self.bodies.pop(member, None)
         self._unread.pop(member, None)
         self.hold(member, 0)
         self.left()
@@ -107,7 +110,7 @@ class Connections:
         return not self.full or (self._make_room(now) and not self.full)
 
     def _make_room(self, now: float) -> bool:
-        """End whoever asks least: who never asked, who is between two requests, who sends too slowly."""
+        """End whoever asks least: who never asked, who is between two requests, who takes or sends too slowly."""
         task, began = next(iter(self.handshakes.items()), (None, now))
         if task is not None and began < now - self.limits.settling_seconds:
             self.handshakes.pop(task)
@@ -122,15 +125,16 @@ class Connections:
         if idle is not None:
             idle.give_way("idle")
             return True
-        return self.drop_slowest(now)
+        deaf = next(iter(self._unread), None)
+        if deaf is not None and deaf.since < now - self.limits.stalled_seconds:
+            deaf.give_way("answer")
+            return True
+        return self.drop_slow_body(now, self.limits.newcomer_seconds)
 
-    def drop_slowest(self, now: float) -> bool:
-        """End the connection whose body has been too slow for longest; False where none is."""
-        if now < self._no_slow_body_until:
-            return False
-        slowest = max(self.members, key=lambda each: each.behind(now), default=None)
-        if slowest is None or slowest.behind(now) < self.limits.stalled_seconds:
-            self._no_slow_body_until = now + min(SCAN_SECONDS, self.limits.stalled_seconds)
-            return False
-        slowest.give_way("body")
-        return True
+    def drop_slow_body(self, now: float, seconds: float) -> bool:
+        """End a connection whose body has been too slow for so long; False where none of the oldest is."""
+        for member in islice(self.bodies, LOOKED_AT):
+            if member.behind(now) >= seconds:
+                member.give_way("body")
+                return True
+        return False

@@ -110,6 +110,8 @@ class GuardedProtocol(ReadingProtocol):
             cycle.message_event.set()
         self._header_bytes = 0
         self._framing.ended()
+        if self._timed:
+            self._shared.bodies.pop(self, None)
         self._phase = ANSWER
 
     # What uvicorn calls.
@@ -138,7 +140,7 @@ class GuardedProtocol(ReadingProtocol):
     # Ours.
 
     def _room(self) -> bool:
-        """Tell whether a request can be taken in hand; where we are full, the slowest body gives way."""
+        """Tell whether a request can be taken in hand; where we are full, a slow body gives way."""
         if len(self.tasks) < self._limits.requests or self.url.partition(b"?")[0] in PROBES:
             return True
-        return self._shared.drop_slowest(self.loop.time())
+        return self._shared.drop_slow_body(self.loop.time(), self._limits.stalled_seconds)

@@ -97,6 +97,7 @@ class WaitingProtocol(HttpToolsProtocol):
         self._timed = True
         limits = self._limits
         self._arrived = 0
+        self._shared.bodies[self] = None
         self._enter(Phase.Body, min(limits.body_seconds, limits.request_seconds))
         self._began = self._began or self.since
 
