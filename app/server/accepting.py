@@ -15,7 +15,8 @@ from app.server.connections import Connections
 
 BACKLOG = 2_048
 """As uvicorn's; the kernel takes at most net.core.somaxconn, 4,096 by default."""
-A_TURN = 8
+A_TURN = 64
+HANDSHAKES_A_TURN = 8
 """Connections accepted in a turn of the loop: what else waits there has its turn before their handshakes."""
 FULL_SECONDS = 0.05
 """Until we look again whether somebody can give way; a place that becomes free is taken at once."""
@@ -81,11 +82,12 @@ class Acceptor:
             self._listen()
 
     def _accept(self) -> None:
-        """Accept some of those who wait; room is made only for one who is known to wait."""
-        for number in range(A_TURN):
-            if self._shared.full and number:
-                return
-            if not self._shared.room(self._loop.time()):
+        """Accept some of those who wait; somebody gives way only to one who is there, so that we may be one over."""
+        shared, now = self._shared, self._loop.time()
+        for _ in range(HANDSHAKES_A_TURN if self._patience else A_TURN):
+            if shared.over:
+                shared.room(now)
+            if shared.over:
                 self._pause(FULL_SECONDS)
                 self._full = True
                 return
@@ -96,6 +98,7 @@ class Acceptor:
             except OSError:
                 self._pause(NO_DESCRIPTOR_SECONDS)
                 return
+            shared.room(now)
             self._take(accepted)
 
     def _take(self, accepted: socket.socket) -> None:

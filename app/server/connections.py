@@ -69,6 +69,11 @@ class Connections:
         """Tell whether all places are taken."""
         return self.count >= self.limits.connections
 
+    @property
+    def over(self) -> bool:
+        """Tell whether there are more connections than places: one, for which nobody gave way yet."""
+        return self.count > self.limits.connections
+
     def leave(self, member: Member) -> None:
         """Forget a connection."""
         self.members.discard(member)
