@@ -46,7 +46,7 @@ def test_body_above_the_least_rate_is_answered_however_long_it_takes(tmp_path: P
 
 def test_trickling_bodies_give_way_to_requests_when_there_is_no_room(tmp_path: Path) -> None:
     """HA-08: they never stalled, so that they gave way to nobody. No limit of time helps here."""
-    limits = Limits(body_seconds=600, request_seconds=600, requests=8)
+    limits = Limits(body_seconds=600, request_seconds=6_000, requests=8)
     ca = tmp_path / "ca.crt"
     with running(usher(tmp_path), limits) as clients:
         port = clients.tls.base_url.port
