@@ -2,20 +2,15 @@
 """Running the listeners: sockets bound first, one event loop, one heartbeat, one way to stop."""
 
 import asyncio
-import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from app.api.app import create_tls_app
 from app.api.clients import OnlyKnownClients
-from app.api.hosts import OnlyHosts, loopback
 from app.api.ops import create_ops_app
 from app.api.pages import Page
 from app.api.people import create_people_app
@@ -25,14 +20,15 @@ from app.clock import now
 from app.cluster.policies import Taken
 from app.errors import BadInput
 from app.logs import event, lost_lines
-from app.protocol import GuardedProtocol, House, Limits
+from app.server.aside import asking, serve_aside
+from app.server.connections import Connections
+from app.server.limits import Limits
+from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
 from app.service import Usher
 from app.stopping import stopping_on_signals
 from app.upkeep import TURN_SECONDS, Upkeep
 from app.watchdog import watching
 
-GRACE_SECONDS = 10
-"""For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
 HUNG_SECONDS = 5
 """Beyond drain and grace, after which the process ends however its loop stands; guess."""
 
@@ -44,40 +40,6 @@ class Addresses:
     tls: tuple[str, int]
     ops: tuple[str, int]
     people: tuple[str, int] | None
-
-
-class QuietServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to us: three of them share one process. It bounds TLS's own waits too."""
-
-    def __init__(self, config: uvicorn.Config, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
-        super().__init__(config)
-        self._limits = limits
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept; uvicorn's own has no way to give the two timeouts."""
-        await self.lifespan.startup()
-        loop, config = asyncio.get_running_loop(), self.config
-        patience: dict[str, Any] = {}
-        if config.ssl is not None:
-            patience["ssl_handshake_timeout"] = self._limits.handshake_seconds
-            patience["ssl_shutdown_timeout"] = self._limits.goodbye_seconds
-        make: Any = config.http_protocol_class
-        protocol = partial(make, config=config, server_state=self.server_state, app_state=self.lifespan.state)
-        self.servers = [
-            await loop.create_server(protocol, sock=sock, ssl=config.ssl, backlog=config.backlog, **patience)
-            for sock in sockets or []
-        ]
-        self.started = True
-
-    def last_answers(self) -> None:
-        """Make each answer in hand its connection's last; for requests to come the protocol asks `draining`."""
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, GuardedProtocol):
-                connection.last_answer()
 
 
 class Listeners:
@@ -120,9 +82,10 @@ class Listeners:
             await self._serve()
 
     async def _serve(self) -> None:
-        servers = [(QuietServer(config, self._limits), [sock]) for config, sock in self._configs()]
+        ops, *others = servers = list(self._servers())
         async with asyncio.TaskGroup() as tasks:
-            serving = [tasks.create_task(server.serve(sockets)) for server, sockets in servers]
+            serving = [tasks.create_task(server.serve()) for server in others]
+            serving.append(tasks.create_task(serve_aside(ops, "operations")))
             loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
             if self._usher.cluster is not None:
                 loops.append(self._usher.cluster.run())
@@ -134,10 +97,10 @@ class Listeners:
                 loops.append(self._usher.slipped.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
-            for server, _ in servers:
+            for server in servers:
                 server.last_answers()
             await asyncio.sleep(self._usher.settings.draining_seconds)  # callers learn from /readyz and go elsewhere
-            for server, _ in servers:
+            for server in servers:
                 server.should_exit = True
             await asyncio.wait(serving)
             for task in background:
@@ -145,14 +108,21 @@ class Listeners:
         if self._recorder is not None:
             self._recorder.stop()
 
-    def _configs(self) -> Iterator[tuple[uvicorn.Config, socket.socket]]:
-        usher, metrics, settings = self._usher, self._metrics, self._usher.settings
-        house = House(
+    def _shared(self) -> Connections:
+        """Make what the connections of a listener share."""
+        usher, metrics = self._usher, self._metrics
+        return Connections(
             self._limits,
             draining=lambda: usher.draining,
             shed=metrics.shed_requests.inc,
             closed=lambda why: metrics.closed_connections.labels(why).inc(),
         )
+
+    def _servers(self) -> Iterator[BoundedServer]:
+        """Make the servers, that of operations first."""
+        usher, metrics, settings = self._usher, self._metrics, self._usher.settings
+        ops_app = create_ops_app(usher, metrics, asking(asyncio.get_running_loop()))
+        yield make_server(ops_app, self._ops, shared=self._shared())
         tls_app: ASGIApp = create_tls_app(
             usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing, tail=self._tail
         )
@@ -160,10 +130,9 @@ class Listeners:
             allowed = frozenset(settings.client_subjects)
             everywhere, trusts = settings.require_webhook_client_cert, usher.certificates.trusts
             tls_app = OnlyKnownClients(tls_app, allowed, everywhere, trusts)
-        yield uvicorn_config(tls_app, self._tls, usher.certificates.context, house), self._tls
-        yield uvicorn_config(create_ops_app(usher, metrics), self._ops, house=house), self._ops
+        yield make_server(tls_app, self._tls, usher.certificates.context, self._shared())
         if self._people is not None:
-            yield uvicorn_config(create_people_app(usher, self._page), self._people, house=house), self._people
+            yield make_server(create_people_app(usher, self._page), self._people, shared=self._shared())
 
     async def _beat(self) -> None:
         while True:
@@ -197,31 +166,6 @@ class Listeners:
         while True:
             upkeep.turn(now())
             await asyncio.sleep(TURN_SECONDS)
-
-
-def uvicorn_config(
-    app: ASGIApp,
-    sock: socket.socket,
-    context: ssl.SSLContext | None = None,
-    house: House = House(),  # noqa: B008
-) -> uvicorn.Config:
-    """Configure one listener; `context` makes it speak TLS."""
-    protocol: Any = partial(GuardedProtocol, house=house)
-    return uvicorn.Config(
-        OnlyHosts(app) if loopback(sock.getsockname()[0]) else app,
-        loop="none",
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=house.limits.keep_alive_seconds,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        ssl_context_factory=(lambda _config, _default: context) if context else None,
-    )
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:

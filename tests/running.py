@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from app.protocol import Limits
+from app.server.limits import Limits
 from app.service import Usher
 from app.serving import Listeners
 

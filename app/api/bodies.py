@@ -3,6 +3,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -17,6 +18,9 @@ NODE_BYTES = 64 << 10
 """Of a whole node in an extender's body: three times what one of those 5,000 has."""
 LARGE = 8 << 20
 LARGE_AT_ONCE = 2
+LARGE_BYTES_AT_ONCE = 144 << 20
+"""Of the large ones: one of the largest, and a second of an ordinary fleet beside it. With all others, and answers with
+as many whole nodes, they stay below the 512 MiB of the Deployment."""
 SMALL_BYTES_AT_ONCE = 128 << 20
 """Of all bodies that are not large: a quarter of the Deployment's memory limit, 16 of the largest reviews.
 
@@ -37,20 +41,22 @@ class Bodies:
 
     def __init__(self) -> None:
         self._large = 0
+        self._large_bytes = 0
         self._small_bytes = 0
 
     @asynccontextmanager
     async def read(self, request: Request, limit: int) -> AsyncIterator[bytes]:
         """Read a body and hold it while it is answered.
 
-        Raises WireError 413 past the limit, 503 for a third large body at once or where the others are too many,
-        400 if the caller went away.
+        Raises WireError 413 past the limit, 503 for a third large body at once or where all together are too much, 400
+        if the caller went away.
         """
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > limit:
             raise _too_large(limit)
-        parts: list[bytes] = []
-        size, small, large = 0, 0, False
+        kept = BytesIO()
+        first = b""
+        size, small, large = 0, 0, 0
         try:
             async for part in request.stream():
                 size += len(part)
@@ -59,15 +65,21 @@ class Bodies:
                 if ORDINARY < size <= LARGE:
                     self._take_small(size - small)
                     small = size
-                elif size > LARGE and not large:
-                    self._take_large()
-                    large = True
-                parts.append(part)
-            yield b"".join(parts) if len(parts) != 1 else parts[0]
+                elif size > LARGE:
+                    self._take_large(size - large, new=not large)
+                    large = size
+                if size == len(part):
+                    first = part  # the only one, as a rule
+                elif part:
+                    kept.write(first)
+                    kept.write(part)
+                    first = b""
+            yield first or kept.getvalue()  # which is the buffer itself: no second copy of a large body
         except ClientDisconnect as error:
             raise WireError(400, "body: the caller went away") from error
         finally:
-            self._large -= large
+            self._large -= large > 0
+            self._large_bytes -= large
             self._small_bytes -= small
 
     def _take_small(self, size: int) -> None:
@@ -75,10 +87,13 @@ class Bodies:
             raise WireError(503, f"busy with {SMALL_BYTES_AT_ONCE >> 20} MiB of bodies")
         self._small_bytes += size
 
-    def _take_large(self) -> None:
-        if self._large >= LARGE_AT_ONCE:
+    def _take_large(self, size: int, new: bool) -> None:
+        if new and self._large >= LARGE_AT_ONCE:
             raise WireError(503, f"busy with {LARGE_AT_ONCE} bodies over {LARGE >> 20} MiB")
-        self._large += 1
+        if self._large_bytes + size > LARGE_BYTES_AT_ONCE:
+            raise WireError(503, f"busy with {LARGE_BYTES_AT_ONCE >> 20} MiB of large bodies")
+        self._large += new
+        self._large_bytes += size
 
 
 def _too_large(limit: int) -> WireError:

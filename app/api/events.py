@@ -28,7 +28,6 @@ HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
-    (b"x-content-type-options", b"nosniff"),
     (b"connection", b"close"),
 ]
 """The first proxy header is nginx's; the connection ends with the stream, so that it holds up nobody's end."""

@@ -8,6 +8,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app import __version__
 from app.api.backend import Backend
+from app.api.readiness import Ask, Readiness, here
+from app.api.scrapes import Scrapes
 from app.api.tracing import Tracing, untraced
 from app.api.wire import encode, status_body
 from app.metrics import Metrics
@@ -15,32 +17,33 @@ from app.metrics import Metrics
 JSON = "application/json"
 
 
-def create_ops_app(backend: Backend, metrics: Metrics) -> FastAPI:
-    """Build the application of the operations listener."""
+def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = here) -> FastAPI:
+    """Build the application of the operations listener. `ask`: how to ask the loop that has the service's state."""
     app = bare_app()
-    started = False
+    readiness = Readiness(backend, ask)
 
-    def ready(_request: Request) -> Response:
-        nonlocal started
-        health = backend.health()
-        started = started or health["ready"]
+    async def ready(_request: Request) -> Response:
+        health = await readiness.now()
         return Response(encode(health), 200 if health["ready"] else 503, media_type=JSON)
 
-    def startup(request: Request) -> Response:
-        return Response(encode({"started": True}), media_type=JSON) if started else ready(request)
+    async def startup(request: Request) -> Response:
+        return Response(encode({"started": True}), media_type=JSON) if readiness.ever else await ready(request)
 
     def live(_request: Request) -> Response:
-        alive = backend.alive()
+        alive = backend.alive()  # of the main loop, whichever loop this is
         return Response(encode({"alive": alive}), 200 if alive else 503, media_type=JSON)
 
     def version(_request: Request) -> Response:
         return Response(encode({"version": __version__}), media_type=JSON)
 
-    def scrape(_request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    scrapes = Scrapes(lambda: generate_latest(metrics.registry))
 
-    routes = {"/readyz": ready, "/startupz": startup, "/livez": live, "/version": version, "/metrics": scrape}
-    for path, handler in routes.items():
+    def scrape(_request: Request) -> Response:
+        return Response(scrapes.latest(), media_type=CONTENT_TYPE_LATEST)
+
+    app.add_route("/readyz", ready)
+    app.add_route("/startupz", startup)
+    for path, handler in {"/livez": live, "/version": version, "/metrics": scrape}.items():
         app.add_route(path, on_loop(handler))
     answer_unknown_routes(app)
     return app

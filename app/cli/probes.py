@@ -10,7 +10,8 @@ from fastapi import FastAPI, Request, Response
 
 from app.api.ops import JSON, answer_unknown_routes, bare_app, on_loop
 from app.api.wire import encode
-from app.serving import QuietServer, bind, uvicorn_config
+from app.server.listener import make_server
+from app.serving import bind
 
 Answer = Callable[[], tuple[bool, str]]
 """Tells whether all is well, and what is not."""
@@ -43,8 +44,8 @@ def answering(port: int | None, answers: dict[str, Answer]) -> Iterator[None]:
         yield
         return
     sock = bind("::", port, "--probe-port")
-    server = QuietServer(uvicorn_config(probe_app(answers), sock))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([sock])), name="probes", daemon=True)
+    server = make_server(probe_app(answers), sock)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="probes", daemon=True)
     thread.start()
     try:
         yield

@@ -16,6 +16,7 @@ from rich.console import Console
 from app.demo.notation import fleet_names
 from app.errors import BadInput
 from app.logs import start_logging
+from app.server.descriptors import raise_descriptor_limit
 from app.service import Usher, build
 from app.serving import Addresses, Listeners
 from app.settings import FilterAnswer, Recount, Role, Settings
@@ -147,6 +148,7 @@ def serve(
 
 def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
+    raise_descriptor_limit()
     usher = build(settings)
     writer = start_logging(settings.log_json)
     try:

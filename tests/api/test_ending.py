@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a process ends, and what does not keep it: hung handlers, silent callers, streams that nobody reads."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from app.stopping import HUNG
-from app.watchdog import watching
 from tests.api.sockets import answer, closed, connect, post
 from tests.authorities import make_authority, write_leaf
 from tests.builders import pod, review, usher
@@ -137,31 +134,6 @@ def test_full_disk_under_the_log_does_not_end_it(tmp_path: Path) -> None:
     ready = replica.status()
 
     assert (ready, replica.stop()) == (200, 0)
-
-
-def test_blocked_loop_is_told_with_its_stack() -> None:
-    """Fault 41."""
-    told: list[str] = []
-    heard = threading.Event()
-
-    def blocked() -> None:
-        told.append("blocked")
-        heard.set()
-
-    def block_for_a_while() -> None:
-        end = time.monotonic() + 20
-        while not heard.wait(0.01) and time.monotonic() < end:
-            pass
-
-    async def play() -> None:
-        with watching(blocked, 0.05):
-            await asyncio.sleep(0)
-            block_for_a_while()
-
-    asyncio.run(play())
-
-    assert heard.is_set()
-    assert told
 
 
 def peak_mib(replica: Replica) -> int:

@@ -8,6 +8,7 @@ import argparse
 import multiprocessing
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +61,6 @@ def row(what: str, figures: Figures) -> str:
     """Write the row of an attack."""
     rss, livez, honest = figures.rss_mib or [0], figures.livez, figures.honest
     failed = figures.honest_failures.total()
-    reasons = ", ".join(f"{count} × {reason}" for reason, count in figures.honest_failures.most_common(3))
     cells = (
         what,
         f"{rss[0]}, {max(rss)}, {rss[-1]}",
@@ -68,12 +68,18 @@ def row(what: str, figures: Figures) -> str:
         ", ".join(
             f"{value * 1000:.0f}" for value in (percentile(livez, 0.5), percentile(livez, 0.99), max(livez or [0]))
         ),
-        f"{figures.livez_failures} of {len(livez)}",
-        f"{len(honest) - failed} of {len(honest)}" + (f" ({reasons})" if reasons else ""),
+        f"{figures.livez_failures.total()} of {len(livez)}" + _reasons(figures.livez_failures),
+        f"{len(honest) - failed} of {len(honest)}" + _reasons(figures.honest_failures),
         f"{percentile(honest, 0.99) * 1000:.0f}",
         "killed" if figures.died else "lives",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _reasons(failures: Counter[str]) -> str:
+    """Say what failed most, in brackets."""
+    reasons = ", ".join(f"{count} × {reason}" for reason, count in failures.most_common(3))
+    return f" ({reasons})" if reasons else ""
 
 
 def main(words: list[str]) -> int:

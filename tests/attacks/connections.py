@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tests.attacks.target import Attack, Crowd, Target, open_plain, open_tls, receive_some, send_some
+from tests.attacks.target import Attack, Crowd, Target, open_plain, open_tls, receive_all, receive_some, send_some
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -34,7 +34,7 @@ def pipeline(connect: Callable[[Target], socket.socket | None], count: int, read
             sock.setblocking(False)
             sent = sock.send(PIPELINE[start:])
             offset[sock] = (start + sent) % len(PIPELINE)
-        return receive_some(sock) if reads else send_some(sock, b"")
+        return receive_all(sock) if reads else send_some(sock, b"")
 
     for _ in target.turns():
         crowd.refill()
@@ -94,6 +94,10 @@ def plain_ops(target: Target) -> socket.socket | None:
 HALF_HEADER = b"GET /livez HTTP/1.1\r\nX: "
 CLIENT_HELLO_START = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The start of a TLS record with a ClientHello of 512 bytes, whose rest never comes."""
+TRAILER = (
+    b"POST /mutate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: " + b"a" * 16_000
+)
+"""The parser keeps a header line, a trailer's too, until its end."""
 CONNECTION_ATTACKS = (
     Attack("pipelined-tls", "1 TLS reader pipelines GET /", partial(pipeline, open_tls, 1, True)),
     Attack("pipelined-ops", "1 reader pipelines GET / on the ops port", partial(pipeline, plain_ops, 1, True)),
@@ -106,6 +110,11 @@ CONNECTION_ATTACKS = (
     Attack("half-headers-tls", "600 TLS headers, 1 byte per 0.7 s", partial(trickle_headers, open_tls, HALF_HEADER)),
     Attack(
         "half-headers-ops", "600 ops headers behind an answer", partial(trickle_headers, plain_ops, GET + HALF_HEADER)
+    ),
+    Attack(
+        "trailers-tls",
+        "200 TLS bodies in chunks whose trailer never ends",
+        partial(ask_and_never_read, open_tls, TRAILER),
     ),
     Attack("handshakes-silent", "1,000 connections without a ClientHello", partial(half_handshakes, b"")),
     Attack("handshakes-half", "1,000 with half a ClientHello", partial(half_handshakes, CLIENT_HELLO_START)),

@@ -28,7 +28,7 @@ class Figures:
 
     rss_mib: list[int] = field(default_factory=list)
     livez: list[float] = field(default_factory=list)
-    livez_failures: int = 0
+    livez_failures: Counter[str] = field(default_factory=Counter)
     honest: list[float] = field(default_factory=list)
     honest_failures: Counter[str] = field(default_factory=Counter)
     cpu_percent: float = 0.0
@@ -89,16 +89,18 @@ class Observer:
             self.figures.died = True
 
     def _probe(self) -> None:
-        began = time.monotonic()
+        began, stage = time.monotonic(), "connecting"
         try:
             with socket.create_connection(("127.0.0.1", self._ops), PROBE_SECONDS) as sock:
+                stage = "asking"
                 sock.sendall(LIVEZ)
-                status = answer(sock)[0]
-        except OSError:
-            status = 0
+                outcome = str(answer(sock)[0])
+        except OSError as error:
+            outcome = f"{type(error).__name__} {stage}"
         took = time.monotonic() - began
         self.figures.livez.append(took)
-        self.figures.livez_failures += status != 200 or took > PROBE_SECONDS
+        if outcome != "200" or took > PROBE_SECONDS:
+            self.figures.livez_failures[outcome] += 1
 
     def _ask(self) -> None:
         began = time.monotonic()

@@ -96,6 +96,19 @@ def receive_some(sock: socket.socket) -> bool:
         return False
 
 
+def receive_all(sock: socket.socket) -> bool:
+    """Read all that has arrived without waiting; False where the peer closed the connection."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(1 << 18):
+            pass
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return True
+    except (OSError, ValueError):
+        pass
+    return False
+
+
 class Crowd:
     """Connections that an attacker keeps open; each one that is closed is opened again in the next turn."""
 

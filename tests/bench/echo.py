@@ -12,7 +12,8 @@ from app.api.ops import bare_app
 from app.api.wire import HostPriority, decode_extender_args, encode
 from app.certificates import Certificates, issue_if_needed
 from app.placement.ranking import tie_break
-from app.serving import QuietServer, bind, uvicorn_config
+from app.server.listener import make_server
+from app.serving import bind
 
 
 async def echo_filter(request: Request) -> Response:
@@ -54,7 +55,7 @@ def main() -> None:
     now = dt.datetime.now(dt.UTC)
     context = Certificates(issue_if_needed(words.certs, now), now).context
     sock = bind("127.0.0.1", words.port, "--port")
-    uvloop.run(QuietServer(uvicorn_config(create_echo_app(), sock, context)).serve([sock]))
+    uvloop.run(make_server(create_echo_app(), sock, context).serve())
 
 
 if __name__ == "__main__":

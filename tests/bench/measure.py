@@ -16,8 +16,9 @@ import httpx
 import uvloop
 from starlette.types import ASGIApp
 
+from app.server.listener import make_server
 from app.service import Usher
-from app.serving import QuietServer, bind, uvicorn_config
+from app.serving import bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ def resident_mib() -> float:
 def served(app: ASGIApp, usher: Usher) -> Iterator[tuple[httpx.Client, int]]:
     """Serve an application over TLS in a thread; gives a client and the CPU clock of that thread."""
     sock = bind("127.0.0.1", 0, "--port")
-    server = QuietServer(uvicorn_config(app, sock, usher.certificates.context))
-    thread = threading.Thread(target=lambda: uvloop.run(server.serve([sock])), daemon=True)
+    server = make_server(app, sock, usher.certificates.context)
+    thread = threading.Thread(target=lambda: uvloop.run(server.serve()), daemon=True)
     thread.start()
     assert thread.ident is not None
     context = ssl.create_default_context(cafile=str(Path(usher.settings.certs) / "ca.crt"))

@@ -23,7 +23,7 @@ CLOSED: dict[str, set[str]] = {
     "policy": {each.name for each in shipped().policies} | {"default"},
     "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"},
     "why": {"dropped", "suppressed", "unrecorded"},
-    "waiting_for": {"silent", "header", "body", "header_size"},
+    "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
     "where": VERBS | {"deadline"},
     "kind": KINDS | {"unadmitted", "misplaced"},
     "state": {"ill", "ailing"},

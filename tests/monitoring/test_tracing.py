@@ -200,13 +200,15 @@ def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
 
 
 OFF = """
-import json, sys
+import asyncio, json, sys
 from pathlib import Path
 from app.service import build
 from app.serving import Listeners
 from app.settings import Settings
 listeners = Listeners(build(Settings(demo=True, certs=Path(sys.argv[1]), port=0, ops_port=0, ui_address="127.0.0.1:0")))
-apps = [config.app for config, _ in listeners._configs()]
+async def made():
+    return [server.config.app for server in listeners._servers()]
+apps = asyncio.run(made())
 print(json.dumps([len(apps), sorted(name for name in sys.modules if name.startswith("opentelemetry."))]))
 """
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A listener in a thread and on an event loop of its own: its callers do not wait for what the main loop does."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from app.server.listener import BoundedServer
+
+T = TypeVar("T")
+ANSWER_SECONDS = 0.5
+"""For the main loop to come to a question of ours; half of the kubelet's time-out for a probe."""
+
+
+def asking(
+    loop: asyncio.AbstractEventLoop, seconds: float = ANSWER_SECONDS
+) -> Callable[[Callable[[], T]], Awaitable[T]]:
+    """Make a function that has others called on a loop. It raises TimeoutError where that does not come to it."""
+
+    async def ask(call: Callable[[], T]) -> T:
+        async def run() -> T:
+            return call()
+
+        return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop)), seconds)
+
+    return ask
+
+
+async def serve_aside(server: BoundedServer, name: str) -> None:
+    """Serve until the server is told to end; `name` is that of the thread."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            with asyncio.Runner(loop_factory=type(loop)) as runner:
+                runner.run(server.serve())
+        except BaseException as raised:  # noqa: BLE001  # the main loop hears of all
+            error = raised
+        loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await ended
+        raise

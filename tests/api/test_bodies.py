@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bodies take of the memory, and texts of /metrics of the loop."""
+
+import asyncio
+import tracemalloc
+from itertools import count
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, Bodies
+from app.api.scrapes import AT_ONCE, Scrapes
+from app.errors import WireError
+
+MIB = 1 << 20
+SIZE = 48 * MIB
+
+
+def sent(size: int) -> Request:
+    """Make a request whose body comes in pieces of a mebibyte, each made when it is read."""
+    left = iter(range(size // MIB, 0, -1))
+
+    async def receive() -> Message:
+        number = next(left)
+        return {"type": "http.request", "body": bytes([number % 256]) * MIB, "more_body": number > 1}
+
+    return Request({"type": "http", "headers": []}, receive)
+
+
+def test_large_body_is_held_once() -> None:
+    """Fault 50: its pieces and the whole were there together, so that two of the largest filled 512 MiB."""
+
+    async def read() -> tuple[int, int]:
+        tracemalloc.start()
+        try:
+            async with Bodies().read(sent(SIZE), EXTENDER_LIMIT) as body:
+                return len(body), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    size, peak = asyncio.run(read())
+
+    assert size == SIZE
+    assert peak < 1.4 * SIZE
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 9])
+def test_body_is_read_in_the_order_of_its_pieces(pieces: int) -> None:
+    async def read() -> bytes:
+        async with Bodies().read(sent(pieces * MIB), EXTENDER_LIMIT) as body:
+            return body
+
+    assert asyncio.run(read()) == b"".join(bytes([number]) * MIB for number in range(pieces, 0, -1))
+
+
+def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
+    """Fault 50: the second of the largest is refused; after the first there is room again."""
+    first = LARGE_BYTES_AT_ONCE // MIB * 3 // 4 * MIB
+
+    async def read() -> tuple[int, int]:
+        bodies = Bodies()
+        async with bodies.read(sent(first), EXTENDER_LIMIT):
+            with pytest.raises(WireError) as caught:
+                async with bodies.read(sent(first), EXTENDER_LIMIT):
+                    pass
+        async with bodies.read(sent(first), EXTENDER_LIMIT) as body:
+            return caught.value.status, len(body)
+
+    assert asyncio.run(read()) == (503, first)
+
+
+def test_scrapes_beyond_any_prometheus_get_the_last_text() -> None:
+    """Each text takes some milliseconds, and anybody may ask."""
+    texts, clock = count(), [0.0]
+    scrapes = Scrapes(lambda: b"%d" % next(texts), lambda: clock[0])
+
+    flood = [scrapes.latest() for _ in range(1_000)]
+    clock[0] += 0.05
+    later = scrapes.latest()
+
+    assert flood[: int(AT_ONCE)] == [b"%d" % number for number in range(int(AT_ONCE))]
+    assert set(flood[int(AT_ONCE) :]) == {flood[int(AT_ONCE) - 1]}
+    assert later == b"%d" % AT_ONCE

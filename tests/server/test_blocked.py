@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An event loop that really stands still: what is logged of it, and what the probes say meanwhile."""
+
+import asyncio
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app.watchdog import watching
+from tests.builders import usher
+from tests.controlplane.processes import wait_until
+from tests.running import running
+
+
+def block_the_loop(until: threading.Event) -> None:
+    """Stand still, within bounds."""
+    until.wait(20)
+
+
+def test_blocked_loop_is_told_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    """Fault 41: the stack ends where the loop stands, so that the log names the function to mend."""
+    heard = threading.Event()
+
+    async def play() -> None:
+        with watching(heard.set, 0.05):
+            await asyncio.sleep(0)
+            block_the_loop(heard)
+            await asyncio.sleep(0.3)  # the line is written after the call
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(play())
+
+    (stack,) = [str(record.__dict__) for record in caplog.records if "event loop blocked" in record.getMessage()]
+    assert heard.is_set()
+    assert "in block_the_loop" in stack
+    assert "until.wait(20)" in stack
+
+
+def test_loop_that_comes_round_is_not_told() -> None:
+    told: list[float] = []
+
+    async def play() -> None:
+        with watching(lambda: told.append(time.monotonic()), 5.0):
+            for _ in range(30):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(play())
+
+    assert told == []
+
+
+def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 41, INTERFACES §2: /livez fails past the limit; /readyz is answered, and says that nobody was asked."""
+    monkeypatch.setattr("app.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
+    over = threading.Event()
+    with running(usher(tmp_path)) as clients:
+        before = [clients.ops.get(path).status_code for path in ("/livez", "/readyz")]
+        clients.loop.call_soon_threadsafe(block_the_loop, over)
+        try:
+            busy = clients.ops.get("/readyz")
+            wait_until("/livez fails", lambda: clients.ops.get("/livez").status_code == 503, 15)
+            late = clients.ops.get("/readyz").status_code
+        finally:
+            over.set()
+        wait_until("/livez is well again", lambda: clients.ops.get("/livez").status_code == 200, 20)
+        after = clients.ops.get("/readyz")
+
+    assert before == [200, 200]
+    assert (busy.status_code, busy.json()["busy"], late) == (200, True, 503)
+    assert (after.status_code, "busy" in after.json()) == (200, False)

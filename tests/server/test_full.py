@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More callers than there is room for: who asks nothing gives way, who asks is answered, and the probes always."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.server.descriptors import raise_descriptor_limit
+from app.server.limits import Limits
+from tests.api.sockets import TIMEOUT_SECONDS, all_closed, answer, closed, connect
+from tests.builders import usher
+from tests.controlplane.processes import wait_until
+from tests.running import Running, running
+from tests.server.callers import HALF, LIVEZ, closed_for, served
+
+SMALL = Limits(
+    silent_seconds=600,
+    header_seconds=600,
+    body_seconds=600,
+    request_seconds=600,
+    handshake_seconds=600,
+    connections=24,
+    newcomer_seconds=0.2,
+    settling_seconds=0.2,
+    stalled_seconds=0.2,
+    requests=16,
+    idle=8,
+)
+"""Nobody is closed for being slow: only for being in the way."""
+WAITERS = 700
+"""More than the connections of a listener, and than its requests in hand."""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
+    with running(usher(tmp_path), SMALL) as clients:
+        yield clients, tmp_path / "ca.crt"
+
+
+def plain(port: int | None, sent: bytes) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port or 0), TIMEOUT_SECONDS)
+    sock.sendall(sent)
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("why", "sent"),
+    [("room", b""), ("room", HALF[:30]), ("body", HALF), ("idle", LIVEZ)],
+    ids=["silent", "half a header", "half a body", "between requests"],
+)
+def test_more_callers_than_connections_give_way_to_who_asks(small: tuple[Running, Path], why: str, sent: bytes) -> None:
+    """Fault 24: all of them on the listener that is asked."""
+    clients, _ = small
+    port = clients.ops.base_url.port
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(plain(port, sent))
+        statuses = [served(port, None, LIVEZ) for _ in range(10)]
+
+        assert statuses == [200] * 10
+        assert closed_for(clients, why) >= 1
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"], ids=["nothing", "half"])
+def test_half_handshakes_give_way_to_whole_ones(small: tuple[Running, Path], sent: bytes) -> None:
+    """Fault 24: a handshake was no connection yet, and none was counted."""
+    clients, ca = small
+    port = clients.tls.base_url.port
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(plain(port, sent))
+        statuses = [served(port, ca) for _ in range(10)]
+
+        assert statuses == [200] * 10
+        assert closed_for(clients, "handshake") >= 1
+
+
+def test_handshake_that_is_too_late_is_counted(tmp_path: Path) -> None:
+    """Fault 24."""
+    with running(usher(tmp_path), Limits(handshake_seconds=0.3)) as clients:
+        with plain(clients.tls.base_url.port, b"") as silent:
+            assert closed(silent)
+        wait_until("it is counted", lambda: closed_for(clients, "handshake") == 1, 20)
+
+
+def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tuple[Running, Path]) -> None:
+    """Fault 24: an answered connection was kept for 90 s, however many there were."""
+    clients, _ = small
+    port = clients.ops.base_url.port
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(port)) for _ in range(SMALL.idle + 1)]
+        for sock in idle:
+            sock.sendall(LIVEZ)
+            answer(sock)
+        first_closed = closed(idle[0])
+        idle[-1].sendall(LIVEZ)
+
+        assert (first_closed, answer(idle[-1])[0]) == (True, 200)
+
+
+def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path) -> None:
+    """Fault 24: silent, in the header, in the body, in the TLS handshake, all on the port of those who ask."""
+    raise_descriptor_limit()
+    limits = Limits(silent_seconds=3, header_seconds=3, body_seconds=3, handshake_seconds=3)
+    ca = tmp_path / "ca.crt"
+    with running(usher(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
+        port = clients.tls.base_url.port
+        slow, raw = [], []
+        for number in range(WAITERS):
+            if number % 4 == 3:
+                raw.append(stack.enter_context(plain(port, b"")))
+            else:
+                slow.append(stack.enter_context(connect(port, ca)))
+                with contextlib.suppress(OSError):
+                    slow[-1].sendall([b"", HALF[:30], HALF][number % 4])
+        statuses = [served(port, ca) for _ in range(50)]
+        left = all_closed(raw, 30)
+
+        assert statuses == [200] * 50
+        assert left == 0
+        assert all(closed(sock) for sock in slow)

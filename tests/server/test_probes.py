@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of a listener that takes no request more: a replica that is busy is alive, and must not be ended for that."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from app.server.connections import Connections
+from app.server.limits import Limits
+from app.server.listener import make_server
+from app.serving import bind
+from tests.api.sockets import TIMEOUT_SECONDS, connect
+from tests.controlplane.processes import wait_until
+from tests.server.callers import served
+
+REQUESTS = 4
+
+
+async def hang(scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer all but /hang."""
+    if scope["path"] == "/hang":
+        await asyncio.Event().wait()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    sock = bind("127.0.0.1", 0, "--port")
+    server = make_server(hang, sock, shared=Connections(Limits(requests=REQUESTS)))
+    server.config.timeout_graceful_shutdown = 0
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    yield sock.getsockname()[1]
+    server.should_exit = True
+    thread.join(TIMEOUT_SECONDS)
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def test_probes_are_answered_while_no_request_more_is_taken(port: int) -> None:
+    """HA-08, fault 24."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(REQUESTS):
+            stack.enter_context(connect(port)).sendall(get("/hang"))
+        wait_until("all are in hand", lambda: served(port, None, get("/other")) == 503, 20)
+        statuses = {path: served(port, None, get(path)) for path in ("/livez", "/readyz", "/readyz?verbose", "/x")}
+
+    assert statuses == {"/livez": 200, "/readyz": 200, "/readyz?verbose": 200, "/x": 503}
