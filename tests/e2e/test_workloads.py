@@ -105,7 +105,9 @@ def test_pods_of_every_workload_are_repaired(plane: ControlPlane, where: str, ki
     (pod,) = pods_of(plane, where)
     assert tolerated(pod) == [COPIED]
     assert pod["spec"]["runtimeClassName"] == "nvidia"
-    assert decision(pod)["actions"] == ["runtimeClassName set to nvidia", f"toleration added for {GPU}"]
+    first, second, third = decision(pod)["actions"]
+    assert (first, second) == ("runtimeClassName set to nvidia", f"toleration added for {GPU}")
+    assert third.startswith("required node affinity added on nvidia.com/mig.config.state")
 
 
 WORDS = (
