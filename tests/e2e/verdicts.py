@@ -93,10 +93,14 @@ def _raw(document: Object) -> RawNode:
 def in_tree(pod: Drawn, cluster: Cluster, node: str) -> set[str]:
     """Name what the scheduler itself refuses, but for counts: taints, cordons, what the author selects.
 
-    The taint of GPU nodes is tolerated where the webhook writes; never a team's (INTERFACES §10, Tolerations).
+    The taint of NVIDIA's nodes is tolerated where the webhook writes to a pod that asks for their GPUs; never a team's
+    (INTERFACES §10, Tolerations).
     """
     found = set()
-    if cluster.taints[node] - {*pod.tolerated, *([GPU_TAINT] if pod.admitted else [])}:
+    asked = (pod.wish.resource, *(part.resource for part in pod.wish.parts))
+    claims = any(part.claims for part in pod.wish.parts)
+    welcome = pod.admitted and (claims or any((each or "").startswith("nvidia.com/") for each in asked))
+    if cluster.taints[node] - {*pod.tolerated, *([GPU_TAINT] if welcome else [])}:
         found.add("(taint)")
     if node in cluster.cordoned:
         found.add("(cordoned)")
