@@ -16,6 +16,7 @@ from rich.console import Console
 from app.demo.notation import fleet_names
 from app.errors import BadInput
 from app.logs import start_logging
+from app.server.allocator import give_large_blocks_back
 from app.server.descriptors import raise_descriptor_limit
 from app.service import Usher, build
 from app.serving import Addresses, Listeners
@@ -149,6 +150,7 @@ def serve(
 def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
     raise_descriptor_limit()
+    give_large_blocks_back()
     usher = build(settings)
     writer = start_logging(settings.log_json)
     try:
