@@ -14,8 +14,8 @@ LARGE = 256 << 10
 def give_large_blocks_back() -> None:
     """Keep large blocks out of the heap, where what lies behind one keeps its memory for ever.
 
-    glibc raises its threshold to the largest block freed, up to 32 MiB, so that bodies of strangers then lie in the heap:
-    after 50 minutes of attacks it held 356 MiB. Nothing happens where there is no glibc.
+    glibc raises its threshold to the largest block freed, up to 32 MiB, so that bodies of strangers then lie in the
+    heap: after 50 minutes of attacks it held 356 MiB. Nothing happens where there is no glibc.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
