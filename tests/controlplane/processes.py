@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 STOP_SECONDS = 20
 POLL_SECONDS = 0.05
@@ -71,11 +72,19 @@ class Process:
 
 
 def free_port() -> int:
-    """Find a port on loopback that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Find a port on loopback that nobody listens on, and that this process did not give before.
+
+    It lies below the ports that the kernel gives to connections (32768 and up, ip(7), ip_local_port_range):
+    one of those may belong to a client by the time a server is started on it.
+    """
+    for port in _PORTS:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free below the kernel's own")
+
+
+_PORTS = iter(Random().sample(range(10_000, 32_768), 22_768))
 
 
 def wait_until(what: str, true: Callable[[], object], seconds: float, process: Process | None = None) -> None:

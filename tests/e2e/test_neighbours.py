@@ -80,7 +80,9 @@ def test_pods_that_mind_their_neighbours_are_explained_as_the_scheduler_judges(p
     for each in CROWDS:
         namespace(plane, each, crowd=each[-1])
     random, said = Random(84), Counter[str]()
-    for index in range(MINDING):
+    for index in range(MOST):
+        if index >= LEAST and all(said[words] > 2 for words in COMPANY):
+            break
         pod = create_pod(plane, minding(random, index))
         eventually("it is judged", lambda pod=pod: answer_of(read_pod(plane, pod)))  # type: ignore[misc]
         pod = read_pod(plane, pod)
@@ -95,5 +97,7 @@ def test_pods_that_mind_their_neighbours_are_explained_as_the_scheduler_judges(p
     assert all(said[words] > 2 for words in COMPANY), said
 
 
-MINDING = 110
+LEAST = 110
+MOST = 440
+"""The scheduler chooses by chance among nodes of equal score, so that some crowds meet a rare reason late."""
 COMPANY = (PORT_TAKEN, UNATTRACTED, REPELLED, SHUNNED, UNEVEN)
