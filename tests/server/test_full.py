@@ -4,17 +4,18 @@
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from app.server.descriptors import raise_descriptor_limit
 from app.server.limits import Limits
-from tests.api.sockets import TIMEOUT_SECONDS, all_closed, answer, closed, connect
+from tests.api.sockets import TIMEOUT_SECONDS, all_closed, answer, closed, connect, post
 from tests.builders import usher
 from tests.controlplane.processes import wait_until
 from tests.running import Running, running
-from tests.server.callers import HALF, LIVEZ, closed_for, served
+from tests.server.callers import HALF, LIVEZ, closed_for, repeating, served
 
 SMALL = Limits(
     silent_seconds=600,
@@ -44,6 +45,13 @@ def plain(port: int | None, sent: bytes) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port or 0), TIMEOUT_SECONDS)
     sock.sendall(sent)
     return sock
+
+
+def send_each(socks: list[socket.socket], sent: bytes) -> None:
+    """Send to each that is still open."""
+    for sock in list(socks) if sent else []:
+        with contextlib.suppress(OSError):
+            sock.sendall(sent)
 
 
 @pytest.mark.parametrize(
@@ -101,24 +109,26 @@ def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tupl
         assert (first_closed, answer(idle[-1])[0]) == (True, 200)
 
 
-def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path) -> None:
-    """Fault 24: silent, in the header, in the body, in the TLS handshake, all on the port of those who ask."""
+@pytest.mark.parametrize(
+    ("sent", "more"),
+    [(None, b""), (b"", b""), (HALF[:30], b""), (HALF, b""), (post(b"", length=5_000), b" ")],
+    ids=["handshake", "silent", "header", "body", "body that trickles"],
+)
+def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, sent: bytes | None, more: bytes) -> None:
+    """Fault 24: all on the port of those who ask, and all of one kind: more than the bound of each kind."""
     raise_descriptor_limit()
-    limits = Limits(silent_seconds=3, header_seconds=3, body_seconds=3, handshake_seconds=3)
+    limits = Limits(silent_seconds=6, header_seconds=6, body_seconds=6, handshake_seconds=6)
     ca = tmp_path / "ca.crt"
     with running(usher(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         port = clients.tls.base_url.port
-        slow, raw = [], []
-        for number in range(WAITERS):
-            if number % 4 == 3:
-                raw.append(stack.enter_context(plain(port, b"")))
-            else:
-                slow.append(stack.enter_context(connect(port, ca)))
-                with contextlib.suppress(OSError):
-                    slow[-1].sendall([b"", HALF[:30], HALF][number % 4])
-        statuses = [served(port, ca) for _ in range(50)]
-        left = all_closed(raw, 30)
+        slow: list[socket.socket] = []
+        with repeating(partial(send_each, slow, more), 0.5):
+            for _ in range(WAITERS):
+                caller = stack.enter_context(plain(port, b"") if sent is None else connect(port, ca))
+                send_each([caller], sent or b"")
+                slow.append(caller)
+            statuses = [served(port, ca) for _ in range(50)]
+        left = all_closed(slow, 30)
 
         assert statuses == [200] * 50
         assert left == 0
-        assert all(closed(sock) for sock in slow)
