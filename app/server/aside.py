@@ -16,7 +16,7 @@ ANSWER_SECONDS = 0.5
 SWITCH_SECONDS = 0.0005
 """sys.setswitchinterval: how long a thread that asks for the interpreter waits for one that computes. An admission
 asks some hundred times; beside one client that pipelines on the operations port its p99 was 1.8 s with the default of
-5 ms, and 0.05 s with this (tests/results/attacks.md)."""
+5 ms, and 0.12 s with this (tests/results/attacks.md)."""
 
 
 def asking(
