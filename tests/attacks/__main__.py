@@ -6,6 +6,7 @@
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -44,7 +45,9 @@ def run(attacks: Sequence[Attack], seconds: float, checkout: Path | None) -> Fig
         try:
             observer = Observer(replica.process.pid, replica.tls, replica.ops, folder / "ca.crt")
             where = (replica.tls, replica.ops, str(folder / "ca.crt"), seconds)
-            attackers = [context.Process(target=attack_until, args=(attack.name, *where)) for attack in attacks]
+            attackers = [
+                context.Process(target=attack_until, args=(attack.name, *where), daemon=True) for attack in attacks
+            ]
             for attacker in attackers:
                 attacker.start()
             for attacker in attackers:
@@ -93,6 +96,7 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     chosen = [attack for attack in ATTACKS if not asked.names or attack.name in asked.names]
     raise_descriptor_limit()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that replica and attackers end with us
     rows, died = [HEAD], False
     print(HEAD)
     rounds = [(f"all at once, {asked.minutes:g} min", chosen)] if asked.minutes else [(a.what, [a]) for a in chosen]
