@@ -7,24 +7,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.admission.fleet import Fleet, fleet_of
+from app.admission.fleet_facts import Fleet, fleet_of
 from app.admission.review import Setting
-from app.certificates import Certificates, issue_if_needed
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Node
-from app.nodes import read_node
-from app.pods import read_pod
+from app.kube.pods import read_pod
+from app.nodes.model import Node
+from app.nodes.reading import read_node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.load import load_policies
 from app.policy.match import Ruling, rule_on
-from app.service import Usher
+from app.server.service import Usher
 from app.settings import Settings
+from app.tls.serving_certificates import Certificates, issue_if_needed
 
 CONTRACT = Path(__file__).parent / "contract"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from app.logs import LOGGER
+from app.telemetry.logs import LOGGER
 
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")

@@ -9,8 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, rsa
 
-from app.authority import KeyPair, issue_leaf
-from app.certificates import NAMES
+from app.tls.authority import KeyPair, issue_leaf
+from app.tls.serving_certificates import NAMES
 
 SEQUENCE, SET, INTEGER, BITS, OCTETS, UTF8, GENERALIZED = 0x30, 0x31, 0x02, 0x03, 0x04, 0x0C, 0x18
 SERIAL, VALIDITY, SUBJECT, KEY, EXTENSIONS = 1, 4, 5, 6, 7

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 from app.api.bodies import ADMISSION_LIMIT
-from app.api.extender import MOST_CANDIDATES, MOST_NAMES, MOST_VICTIMS
+from app.api.extender_routes import MOST_CANDIDATES, MOST_NAMES, MOST_VICTIMS
 from app.api.wire import MOST_VALUES
-from app.podlimits import (
+from app.kube.pod_limits import (
     MOST_CLAUSES,
     MOST_CONTAINERS,
     MOST_EXTENDED,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import httpx
 
 from app.server.limits import Limits
-from app.service import Usher
-from app.serving import Listeners
+from app.server.listeners import Listeners
+from app.server.service import Usher
 
 START_SECONDS = 20
 """Bound on start and stop; both take well under a second."""

@@ -8,15 +8,15 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from app.api.admission import review_steps
-from app.api.extender import filter_steps, preempt_steps, prioritize_steps
-from app.api.people import dry_run
+from app.api.admission_routes import review_steps
+from app.api.extender_routes import filter_steps, preempt_steps, prioritize_steps
 from app.api.wire import decode_json, encode
-from app.demo.fleet import demo_fleet
-from app.errors import MalformedPod, PolicyError, QuantityError, WireError
-from app.explain.pod import explain
+from app.demo.sample_fleets import demo_fleet
+from app.explain.pending_pod import explain
 from app.policy.load import load_steps
-from app.service import Usher
+from app.server.service import Usher
+from app.values.errors import MalformedPod, PolicyError, QuantityError, WireError
+from app.web.api import dry_run
 from tests.bench.measure import reference
 from tests.builders import usher
 

@@ -7,12 +7,12 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from app.admission.fleet import Fleet
-from app.admission.patch import Operation, apply
-from app.claims import NOTHING_CLAIMED, Claimed
+from app.admission.fleet_facts import Fleet
+from app.admission.json_patch import Operation, apply
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
-from app.pods import Container, Pod, gpu_amounts, read_pod
+from app.kube.pods import Container, Pod, gpu_amounts, read_pod
+from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 

@@ -3,10 +3,10 @@
 
 from collections.abc import Iterator
 
-from app.admission.affinity import prefer, require
+from app.admission.affinity.mutator import prefer, require
 from app.admission.case import Case, Change
-from app.members import member, objects
-from app.pods import PREFIX
+from app.kube.pods import PREFIX
+from app.values.json_members import member, objects
 
 CPU_GUARD = PREFIX + "cpu-guard"
 """Namespace label; "preferred" or "required" says how."""

@@ -9,9 +9,9 @@ administrators are in; a role for namespaces, even one of wildcards in a namespa
 
 from typing import Any
 
-from app.admission.reach import quoted
+from app.admission.match_conditions import quoted
 from app.knowledge.families import Families
-from app.pods import PREFIX
+from app.kube.pods import PREFIX
 
 NAME = "gpu-usher-exemptions"
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment guard of app/admission/devices.py in CEL, of a container `c` and an entry `e` of its env."""
+"""The environment guard of app/admission/device_guard.py in CEL, of a container `c` and an entry `e` of its env."""
 
-from app.admission.reach import names_ours, quoted
+from app.admission.match_conditions import names_ours, quoted
 from app.knowledge.families import Families
-from app.knowledge.toolkitenv import EXPANDED, ToolkitEnv, ToolkitVariable
+from app.knowledge.toolkit_env import EXPANDED, ToolkitEnv, ToolkitVariable
 
 
 def taken_by(row: ToolkitVariable, entry: str = "e") -> str:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Setting, denial, mutate
-from app.admission.subjects import WORKLOADS, Subject, subject_of
-from app.errors import BadInput
-from app.members import member
+from app.admission.review_targets import WORKLOADS, Subject, subject_of
+from app.values.errors import BadInput
+from app.values.json_members import member
 
 
 @dataclass(frozen=True, slots=True)

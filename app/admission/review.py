@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.case import TEMPLATES, WARNING_LIMIT, Case, Change, Form, one_line
+from app.admission.decision_annotation import forged, record_decision
 from app.admission.exemptions import EXEMPT_LABELS
-from app.admission.fleet import Fleet
-from app.admission.mutate import AMOUNTS, REPAIRS, Mutator, mutators_of
-from app.admission.patch import Operation
-from app.admission.record import forged, record_decision
-from app.admission.validate import validators_of
-from app.claims import NOTHING_CLAIMED, Claimed
+from app.admission.fleet_facts import Fleet
+from app.admission.json_patch import Operation
+from app.admission.mutators import AMOUNTS, REPAIRS, Mutator, mutators_of
+from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
-from app.pods import DECISION, Pod, read_pod
+from app.kube.pods import DECISION, Pod, read_pod
+from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling, rule_on
 from app.policy.merge_admission import AdmissionRules
-from app.reasons import Code, Reason, reason
+from app.values.reasons import Code, Reason, reason
 
 MOST_WARNINGS = 3
 """Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app.admission.case import Case
-from app.admission.fleet import Taint, serving
+from app.admission.fleet_facts import Taint, serving
 
 Toleration = dict[str, str]
 

@@ -12,22 +12,22 @@ from collections.abc import Awaitable, Callable, Generator
 
 from fastapi import FastAPI, Request, Response
 
-from app.api.admission import review_steps
+from app.api.admission_routes import review_steps
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, Bodies, extender_limit
-from app.api.deadline import seconds_to_answer
-from app.api.decisions import Decision, count, of_answer, of_review, say
-from app.api.extender import Answer, filter_steps, preempt_steps, prioritize_steps
-from app.api.ops import answer_unknown_routes, bare_app
-from app.api.recorder import Recorder
-from app.api.secondlook import SecondLooks, may_have_ended
-from app.api.slices import Turns
-from app.api.tail import Tail
+from app.api.decision_line import Decision, count, of_answer, of_review, say
+from app.api.decision_recorder import Recorder
+from app.api.extender_routes import Answer, filter_steps, preempt_steps, prioritize_steps
+from app.api.operations_routes import answer_unknown_routes, bare_app
+from app.api.recent_decisions import Tail
+from app.api.request_deadline import seconds_to_answer
+from app.api.retry_on_change import SecondLooks, may_have_ended
+from app.api.time_slices import Turns
 from app.api.tracing import Tracing
 from app.api.wire import status_body
-from app.errors import WireError
-from app.logs import LOGGER, event
-from app.metrics import Metrics
+from app.telemetry.logs import LOGGER, event
+from app.telemetry.metrics import Metrics
+from app.values.errors import WireError
 
 JSON = "application/json"
 Verb = Callable[[bytes, Backend], Generator[None, None, Answer]]

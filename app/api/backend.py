@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 from app.admission.review import Setting
 from app.explain.survey import World
-from app.holdings import Holding
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Node
-from app.pods import Pod
+from app.kube.gpu_usage import Holding
+from app.kube.pending_pods import Waiting
+from app.kube.pods import Pod
+from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.reasons import Code
-from app.waiting import Waiting
+from app.values.reasons import Code
 
 
 class Appraised(Protocol):

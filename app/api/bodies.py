@@ -8,7 +8,7 @@ from io import BytesIO
 from starlette.requests import ClientDisconnect, Request
 
 from app.api.wire import ORDINARY
-from app.errors import WireError
+from app.values.errors import WireError
 
 ADMISSION_LIMIT = 8 << 20
 """Bytes; etcd keeps objects to about 1.5 MiB, a review holds two (INTERFACES §10, Body limits)."""

@@ -12,9 +12,9 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
-from app.api.decisions import Decision
-from app.errors import BadInput
-from app.logs import FINISH_SECONDS, REPLICA
+from app.api.decision_line import Decision
+from app.telemetry.logs import FINISH_SECONDS, REPLICA
+from app.values.errors import BadInput
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig

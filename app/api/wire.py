@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from app.errors import MalformedPod, QuantityError, WireError
-from app.pods import Pod, read_pod
-from app.shapes import NodeShape
+from app.kube.partial_types import NodeShape
+from app.kube.pods import Pod, read_pod
+from app.values.errors import MalformedPod, QuantityError, WireError
 
 DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 """All that msgspec raises on hostile bodies; UnicodeDecodeError is no DecodeError (OPERATIONS §4.9)."""

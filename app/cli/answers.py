@@ -12,23 +12,23 @@ from typing import Any
 
 import msgspec
 
-from app.api.people import DryRun
-from app.cli.cases import Ran
 from app.cli.certs import Shown
 from app.cli.lint import Linted
 from app.cli.mutate import Mutated
+from app.cli.policy_tests import Ran
 from app.cli.replay import Replayed
 from app.cli.simulate import Simulated
-from app.errors import BadInput
-from app.explain.doctor import Finding
-from app.explain.inventory import Inventory
-from app.explain.pod import Explanation
-from app.explain.policydiff import Differences
+from app.doctor.fleet_checks import Finding
+from app.explain.gpu_inventory import Inventory
+from app.explain.pending_pod import Explanation
+from app.explain.policy_diff import Differences
 from app.schedulerconfig.verify import Finding as ConfigFinding
+from app.values.errors import BadInput
+from app.web.api import DryRun
 from app.whatif.advice import Advice
 from app.whatif.driver import Rollout
-from app.whatif.mig import Reshaping
-from app.whatif.template import NodeTemplate
+from app.whatif.mig_relayout import Reshaping
+from app.whatif.node_template import NodeTemplate
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]

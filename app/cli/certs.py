@@ -15,20 +15,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.authority import LOCAL_NAMES, service_names
-from app.certificates import issue_if_needed
-from app.certs.controller import ROTATE, Controller, Names
-from app.certs.kube import MERGE, Kube
-from app.certs.show import Described, Found, describe, problems
 from app.cli.help import Group, Verb
 from app.cli.output import Output, show
 from app.cli.probes import answering
-from app.clock import now
 from app.cluster.access import find_cluster
-from app.errors import ApiError, BadInput
-from app.logs import start_logging
-from app.pem import read_bundle, read_certificate, read_file
-from app.rotation import WAIT_SECONDS
+from app.telemetry.clock import now
+from app.telemetry.logs import start_logging
+from app.tls.authority import LOCAL_NAMES, service_names
+from app.tls.ca_rotation import WAIT_SECONDS
+from app.tls.certificate_report import Described, Found, describe, problems
+from app.tls.controller import ROTATE, Controller, Names
+from app.tls.kube_objects import MERGE, Kube
+from app.tls.pem import read_bundle, read_certificate, read_file
+from app.tls.serving_certificates import issue_if_needed
+from app.values.errors import ApiError, BadInput
 
 certs = typer.Typer(
     help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=Group

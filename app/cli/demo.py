@@ -19,11 +19,11 @@ from rich.table import Table
 
 from app.cluster.files import HERE
 from app.demo.play import QUESTIONS, Admitted, Seat, admit, seat, spared
-from app.errors import BadInput
-from app.logs import LOGGER
-from app.service import build
-from app.serving import Listeners
+from app.server.listeners import Listeners
+from app.server.service import build
 from app.settings import Settings
+from app.telemetry.logs import LOGGER
+from app.values.errors import BadInput
 
 START_SECONDS = 30
 COLOURS = {"denied": "red", "patched": "green", "unchanged": "dim"}

@@ -13,22 +13,22 @@ from rich.markup import escape
 
 from app.admission.case import Form
 from app.admission.review import Setting
-from app.api.replay import Line
+from app.api.decision_replay import Line
 from app.cli.mutate import read_file
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.replay import read_logs
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
-from app.clock import today
-from app.cluster.policies import PolicyBook
-from app.cluster.policysources import MOUNTED, holds_policies, policies_of
-from app.cluster.rulings import Rulings
-from app.cluster.seats import FleetSeats
+from app.cluster.best_nodes import FleetSeats
+from app.cluster.policy_sources import MOUNTED, holds_policies, policies_of
+from app.cluster.policy_watch import PolicyBook
+from app.cluster.ruling_cache import Rulings
 from app.cluster.state import State
-from app.errors import BadInput, MalformedPod
-from app.explain.policydiff import HURTS, Asked, Change, Difference, Differences, Side, as_created, compare
-from app.holdings import FINISHED
+from app.explain.policy_diff import HURTS, Asked, Change, Difference, Differences, Side, as_created, compare
+from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
+from app.telemetry.clock import today
+from app.values.errors import BadInput, MalformedPod
 
 HURTING = {each.value for each in HURTS}
 

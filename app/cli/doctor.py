@@ -10,20 +10,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.livedoctor import examine_live
+from app.cli.live_doctor import examine_live
 from app.cli.output import Output, show
 from app.cli.progress import doing
 from app.cli.source import DemoFleet, read_objects_of, state_of
-from app.clock import now
 from app.cluster.access import find_cluster
-from app.cluster.health import ask_once, find_source
+from app.cluster.doctor_survey import Survey, look_over
+from app.cluster.gpu_health_polling import ask_once, find_source
 from app.cluster.snapshot import KINDS, fill
 from app.cluster.state import State
-from app.cluster.survey import Survey, look_over
-from app.errors import BadInput
-from app.explain.cluster import asks_for_gpus
-from app.explain.doctor import Finding, Fleet, Level, examine
+from app.doctor.cluster_objects import asks_for_gpus
+from app.doctor.fleet_checks import Finding, Fleet, Level, examine
 from app.settings import Settings
+from app.telemetry.clock import now
+from app.values.errors import BadInput
 
 NAMES_SHOWN = 4
 COLOUR = {Level.Problem: "red", Level.Advice: "yellow"}

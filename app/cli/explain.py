@@ -16,15 +16,15 @@ from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import doing
 from app.cli.source import DRA, LIVE, POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
+from app.cluster.fast_snapshot import read_lean
 from app.cluster.files import read_snapshot_file
-from app.cluster.lean import read_lean
 from app.cluster.view import bound_volumes, view
-from app.demo.fleet import demo_fleet as demo_fleet_objects
-from app.errors import ApiError, BadInput
-from app.explain.neighbours import neighbours_of
-from app.explain.pod import Explanation, explain
+from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
+from app.explain.pending_pod import Explanation, explain
 from app.explain.survey import World
-from app.steps import finish
+from app.intree.existing_pods import neighbours_of
+from app.values.errors import ApiError, BadInput
+from app.values.steps import finish
 
 Object = Mapping[str, Any]
 OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)

@@ -5,16 +5,16 @@ import typer
 import yaml
 
 from app import __version__
-from app.admission.fallback import CANNOT, fallback_policies
+from app.admission.fallback_policy import CANNOT, fallback_policies
 from app.cli.help import Group, Verb
 from app.cli.source import Policies
-from app.clock import today
 from app.cluster.files import read_knowledge, shipped_policies
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.knowledge.tables import Knowledge
-from app.pods import read_pod
+from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
+from app.telemetry.clock import today
 
 export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True, cls=Group)
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}

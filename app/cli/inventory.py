@@ -16,17 +16,17 @@ from rich.table import Table
 
 from app.cli.output import Output, show
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
-from app.clock import today
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.live import LiveCluster
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
-from app.errors import BadInput
-from app.explain.inventory import Held, Inventory, Kind, Total, take_inventory
-from app.logs import LOGGER
-from app.metrics import Metrics
+from app.explain.gpu_inventory import Held, Inventory, Kind, Total, take_inventory
+from app.telemetry.clock import today
+from app.telemetry.logs import LOGGER
+from app.telemetry.metrics import Metrics
+from app.values.errors import BadInput
 
 NAMESPACE = "gpu-usher"
 """Where policies in ConfigMaps are looked for; they change no count."""

@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from app import __version__
 from app.cli.advise import advice
-from app.cli.cases import run_cases
 from app.cli.certs import certs
 from app.cli.demo import demo
 from app.cli.diff import diff
@@ -21,15 +20,16 @@ from app.cli.explain import explain_pod
 from app.cli.export import export
 from app.cli.help import Group, Verb
 from app.cli.inventory import inventory
+from app.cli.json_schema import schema
 from app.cli.lint import lint
 from app.cli.mutate import mutate
+from app.cli.policy_tests import run_cases
 from app.cli.replay import replay
 from app.cli.scheduler_config import scheduler_config
-from app.cli.schema import schema
 from app.cli.serve import serve
 from app.cli.simulate import simulate
 from app.cli.whatif import whatif
-from app.errors import BadInput, UsherError
+from app.values.errors import BadInput, UsherError
 
 app = typer.Typer(
     name="gpu-usher",

@@ -19,8 +19,8 @@ from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
-from app.errors import BadInput
-from app.members import member
+from app.values.errors import BadInput
+from app.values.json_members import member
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 Object = Mapping[str, Any]

@@ -9,7 +9,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from app.errors import BadInput
+from app.values.errors import BadInput
 
 FORMATS = ("text", "json", "yaml")
 FILE_COLUMNS = 120

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 from fastapi import FastAPI, Request, Response
 
-from app.api.ops import JSON, answer_unknown_routes, bare_app, on_loop
+from app.api.operations_routes import JSON, answer_unknown_routes, bare_app, on_loop
 from app.api.wire import encode
 from app.server.listener import make_server
-from app.serving import bind
+from app.server.listeners import bind
 
 Answer = Callable[[], tuple[bool, str]]
 """Tells whether all is well, and what is not."""

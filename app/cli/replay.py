@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.api.replay import DECIDED, Differing, Line, differing, read_lines
+from app.api.decision_replay import DECIDED, Differing, Line, differing, read_lines
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.source import DemoFleet, Policies, Snapshots
-from app.errors import BadInput
-from app.service import Usher, build
+from app.server.service import Usher, build
 from app.settings import Settings
+from app.values.errors import BadInput
 
 LINES_SHOWN = 20
 Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log, the oldest first.")]

@@ -14,9 +14,9 @@ from rich.table import Table
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.state import State
-from app.errors import BadInput
 from app.schedulerconfig.verify import Finding, verify
 from app.schedulerconfig.write import URLS, Plan, Target, managed_resources, read_ca, read_url, write
+from app.values.errors import BadInput
 
 PIPE_COLUMNS = 240
 """Where no terminal says its width: a finding stays on one line, so that grep and CI find file:line whole. A guess."""

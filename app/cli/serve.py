@@ -14,13 +14,13 @@ import uvloop
 from rich.console import Console
 
 from app.demo.notation import fleet_names
-from app.errors import BadInput
-from app.logs import start_logging
 from app.server.allocator import give_large_blocks_back
 from app.server.descriptors import raise_descriptor_limit
-from app.service import Usher, build
-from app.serving import Addresses, Listeners
+from app.server.listeners import Addresses, Listeners
+from app.server.service import Usher, build
 from app.settings import FilterAnswer, Recount, Role, Settings
+from app.telemetry.logs import start_logging
+from app.values.errors import BadInput
 
 POD_TO_TRY = {
     "metadata": {"annotations": {"gpu-usher.io/products": "A10"}},

@@ -13,13 +13,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.errors import BadInput
 from app.simulate.batch import Job, load, make
 from app.simulate.policies import read_policy
 from app.simulate.run import MARKS, History, Options, Run
 from app.simulate.synthetic import NODES
 from app.simulate.table import rows
 from app.simulate.trace import read_arrivals
+from app.values.errors import BadInput
 
 FACTS = "per GPU, as DRA shows them; a share goes to the fullest GPU that has room"
 WIRE = "kube-scheduler's node sample and in-tree scores, weight 10, random choice among equals; prioritize asked for "

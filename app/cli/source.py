@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.progress import doing
-from app.clock import today
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file
-from app.cluster.once import read_objects
-from app.cluster.policysources import policies_of
+from app.cluster.list_once import read_objects
+from app.cluster.policy_sources import policies_of
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.demo.fleet import DEFAULT, demo_fleet
 from app.demo.notation import fleet_names
-from app.errors import BadInput
+from app.demo.sample_fleets import DEFAULT, demo_fleet
 from app.policy.compiled import PolicySet
+from app.telemetry.clock import today
+from app.values.errors import BadInput
 
 Snapshots = Annotated[
     list[Path] | None,

@@ -15,19 +15,19 @@ from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show
 from app.cli.progress import counted, doing
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
-from app.cluster.rulings import Rulings
+from app.cluster.ruling_cache import Rulings
 from app.cluster.state import State
-from app.errors import BadInput
-from app.holdings import FINISHED
-from app.pods import read_pod
+from app.kube.gpu_usage import FINISHED
+from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
-from app.requirements import all_allow
-from app.versions import parse_version
+from app.values.errors import BadInput
+from app.values.label_requirements import all_allow
+from app.values.versions import parse_version
 from app.whatif.driver import Rollout, roll_out
-from app.whatif.mig import Reshaping, parse_layout, reshape
-from app.whatif.seating import Wanting
+from app.whatif.mig_relayout import Reshaping, parse_layout, reshape
+from app.whatif.node_template import node_template
+from app.whatif.placing_in_turn import Wanting
 from app.whatif.selector import parse_selector
-from app.whatif.template import node_template
 
 whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True, cls=Group)
 SHOWN = 10

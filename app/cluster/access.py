@@ -15,7 +15,7 @@ from urllib.request import proxy_bypass
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
-from app.errors import BadInput
+from app.values.errors import BadInput
 
 Load = Callable[[], Configuration]
 REMEDY = "wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot FILE"

@@ -14,7 +14,7 @@ import msgspec
 from kubernetes.client import Configuration
 
 from app.cluster.access import Access, Load, access, credentials
-from app.errors import ApiError, BadInput
+from app.values.errors import ApiError, BadInput
 
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0

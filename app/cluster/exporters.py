@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.cluster.scrape import Polled, Web, read_url
-from app.errors import SourceError
-from app.health import Sample, read_sample
 from app.knowledge.dcgm import DCGM
+from app.nodes.gpu_health import Sample, read_sample
+from app.values.errors import SourceError
 
 PORT = 9400
 """dcgm-exporter's own."""

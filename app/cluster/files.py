@@ -3,10 +3,10 @@
 
 from pathlib import Path
 
-from app.errors import KnowledgeError, PolicyError, SnapshotError
 from app.knowledge.tables import FILES, Knowledge, load_knowledge
 from app.policy.compiled import Policy, PolicySet
 from app.policy.load import load_policies
+from app.values.errors import KnowledgeError, PolicyError, SnapshotError
 
 DEFAULT = "default.yaml"
 HERE = Path(__file__).parent.parent

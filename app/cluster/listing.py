@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from app.errors import ApiError
+from app.values.errors import ApiError
 
 Object = TypeVar("Object")
 Fields = dict[str, Any]

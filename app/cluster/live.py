@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 
 from app.cluster.apiserver import ApiServer
-from app.cluster.kinds import DRA_GROUP, POLICY_GROUP, core_kinds, dra_kinds, policy_kinds
 from app.cluster.listing import Unreadable
-from app.cluster.policies import PolicyBook
-from app.cluster.pulse import BackOff
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.state import State
-from app.errors import ApiError
-from app.logs import event
-from app.metrics import Metrics
+from app.cluster.stream_health import BackOff
+from app.cluster.watched_kinds import DRA_GROUP, POLICY_GROUP, core_kinds, dra_kinds, policy_kinds
 from app.policy.crd import VERSION
+from app.telemetry.logs import event
+from app.telemetry.metrics import Metrics
+from app.values.errors import ApiError
 
 COMPARE_SECONDS = 600.0
 """CACHE-10; what a watch loses for good is found within ten minutes, and listed again."""

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from app.cluster.scrape import Polled, Web, read_url
-from app.errors import SourceError
-from app.health import Sample, read_sample
 from app.knowledge.dcgm import DCGM
+from app.nodes.gpu_health import Sample, read_sample
+from app.values.errors import SourceError
 
 FRESH_SECONDS = 120
 """Samples older than that are not read. An instant query itself looks back five minutes where nothing marked a series

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.cluster.apiserver import ApiServer
-from app.cluster.kinds import Kind
 from app.cluster.listing import Fields, Odd, Reading, Unreadable, identity
-from app.cluster.pulse import READ_SECONDS, BackOff, Pulse
-from app.errors import ApiError, BadInput
-from app.logs import event
-from app.metrics import Metrics
-from app.shapes import NamedShape
+from app.cluster.stream_health import READ_SECONDS, BackOff, Pulse
+from app.cluster.watched_kinds import Kind
+from app.kube.partial_types import NamedShape
+from app.telemetry.logs import event
+from app.telemetry.metrics import Metrics
+from app.values.errors import ApiError, BadInput
 
 PAGE_OBJECTS = 500
 """A page of 500 nodes decodes in 14 ms (OPERATIONS §4.1): the event loop is never held longer."""

@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
-from app.errors import BadInput, SourceError
-from app.health import Sample
+from app.nodes.gpu_health import Sample
+from app.values.errors import BadInput, SourceError
 
 CONNECT_SECONDS = 3.0
 """Within a cluster a connection takes milliseconds; an address that is gone must not hold a poll up."""

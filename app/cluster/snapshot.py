@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.cluster.kinds import runtime_selector
 from app.cluster.state import State
-from app.errors import SnapshotError
-from app.members import member, strings
+from app.cluster.watched_kinds import runtime_selector
+from app.values.errors import SnapshotError
+from app.values.json_members import member, strings
 
 KINDS = (
     "Node",

@@ -9,27 +9,27 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.admission.fleet import Fleet
-from app.carving import left
-from app.claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
-from app.cluster.bookings import Bookings
-from app.cluster.census import Census
-from app.cluster.changes import Changes
-from app.cluster.claimindex import ClaimIndex
-from app.cluster.deviceindex import DeviceIndex
-from app.cluster.occupancy import NOMINATED, NOTE_SECONDS, Occupancy
-from app.cluster.waiting import WaitingPods
-from app.deviceclasses import DeviceClassIndex
-from app.health import HEALTHY, Health
-from app.holdings import Holding, read_booking, read_holding
+from app.admission.fleet_facts import Fleet
+from app.cluster.change_log import Changes
+from app.cluster.claim_index import ClaimIndex
+from app.cluster.device_index import DeviceIndex
+from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, Occupancy
+from app.cluster.node_groups import Census
+from app.cluster.node_requests import Bookings
+from app.cluster.pending_index import WaitingPods
 from app.knowledge.tables import Knowledge
-from app.members import member
-from app.nodeclass import Free, Node, NodeClass
-from app.nodes import read_node, with_devices
-from app.ordinary import Booking
-from app.pods import Pod
-from app.slices import DeviceClass, ResourceSlice, read_device_class, read_slice
-from app.waiting import read_waiting
+from app.kube.device_classes import DeviceClassIndex
+from app.kube.gpu_usage import Holding, read_booking, read_holding
+from app.kube.pending_pods import read_waiting
+from app.kube.pod_requests import Booking
+from app.kube.pods import Pod
+from app.kube.resource_claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
+from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
+from app.nodes.dra_devices import left
+from app.nodes.gpu_health import HEALTHY, Health
+from app.nodes.model import Free, Node, NodeClass
+from app.nodes.reading import read_node, with_devices
+from app.values.json_members import member
 
 CLASSES_SPARE = 1024
 """Classes kept beyond two a node, before those that no node has are let go; a fleet has dozens, at some 2 kB each."""

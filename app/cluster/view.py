@@ -12,12 +12,12 @@ import msgspec
 from app.admission.review import Setting
 from app.cluster.apiserver import ApiServer
 from app.cluster.state import State
-from app.errors import ApiError, WireError
-from app.explain.intree import Term, read_terms
-from app.explain.neighbours import Neighbours
 from app.explain.survey import World
+from app.intree.checks import Term, read_terms
+from app.intree.existing_pods import Neighbours
 from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
+from app.values.errors import ApiError, WireError
 
 
 def view(

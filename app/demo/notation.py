@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from app.errors import BadInput
+from app.values.errors import BadInput
 
 FOLDER = Path(__file__).parent / "fleets"
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.admission.patch import escape
-from app.demo.fleet import demo_fleet
-from app.nodelabels import DRIVER, PRODUCT
-from app.pods import DECISION
+from app.admission.json_patch import escape
+from app.demo.sample_fleets import demo_fleet
+from app.kube.pods import DECISION
+from app.nodes.labels import DRIVER, PRODUCT
 
 Send = Callable[[str, bytes], Any]
 """Posts a body to a path and gives the decoded answer."""

@@ -11,16 +11,16 @@ from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any
 
-from app.explain.company import Company
-from app.explain.difference import difference
 from app.explain.edits import Edit, Near, edited
 from app.explain.funnel import Objection
+from app.explain.json_difference import difference
 from app.explain.remedies import REMEDIES
 from app.explain.survey import Groups, Judge, Posed, World, company_of, pose
-from app.holdings import Holding
-from app.knowledge.mig import profile_of
-from app.nodeclass import Node
-from app.ordinary import CPU
+from app.intree.inter_pod_constraints import Company
+from app.knowledge.mig_profiles import profile_of
+from app.kube.gpu_usage import Holding
+from app.kube.pod_requests import CPU
+from app.nodes.model import Node
 
 GROUPS_TRIED, NODES_TRIED = 12, 3
 """Groups of nodes with the same objections, and nodes of each: those with the most free."""

@@ -17,16 +17,16 @@ from typing import Any
 
 import yaml
 
-from app.knowledge.cuda import Accept, CUDANeed, DriverList
-from app.knowledge.mig import nominal_size, profile_of
+from app.knowledge.cuda_compatibility import Accept, CUDANeed, DriverList
+from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.placement.units import MEMORY_TOLERANCE
-from app.policy.cuda import show_need
+from app.kube.resource_slices import NVIDIA_DRIVER
+from app.placement.unit_filters import MEMORY_TOLERANCE
+from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
-from app.slices import NVIDIA_DRIVER
-from app.versions import Version
+from app.values.versions import Version
 
 API_VERSION = "resource.k8s.io/v1"
 SLICES = "mig.nvidia.com"

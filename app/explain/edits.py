@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.explain.funnel import Objection
-from app.explain.intree import Cause, InTree
 from app.explain.survey import Posed, World
-from app.holdings import Holding
-from app.nodeclass import Node
-from app.ordinary import units
+from app.intree.checks import Cause, InTree
+from app.kube.gpu_usage import Holding
+from app.kube.pod_requests import units
+from app.nodes.model import Node
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.reasons import Code
 
 Document = dict[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.explain.intree import Cause, InTree
-from app.reasons import Code, Kind, Reason
+from app.intree.checks import Cause, InTree
+from app.values.reasons import Code, Kind, Reason
 
 Objection = InTree | Reason
 """Why a node will not do, whoever says it."""

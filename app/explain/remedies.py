@@ -2,7 +2,7 @@
 """All remedies: small edits that may let a pod run. A remedy only proposes; `counterfactual.py` proves."""
 
 from app.explain.edits import Remedy
-from app.explain.remedies_company import COMPANY
+from app.explain.remedies_existing_pods import COMPANY
 from app.explain.remedies_gpu import GPU
 from app.explain.remedies_in_tree import IN_TREE
 from app.explain.remedies_policy import POLICY

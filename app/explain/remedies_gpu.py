@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from app.explain.edits import Document, Edit, Near, annotated, asked, containers_of, hungriest
-from app.holdings import Holding
-from app.knowledge.mig import profile_of
-from app.nodeclass import Node, Sharing
+from app.knowledge.mig_profiles import profile_of
+from app.kube.gpu_usage import Holding
+from app.kube.pods import PREFIX
+from app.nodes.model import Node, Sharing
 from app.placement.filters import allows
-from app.pods import PREFIX
-from app.reasons import Code
-from app.versions import show_version
+from app.values.reasons import Code
+from app.values.versions import show_version
 
 
 def ask_fewer(near: Near) -> Iterator[Edit]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.explain.edits import Document, Edit, Near, amount_text, asked, hungriest
-from app.explain.intree import Cause
-from app.explain.neighbours import REQUIRED
-from app.ordinary import amounts_of
+from app.intree.checks import Cause
+from app.intree.existing_pods import REQUIRED
+from app.kube.pod_requests import amounts_of
 
 
 def tolerate(near: Near) -> Iterator[Edit]:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from app.explain.edits import Document, Edit, Near, annotated, containers_of
-from app.pods import PREFIX
+from app.kube.pods import PREFIX
 from app.policy.compiled import PolicySet
 from app.policy.merge import ANNOTATION
 from app.policy.schema import Action, Rule
 from app.policy.schema_placement import ProductsWish
-from app.reasons import Code
+from app.values.reasons import Code
 
 RULES: Mapping[Code, tuple[tuple[str, Rule], ...]] = {
     Code.ProductNotAllowed: (("allow", Rule.Products), ("deny", Rule.Products)),

@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.admission.affinity import NODE_AFFINITY
-from app.admission.patch import apply
+from app.admission.affinity.mutator import NODE_AFFINITY
+from app.admission.json_patch import apply
 from app.admission.review import Setting, Verdict, mutate
-from app.explain.company import Company, keep_company
 from app.explain.funnel import Objection
-from app.explain.intree import Seeker, Term, gated, read_seeker, refusals
-from app.explain.neighbours import REQUIRED, Companion, Neighbours, read_companion
-from app.holdings import Holding
-from app.members import member
-from app.nodeclass import Node
+from app.intree.checks import Seeker, Term, gated, read_seeker, refusals
+from app.intree.existing_pods import REQUIRED, Companion, Neighbours, read_companion
+from app.intree.inter_pod_constraints import Company, keep_company
+from app.kube.gpu_usage import Holding
+from app.kube.pods import Pod, read_pod
+from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
-from app.pods import Pod, read_pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.reasons import Code, Reason
+from app.values.json_members import member
+from app.values.reasons import Code, Reason
 
 NOTHING: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})

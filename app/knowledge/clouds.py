@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.errors import QuantityError
 from app.knowledge.instances import InstanceTypes, load_instance_types
-from app.quantity import parse_mib
+from app.values.errors import QuantityError
+from app.values.quantity import parse_mib
 
 MIB = 1 << 20
 MOST_DIGITS = 18

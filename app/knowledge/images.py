@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-from app.knowledge.cuda import CUDATables, DriverList
-from app.versions import Version, parse_version, release, show_version
+from app.knowledge.cuda_compatibility import CUDATables, DriverList
+from app.values.versions import Version, parse_version, release, show_version
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
 LONGEST_IMAGE = 4096

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.errors import KnowledgeError
+from app.values.errors import KnowledgeError
 
 IDENTITIES = ("product", "toolkit", "month", "branch", "cuda_major", "package", "xid", "name", "key", "cc", "cuda")
 """What tells rows of a list apart, first that a row has; a row of the same identity replaces the shipped one.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from app.errors import BadInput
-from app.versions import Version, parse_version
+from app.values.errors import BadInput
+from app.values.versions import Version, parse_version
 
 _VENDOR = re.compile(r"^(?:nvidia|tesla)-", re.IGNORECASE)
 _SUFFIX = re.compile(r"(?:-MIG-[^-]+(?:-me)?)?(?:-SHARED)?$", re.IGNORECASE)

@@ -7,18 +7,18 @@ from typing import Any
 
 import yaml
 
-from app.errors import BadInput, KnowledgeError
 from app.knowledge.clouds import Clouds, load_clouds
-from app.knowledge.cuda import CUDATables, load_cuda
+from app.knowledge.cuda_compatibility import CUDATables, load_cuda
 from app.knowledge.dcgm import DCGM, load_dcgm
 from app.knowledge.families import Families, load_families
 from app.knowledge.geometry import Geometry, load_geometry
 from app.knowledge.images import Images, load_images
-from app.knowledge.mig import MIGProfiles, load_profiles
+from app.knowledge.mig_profiles import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
 from app.knowledge.products import Products, load_products
-from app.knowledge.toolkitenv import ToolkitEnv, load_toolkit_env
+from app.knowledge.toolkit_env import ToolkitEnv, load_toolkit_env
 from app.knowledge.xids import XID, load_xids
+from app.values.errors import BadInput, KnowledgeError
 
 FILES = (
     "gpu_products.yaml",

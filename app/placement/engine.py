@@ -7,12 +7,12 @@ Pure: a Demand and nodes in, verdicts out. What is remembered between calls is t
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app.nodeclass import Free, Node, NodeClass
-from app.placement.doubts import DOUBTS
+from app.nodes.model import Free, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.scores import BY_CLASS, DEFAULT_SCORES, SCORERS, Scorer
+from app.placement.penalties import DOUBTS
+from app.placement.scorers import BY_CLASS, DEFAULT_SCORES, SCORERS, Scorer
 from app.policy.demand import Demand
-from app.reasons import Reason
+from app.values.reasons import Reason
 
 LESSER_SHARE = 0.5
 """A node that a Warn policy would refuse, or that is in doubt, keeps this share of its total for each such thing:

@@ -8,12 +8,12 @@ free now. Both give None for "fits". Messages name what is wanted, never what a 
 
 from collections.abc import Callable
 
-from app.knowledge.mig import profile_of
-from app.nodeclass import Free, NodeClass, Sharing
-from app.placement.compatibility import compute_capability_served, driver_new_enough, toolkit_targets_gpu
-from app.placement.condition import driver_settled, healthy, mig_settled, mig_valid
-from app.placement.layouts import layout_fits
-from app.placement.units import (
+from app.knowledge.mig_profiles import profile_of
+from app.nodes.model import Free, NodeClass, Sharing
+from app.placement.cuda_filters import compute_capability_served, driver_new_enough, toolkit_targets_gpu
+from app.placement.mig_layouts import layout_fits
+from app.placement.node_state_filters import driver_settled, healthy, mig_settled, mig_valid
+from app.placement.unit_filters import (
     form_factor_allowed,
     interconnect_present,
     memory_large_enough,
@@ -22,9 +22,9 @@ from app.placement.units import (
     sharing_allowed,
 )
 from app.policy.demand import Demand
-from app.policy.outlook import Ask
-from app.reasons import Code, Reason, either, reason
-from app.requirements import all_allow
+from app.policy.expected_demand import Ask
+from app.values.label_requirements import all_allow
+from app.values.reasons import Code, Reason, either, reason
 
 ClassFilter = Callable[[Demand, NodeClass], Reason | None]
 FreeFilter = Callable[[Demand, Free], Reason | None]

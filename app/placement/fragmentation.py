@@ -6,13 +6,13 @@ Three losses, in milli of a GPU: waste (waste.py), share prices (prices.py) and 
 
 from functools import lru_cache
 
-from app.knowledge.mig import profile_of
-from app.nodeclass import Node
+from app.knowledge.mig_profiles import profile_of
+from app.nodes.model import Node
 from app.placement.packing import WHOLE_MILLI, packing
-from app.placement.prices import prices
 from app.placement.scarcity import scarcity
+from app.placement.share_prices import prices
 from app.placement.stranded import STATES_KEPT, GPUs, free_gpus, placements
-from app.placement.waste import waste
+from app.placement.waste_score import waste
 from app.policy.demand import Demand
 
 LEVEL_MILLI = 40.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How full a node is: packing and spreading (F49, F50)."""
 
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.policy.demand import Demand
 
 WHOLE_MILLI = 1000

@@ -8,7 +8,7 @@ five nodes (CONTROL_PLANE §5, traps). Dropping such nodes here is what keeps ru
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from app.placement.filters import allows
-from app.policy.outlook import Ask, Outlook
+from app.policy.expected_demand import Ask, Outlook
 
 RARE = 0.1
 """What a milli of the rarest product costs, in milli, before anybody asked for one: insurance against constraints that

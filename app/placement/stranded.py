@@ -7,11 +7,11 @@ Weng et al., "Beware of Fragmentation", USENIX ATC '23, section 3.
 from bisect import bisect_right
 from functools import lru_cache
 
-from app.knowledge.mig import profile_of
-from app.nodeclass import Free
+from app.knowledge.mig_profiles import profile_of
+from app.nodes.model import Free
 from app.placement.filters import allows
 from app.placement.packing import WHOLE_MILLI
-from app.policy.outlook import Ask, Outlook
+from app.policy.expected_demand import Ask, Outlook
 
 MOST_UNITS = 256
 """Units of a node that are told apart: sixteen GPUs, each shared by sixteen; a node may claim a billion."""

@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.stranded import free_gpus
 from app.policy.demand import Demand
-from app.policy.outlook import Ask, Outlook
+from app.policy.expected_demand import Ask, Outlook
 
 CLASSES_KEPT = 512
 """Classes remembered; those of the published traces have 49 to 330."""

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from app.errors import BadInput
-from app.knowledge.mig import parse_profile
+from app.knowledge.mig_profiles import parse_profile
 from app.knowledge.products import ProductPattern, Products
-from app.pods import DECISION, PREFIX
+from app.kube.pods import DECISION, PREFIX
 from app.policy.schema import WorkloadClass
 from app.policy.schema_placement import FormFactor, SharingWish
-from app.quantity import parse_mib
-from app.reasons import Code, Reason, reason
-from app.requirements import Requirement
-from app.versions import Version, parse_minimum
+from app.values.errors import BadInput
+from app.values.label_requirements import Requirement
+from app.values.quantity import parse_mib
+from app.values.reasons import Code, Reason, reason
+from app.values.versions import Version, parse_minimum
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.policy.schema import Rule, Spec
-from app.requirements import Requirement
+from app.values.label_requirements import Requirement
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ for equal pods, and the edge keeps the verdicts of a Demand for as long as it is
 
 from dataclasses import dataclass, field
 
-from app.hashing import HashedOnce
-from app.knowledge.cuda import Accept, CUDANeed
+from app.knowledge.cuda_compatibility import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
-from app.policy.outlook import Outlook
+from app.policy.expected_demand import Outlook
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
-from app.reasons import Reason
-from app.requirements import Requirement
-from app.versions import Version
+from app.values.hashing import HashedOnce
+from app.values.label_requirements import Requirement
+from app.values.reasons import Reason
+from app.values.versions import Version
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from app.errors import PolicyError
-from app.steps import finish
+from app.values.errors import PolicyError
+from app.values.steps import finish
 
 LARGEST_BYTES = 1 << 20
 """A ConfigMap holds no more (Kubernetes' limit of 1 MiB)."""

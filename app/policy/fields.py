@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from app.errors import BadInput
-from app.quantity import check_amount, parse_mib
-from app.versions import parse_minimum
+from app.values.errors import BadInput
+from app.values.quantity import check_amount, parse_mib
+from app.values.versions import parse_minimum
 
 
 def _checked(parse: Any) -> AfterValidator:

@@ -12,15 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.errors import BadInput, PolicyError
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import Policy, PolicySet, Selected, hash_of
 from app.policy.document import Document, Path, check_values, document_steps
 from app.policy.fields import LabelSelector, model_in
 from app.policy.schema import GPUPolicy, Rule
 from app.policy.ties import set_problems
-from app.requirements import Requirement, from_selector
-from app.steps import finish
+from app.values.errors import BadInput, PolicyError
+from app.values.label_requirements import Requirement, from_selector
+from app.values.steps import finish
 
 WORKLOAD_CLASS_BELOW = 1000
 """Only policies below this priority may be picked by a pod's own annotation (INTERFACES §4)."""

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from app.claims import NOTHING_CLAIMED, Claimed
 from app.knowledge.tables import Knowledge
-from app.pods import Pod, gpu_amounts
+from app.kube.pods import Pod, gpu_amounts
+from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
 from app.policy.annotations import Annotated, Needs, read_annotations
 from app.policy.applied import Applied
 from app.policy.compiled import Policy, PolicySet, Selected
@@ -16,8 +16,8 @@ from app.policy.merge import ANNOTATION, Asked, Stated, merge_demand, needs_of
 from app.policy.merge_admission import AdmissionRules, merge_admission
 from app.policy.schema import Action, Rule
 from app.policy.schema_placement import SharingWish
-from app.reasons import Code, Reason, reason
-from app.requirements import all_allow, disjoint
+from app.values.label_requirements import all_allow, disjoint
+from app.values.reasons import Code, Reason, reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-from app.claims import Claimed
-from app.knowledge.cuda import Accept, CUDANeed
+from app.knowledge.cuda_compatibility import Accept, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.pods import Container, Pod
+from app.kube.pods import Container, Pod
+from app.kube.resource_claims import Claimed
 from app.policy.annotations import Needs
 from app.policy.applied import Applied, first
-from app.policy.cuda import ImageRow, container_needs, minimum_need
+from app.policy.cuda_needs import ImageRow, container_needs, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.schema import Action, Rule, Spec
 from app.policy.schema_placement import FormFactor, HealthAction, SharingWish
-from app.quantity import parse_mib
-from app.requirements import from_selector
-from app.versions import parse_minimum
+from app.values.label_requirements import from_selector
+from app.values.quantity import parse_mib
+from app.values.versions import parse_minimum
 
 ANNOTATION = "annotation"
 """How the pod's own words are named among the origins."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.knowledge.cuda import Accept
+from app.knowledge.cuda_compatibility import Accept
 from app.policy.fields import LabelSelector, MemoryText, Merge, Part, VersionText, told
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.policy.compiled import Policy
 from app.policy.fields import Merge, merging
 from app.policy.schema import Spec
-from app.requirements import disjoint
+from app.values.label_requirements import disjoint
 
 MOST_TIES = 100
 """Contradictions told of a set: nobody mends more at once."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.errors import PolicyError
 from app.policy.document import Document, Path, read_documents
 from app.schedulerconfig.write import NAMESPACE, OWN_NAME, TIMEOUT_SECONDS, WEIGHT
+from app.values.errors import PolicyError
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 CLUSTERS_NAME = "default-scheduler"

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from app.errors import BadInput
-from app.knowledge.mig import RESOURCE_PREFIX
+from app.knowledge.mig_profiles import RESOURCE_PREFIX
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Node
+from app.nodes.model import Node
+from app.values.errors import BadInput
 
 Target = Literal["second", "default"]
 OWN_NAME = "gpu-usher-scheduler"

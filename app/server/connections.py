@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
 
-from app.server.answers import turning_away
 from app.server.limits import Limits
+from app.server.status_answers import turning_away
 
 LOOKED_AT = 16
 """Bodies, the oldest first, among which one is looked for that is too slow: each search takes some microseconds."""

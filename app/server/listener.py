@@ -12,11 +12,11 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api.hosts import OnlyHosts, loopback
+from app.api.loopback_hosts import OnlyHosts, loopback
 from app.server.accepting import Acceptor
-from app.server.answers import NO_SNIFFING
 from app.server.connections import Connections
 from app.server.protocol import GuardedProtocol
+from app.server.status_answers import NO_SNIFFING
 
 GRACE_SECONDS = 10
 """For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""

@@ -13,11 +13,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from app.api.clients import client_scope
-from app.errors import WireError
+from app.api.client_certificates import client_scope
 from app.server.connections import Connections
 from app.server.limits import KIB, Phase
-from app.server.reading import ANSWER, IDLE, SILENT, HeldFlow, ReadingProtocol
+from app.server.request_reading import ANSWER, IDLE, SILENT, HeldFlow, ReadingProtocol
+from app.values.errors import WireError
 
 PROBES = (b"/livez", b"/readyz")
 """Answered however many requests are in hand: the kubelet must not end a replica for being busy."""

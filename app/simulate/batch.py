@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from app.cluster.files import HERE, read_knowledge, read_policies, shipped_policies
-from app.errors import BadInput
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet
 from app.simulate.policies import read_policy
 from app.simulate.run import Options, Run, run
 from app.simulate.synthetic import synthetic
 from app.simulate.trace import Trace, read_machines, read_tasks
+from app.values.errors import BadInput
 
 NODES_FILE, PODS_FILE = "openb_nodes_gpu.csv", "openb_pods_{}.csv"
 DECIDING = ("placement", "simulate", "policy", "knowledge")

@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.placement.scores import looks_ahead
+from app.kube.pods import read_pod
+from app.placement.scorers import looks_ahead
 from app.placement.workload import ask_of
-from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
+from app.policy.expected_demand import Ask, Outlook
 from app.policy.match import rule_on
-from app.policy.outlook import Ask, Outlook
-from app.simulate.fleet import GPU
 from app.simulate.policies import Policy
+from app.simulate.simulated_cluster import GPU
 from app.simulate.trace import WHOLE_MILLI, Task
 
 

@@ -4,10 +4,10 @@
 from functools import lru_cache
 from math import exp
 
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.stranded import STATES_KEPT, GPUs, free_gpus, placements, stranded
 from app.policy.demand import Demand
-from app.policy.outlook import Outlook
+from app.policy.expected_demand import Outlook
 
 COVERED = 0.95
 """Share of the arrivals whose classes count, most popular first; pods without GPU are among them (the paper's)."""

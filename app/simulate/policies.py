@@ -4,12 +4,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.errors import BadInput
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.stranded import placements
 from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName
 from app.simulate.fgd import fgd
+from app.values.errors import BadInput
 
 LARGEST_CPU_MILLI = 128_000
 LARGEST_GPU_MILLI = 8_000

@@ -6,21 +6,21 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from app.cluster.appraisal import Appraisals
-from app.cluster.learning import LONGEST_LESSON, Learning
+from app.cluster.demand_learning import LONGEST_LESSON, Learning
+from app.cluster.verdict_cache import Appraisals
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.ranking import wire_scores
 from app.placement.stranded import stranded
 from app.placement.workload import counted
 from app.policy.compiled import PolicySet
-from app.policy.outlook import Outlook
+from app.policy.expected_demand import Outlook
 from app.simulate.arrivals import draw, shifted
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular
-from app.simulate.fleet import Fleet
 from app.simulate.policies import Policy
 from app.simulate.scheduler import look, nodes_to_find, select
+from app.simulate.simulated_cluster import Fleet
 from app.simulate.trace import Task, Trace
 
 MARKS = (90, 95, 100, 130)

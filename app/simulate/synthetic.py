@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from app.errors import BadInput
 from app.simulate.trace import WHOLE_MILLI, Machine, Task, Trace
+from app.values.errors import BadInput
 
 NODES = 1_200
 """About as many as the published cluster has."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 
-from app.errors import BadInput
+from app.values.errors import BadInput
 
 LABELS = {
     "A10": "NVIDIA-A10",

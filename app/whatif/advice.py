@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.layout import Layout, places
-from app.knowledge.mig import profile_of
+from app.knowledge.mig_placements import Layout, places
+from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
-from app.nodeclass import Node, NodeClass
+from app.nodes.model import Node, NodeClass
 from app.placement.engine import facts, judge_class
-from app.whatif.mig import gpus_of, with_layout
-from app.whatif.seating import Wanting, seat
+from app.whatif.mig_relayout import gpus_of, with_layout
+from app.whatif.placing_in_turn import Wanting, seat
 
 CONFIG = "usher"
 """Name of the configurations, with a number: the value of the node label nvidia.com/mig.config."""

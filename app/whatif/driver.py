@@ -8,13 +8,13 @@ what images demand, products, memory. What is free now matters for the order of 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.knowledge.cuda import CUDATables
-from app.nodeclass import Node, NodeClass
+from app.knowledge.cuda_compatibility import CUDATables
+from app.nodes.model import Node, NodeClass
 from app.placement.engine import facts, judge_class
 from app.policy.demand import Demand
-from app.reasons import Reason
-from app.versions import Version, show_driver
-from app.whatif.seating import Wanting, moved, seat, units_of
+from app.values.reasons import Reason
+from app.values.versions import Version, show_driver
+from app.whatif.placing_in_turn import Wanting, moved, seat, units_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 
 import re
 
-from app.errors import BadInput
-from app.requirements import Requirement, requirement
+from app.values.errors import BadInput
+from app.values.label_requirements import Requirement, requirement
 
 _PART = re.compile(r"\s*(?:([^\s,()=!]+)\s+(in|notin)\s*\(([^)]*)\)|([^,()]+))\s*(?:,|$)")
 

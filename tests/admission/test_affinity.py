@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.admission.affinity import MOST_TERMS
-from app.admission.patch import apply
+from app.admission.affinity.mutator import MOST_TERMS
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from tests.builders import fleet, gpus, node, pod, policies, policy, setting
 

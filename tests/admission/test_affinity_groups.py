@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.admission.review import Verdict
-from app.nodeclass import Node
+from app.nodes.model import Node
 from tests.admission.test_affinity import admit, terms, wishing
 from tests.builders import gpus, node, pod
 from tests.oracles.node_affinity import eligible

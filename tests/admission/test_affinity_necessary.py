@@ -17,7 +17,7 @@ from app.admission.review import Setting, mutate
 from app.cluster.state import State
 from app.placement.engine import facts, judge_class
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.admission.fleets import fleet
 from tests.admission.wishes import rules, wish
 from tests.builders import demand, knowledge, node_document, pod, shipped

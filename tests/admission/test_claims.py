@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Setting, Verdict, mutate, validate
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.errors import BadInput
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.errors import BadInput
+from app.values.reasons import Code
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
 
 GPU = "nvidia.com/gpu"

@@ -10,10 +10,10 @@ import pytest
 
 from app.admission.case import Form
 from app.admission.review import Setting, Verdict, mutate, validate
-from app.claims import Claimed
-from app.errors import BadInput
 from app.knowledge.families import Family
-from app.pods import DECISION
+from app.kube.pods import DECISION
+from app.kube.resource_claims import Claimed
+from app.values.errors import BadInput
 from tests.builders import container, gpus, knowledge, pod, setting
 from tests.oracles.node_affinity import REQUIRED, eligible
 

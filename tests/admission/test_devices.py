@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
-from app.claims import Claimed
+from app.kube.resource_claims import Claimed
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from app.admission.case import Form
-from app.admission.fleet import Fleet
-from app.admission.patch import apply
+from app.admission.fleet_facts import Fleet
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
-from app.pods import DECISION
+from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"

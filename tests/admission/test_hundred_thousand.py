@@ -15,9 +15,9 @@ import jsonpatch
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from app.api.admission import review as answer
-from app.errors import WireError
-from app.service import Usher
+from app.api.admission_routes import review as answer
+from app.server.service import Usher
+from app.values.errors import WireError
 from tests.admission.fleets import fleet
 from tests.builders import container, gpus, pod, policies, policy, review, usher
 from tests.oracles.apiserver import stored, with_runtime_class

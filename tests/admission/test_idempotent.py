@@ -8,8 +8,8 @@ import jsonpatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.admission.fleet import Fleet, Kin
-from app.admission.patch import apply
+from app.admission.fleet_facts import Fleet, Kin
+from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.policy.compiled import PolicySet
 from tests.admission.test_review import FLEET, GPU, REPAIR, SLICE

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet import Fleet
-from app.admission.patch import apply
+from app.admission.fleet_facts import Fleet
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
-from app.nodelabels import PRODUCT
+from app.nodes.labels import PRODUCT
 from app.placement.engine import judge_class
 from app.policy.compiled import PolicySet
-from app.requirements import requirement
+from app.values.label_requirements import requirement
 from tests.builders import container, demand, gpus, node, pod, policies, policy, setting
 from tests.builders import fleet as fleet_of
 

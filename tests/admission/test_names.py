@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.admission.case import Form
-from app.admission.fleet import Fleet
-from app.admission.patch import apply
+from app.admission.fleet_facts import Fleet
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
 CLASSES = {"nvidia": {}, "nvidia-cdi": {}, "amd": {}, "picky": {"pool": "gpu"}}

@@ -8,7 +8,7 @@ import pytest
 
 from app.admission.review import Verdict, validate
 from app.cluster.state import State
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, knowledge, pod, policies, policy, setting
 
 DRIVEN = {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]}

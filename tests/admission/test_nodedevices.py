@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.review import validate
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped
 
 PRIVILEGED: dict[str, Any] = {"securityContext": {"privileged": True}}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.patch import Operation, PatchError, append, apply, escape, put
+from app.admission.json_patch import Operation, PatchError, append, apply, escape, put
 
 KEYS = st.sampled_from(["a", "b", "spec", "~", "/", "~1", "a/b~c", "", "ü", "gpu-usher.io/decision", "0", "-"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=4)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
-from app.errors import BadInput
 from app.policy.compiled import PolicySet
+from app.values.errors import BadInput
 from tests.builders import container, gpus, pod, policies, policy, setting
 
 GPU = "nvidia.com/gpu"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
-from app.errors import BadInput
-from app.pods import DECISION
+from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
+from app.values.errors import BadInput
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from app.admission.case import Form
-from app.admission.fleet import Fleet
-from app.admission.patch import apply
+from app.admission.fleet_facts import Fleet
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.policy.compiled import PolicySet
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
 GPU = "nvidia.com/gpu"

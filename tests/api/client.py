@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 
 from app.api.app import create_tls_app
-from app.metrics import Metrics
-from app.service import Usher
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
 from tests.builders import usher
 
 

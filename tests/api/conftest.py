@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from app.service import Usher
+from app.server.service import Usher
 from tests.builders import usher
 
 Ask = Callable[..., httpx.Response]

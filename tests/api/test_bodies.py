@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, Bodies
 from app.api.scrapes import AT_ONCE, Scrapes
-from app.errors import WireError
+from app.values.errors import WireError
 
 MIB = 1 << 20
 SIZE = 48 * MIB

@@ -17,12 +17,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from typer.testing import CliRunner
 
 from app.api.wire import encode
-from app.authority import KeyPair, make_authority
-from app.certificates import Certificates, issue_if_needed
 from app.cli.main import app as cli
-from app.errors import BadInput, CertificateError
-from app.pem import read_certificate
-from app.service import Usher
+from app.server.service import Usher
+from app.tls.authority import KeyPair, make_authority
+from app.tls.pem import read_certificate
+from app.tls.serving_certificates import Certificates, issue_if_needed
+from app.values.errors import BadInput, CertificateError
 from tests.builders import pod, review, usher
 from tests.running import running
 

@@ -11,8 +11,8 @@ import jsonpatch
 import pytest
 
 from app.api.app import create_tls_app
-from app.metrics import Metrics
-from app.service import Usher
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
 from tests.api.client import patch_of
 from tests.api.conftest import Ask
 from tests.builders import CONTRACT, usher

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.app import create_tls_app
-from app.api.deadline import RESERVE_SECONDS, seconds_to_answer
-from app.metrics import Metrics
-from app.service import Usher
+from app.api.request_deadline import RESERVE_SECONDS, seconds_to_answer
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
 from tests.builders import pod, review, usher
 from tests.running import running
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.stopping import HUNG
+from app.server.signals import HUNG
 from tests.api.sockets import answer, closed, connect, post
 from tests.authorities import make_authority, write_leaf
 from tests.builders import pod, review, usher
@@ -24,7 +24,7 @@ from tests.running import running
 
 HUNG_PROGRAM = """
 import threading, time, signal, os, sys
-from app.stopping import stopping_on_signals
+from app.server.signals import stopping_on_signals
 with stopping_on_signals(lambda: None, float(sys.argv[1])):
     print("up", flush=True)
     while True:

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.explaining import Explainer
-from app.api.people import create_people_app
-from app.api.slices import MOST_WAITING, in_slices
-from app.errors import WireError
-from app.service import Usher
+from app.api.explain_route import Explainer
+from app.api.time_slices import MOST_WAITING, in_slices
+from app.server.service import Usher
+from app.values.errors import WireError
+from app.web.api import create_people_app
 from tests.api.conftest import Ask
 from tests.builders import gpus, pod
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from app.api.app import create_tls_app
 from app.api.bodies import LARGE, LARGE_AT_ONCE, SMALL_BYTES_AT_ONCE
-from app.api.people import create_people_app
-from app.metrics import Metrics
-from app.service import Usher
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
+from app.web.api import create_people_app
 from tests.api.conftest import Ask
 from tests.builders import container, gpus, node_document, pod, review, usher
 

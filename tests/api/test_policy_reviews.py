@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.admission import Reviewed, review
+from app.api.admission_routes import Reviewed, review
 from app.api.app import create_tls_app
-from app.api.slices import MOST_WAITING
-from app.errors import WireError
-from app.metrics import Metrics
-from app.reasons import Code
-from app.service import Usher
+from app.api.time_slices import MOST_WAITING
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
+from app.values.errors import WireError
+from app.values.reasons import Code
 from tests.api.client import demo_usher
 from tests.builders import pod, policy, usher
 from tests.builders import review as wrap

@@ -8,7 +8,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.service import Usher
+from app.server.service import Usher
 from tests.api.client import demo_usher, patch_of, post, reviewed
 from tests.builders import CONTRACT, node_document, usher
 

@@ -3,10 +3,10 @@
 
 import json
 
-from app.admission.record import MOST_ACTIONS
-from app.api.decisions import Decision
-from app.api.tail import Tail
-from app.podlimits import LONGEST_NAME
+from app.admission.decision_annotation import MOST_ACTIONS
+from app.api.decision_line import Decision
+from app.api.recent_decisions import Tail
+from app.kube.pod_limits import LONGEST_NAME
 from tests.api.client import post
 from tests.builders import pod, review
 

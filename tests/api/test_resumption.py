@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.authority import KeyPair, make_authority
-from app.certificates import issue_if_needed
-from app.service import Usher
+from app.server.service import Usher
+from app.tls.authority import KeyPair, make_authority
+from app.tls.serving_certificates import issue_if_needed
 from tests.api.test_clients import ARGS, SCHEDULER, client_certificate, guarded
 from tests.builders import usher
 from tests.running import running

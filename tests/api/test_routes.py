@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.api.app import create_tls_app
-from app.api.hosts import OnlyHosts, loopback
-from app.api.ops import create_ops_app
-from app.api.people import create_people_app
-from app.metrics import Metrics
-from app.service import Usher
+from app.api.loopback_hosts import OnlyHosts, loopback
+from app.api.operations_routes import create_ops_app
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
+from app.web.api import create_people_app
 from tests.api.conftest import Ask
 from tests.builders import gpus, pod, review, usher
 

@@ -108,7 +108,7 @@ def test_dry_run_shows_the_patched_pod(demo: Running) -> None:
 
 
 def test_page_is_html_of_our_own_server_alone(demo: Running) -> None:
-    """F132; more in tests/page and tests/browser."""
+    """F132; more in tests/web and tests/browser."""
     answer = demo.people.get("/")
 
     assert answer.headers["content-type"].startswith("text/html")

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from app.api.app import create_tls_app
-from app.api.decisions import Decision
-from app.api.secondlook import APART_SECONDS, WAIT_SECONDS, SecondLooks
-from app.metrics import Metrics
-from app.reasons import Code
-from app.service import Usher
+from app.api.decision_line import Decision
+from app.api.retry_on_change import APART_SECONDS, WAIT_SECONDS, SecondLooks
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
+from app.values.reasons import Code
 from tests.builders import gpus, node_document, pod, usher
 
 NODE, HOLDER = "a10-shared-0", "the-uid-of-the-holder"
@@ -41,7 +41,7 @@ def during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], 
         async def wait(_seconds: float) -> None:
             what()
 
-        monkeypatch.setattr("app.api.secondlook.asyncio.sleep", wait)
+        monkeypatch.setattr("app.api.retry_on_change.asyncio.sleep", wait)
 
     return say
 

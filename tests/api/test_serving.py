@@ -16,11 +16,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.certificates import NAMES, Certificates, issue_if_needed
-from app.errors import BadInput, CertificateError
-from app.pem import names_of
-from app.service import Usher
-from app.serving import Listeners, bind, split_address
+from app.server.listeners import Listeners, bind, split_address
+from app.server.service import Usher
+from app.tls.pem import names_of
+from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
+from app.values.errors import BadInput, CertificateError
 from tests.builders import pod, review, usher
 from tests.running import Running, running
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.service import Usher
+from app.server.service import Usher
 from tests.api.client import post, reviewed
 from tests.builders import gpus, node_document, pod, review, usher
 

@@ -9,9 +9,9 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.api.admission import Reviewed, review
-from app.errors import WireError
-from app.service import Usher
+from app.api.admission_routes import Reviewed, review
+from app.server.service import Usher
+from app.values.errors import WireError
 from tests.builders import container, gpus, pod
 from tests.builders import review as wrap
 

@@ -16,15 +16,15 @@ from fastapi import Request, Response
 from rich.console import Console
 from rich.table import Table
 
-from app.api.admission import review as answer_review
+from app.api.admission_routes import review as answer_review
 from app.api.app import create_tls_app
-from app.api.extender import filter_nodes, prioritize
+from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
-from app.logs import LOGGER
-from app.metrics import Metrics
-from app.pods import read_pod
-from app.service import Usher, settle
+from app.kube.pods import read_pod
+from app.server.service import Usher, settle
+from app.telemetry.logs import LOGGER
+from app.telemetry.metrics import Metrics
 from tests.bench import explaining, watching
 from tests.bench.fleet import CPU, node, node_name, nodes, pods
 from tests.bench.following import bench

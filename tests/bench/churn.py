@@ -12,8 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.layout import Layout
-from app.placement.slots import first_fit, openings, spoilt
+from app.knowledge.mig_placements import Layout
+from app.placement.mig_headroom import first_fit, openings, spoilt
 from tests.builders import knowledge
 
 GEOMETRY = knowledge().geometry["h100-80gb-hbm3"]
@@ -214,7 +214,7 @@ def _node_free(layouts: tuple[Layout, ...], _profile: str) -> float:
 
 
 def _node_spoilt(layouts: tuple[Layout, ...], profile: str) -> float:
-    """Give what app.placement.layouts.mig_layout scores a node by."""
+    """Give what app.placement.mig_layouts.mig_layout scores a node by."""
     return spoilt(layouts, (profile,)) or 0.0
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import uvloop
 from fastapi import FastAPI, Request, Response
 
-from app.api.ops import bare_app
+from app.api.operations_routes import bare_app
 from app.api.wire import HostPriority, decode_extender_args, encode
-from app.certificates import Certificates, issue_if_needed
 from app.placement.ranking import tie_break
 from app.server.listener import make_server
-from app.serving import bind
+from app.server.listeners import bind
+from app.tls.serving_certificates import Certificates, issue_if_needed
 
 
 async def echo_filter(request: Request) -> Response:

@@ -22,14 +22,14 @@ from typing import Any
 import uvloop
 from kubernetes.client import Configuration
 
-from app.certificates import issue_if_needed
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import shipped_policies
 from app.cluster.live import LiveCluster
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
-from app.metrics import Metrics
-from app.service import settle
+from app.server.service import settle
+from app.telemetry.metrics import Metrics
+from app.tls.serving_certificates import issue_if_needed
 from tests.bench.fleet import node, pods
 from tests.bench.measure import Figure, cpu, resident_mib
 from tests.builders import knowledge

@@ -17,8 +17,8 @@ import uvloop
 from starlette.types import ASGIApp
 
 from app.server.listener import make_server
-from app.service import Usher
-from app.serving import bind
+from app.server.listeners import bind
+from app.server.service import Usher
 
 
 @dataclass(frozen=True, slots=True)

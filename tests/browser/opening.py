@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Response, sync_playwright
 
-from app.service import Usher
+from app.server.service import Usher
 from tests.chromium import environment
 from tests.running import Running, running
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
 from tests.bench.fleet import node_name, nodes, pods
 from tests.browser.figures import RESULTS, UPDATED, measure, write
 from tests.browser.opening import Served, served, tab

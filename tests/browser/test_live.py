@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from app.service import Usher
+from app.server.service import Usher
 from tests.browser.opening import WAIT_MS, Served, served, tab
 from tests.builders import CONTRACT, gpus, node_document, pod, review, usher
 

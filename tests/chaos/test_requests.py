@@ -13,12 +13,12 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.admission.patch import PatchError
+from app.admission.json_patch import PatchError
 from app.admission.review import Setting
-from app.podlimits import MOST_EXTENDED
-from app.pods import Pod
+from app.kube.pod_limits import MOST_EXTENDED
+from app.kube.pods import Pod
 from app.policy.match import Ruling
-from app.service import Usher
+from app.server.service import Usher
 from tests.api.client import patch_of, post, reviewed
 from tests.api.sockets import answer, connect
 from tests.api.sockets import post as written

@@ -13,18 +13,18 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 import app.cli.answers
-from app.api.people import create_people_app
 from app.cli.answers import ANSWERS, answer_schema, answer_text
 from app.cli.main import app as usher_app
 from app.cluster.files import shipped_policies
-from app.demo.fleet import demo_fleet
 from app.demo.notation import fleet_names
-from app.errors import BadInput
-from app.service import Usher
+from app.demo.sample_fleets import demo_fleet
+from app.server.service import Usher
+from app.values.errors import BadInput
+from app.web.api import create_people_app
 from tests.api.conftest import Ask, ask, service
+from tests.api.test_decision_recorder import posted, questions, rooms
 from tests.builders import gpus, pod, policy
 from tests.cli.commands import output_of, verbs
-from tests.monitoring.test_recorder import posted, questions, rooms
 
 __all__ = ["ask", "service"]
 PUBLISHED = Path(app.cli.answers.__file__).with_name("schemas")

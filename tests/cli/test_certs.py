@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.authority import KeyPair, issue_leaf
-from app.certificates import NAMES, issue_if_needed
 from app.cli.main import app
-from app.pem import read_bundle
+from app.tls.authority import KeyPair, issue_leaf
+from app.tls.pem import read_bundle
+from app.tls.serving_certificates import NAMES, issue_if_needed
 from tests.builders import usher
 from tests.running import running
 

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.certificates import issue_if_needed
 from app.cli.main import app, main
 from app.cluster.files import shipped_policies
-from app.demo.fleet import demo_fleet
-from app.errors import BadInput, PolicyError
-from app.service import build
+from app.demo.sample_fleets import demo_fleet
+from app.server.service import build
 from app.settings import Settings
+from app.tls.serving_certificates import issue_if_needed
+from app.values.errors import BadInput, PolicyError
 from tests.builders import policy
 
 RUN = CliRunner()

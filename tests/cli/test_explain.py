@@ -10,12 +10,12 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.cluster.lean import read_lean
+from app.cluster.fast_snapshot import read_lean
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
-from app.errors import BadInput
-from app.explain.neighbours import neighbours_of
+from app.demo.sample_fleets import demo_fleet
+from app.intree.existing_pods import neighbours_of
+from app.values.errors import BadInput
 from tests.builders import gpus, knowledge, pod, policy, usher
 from tests.running import running
 

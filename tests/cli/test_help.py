@@ -19,10 +19,10 @@ from app.cli.help import environment
 from app.cli.main import app
 from app.cli.manual import MANUAL
 from app.cluster.files import shipped_policies
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
+from tests.api.test_decision_recorder import posted, questions, rooms
 from tests.builders import pod
 from tests.cli.commands import every, output_of, root
-from tests.monitoring.test_recorder import posted, questions, rooms
 
 RUN = CliRunner()
 PAGES = [(words, command) for words, command in every() if not hasattr(command, "commands")]

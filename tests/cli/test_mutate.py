@@ -12,10 +12,10 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.admission.preview import created, preview
-from app.admission.subjects import WORKLOADS
-from app.api.admission import review
+from app.admission.review_targets import WORKLOADS
+from app.api.admission_routes import review
 from app.cli.main import app
-from app.errors import BadInput
+from app.values.errors import BadInput
 from tests.builders import container, gpus, pod, usher
 from tests.builders import review as wrap
 

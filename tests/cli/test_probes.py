@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 
-from app.certs.controller import Controller, Names
 from app.cli.probes import answering
+from app.tls.controller import Controller, Names
 from tests.controlplane.processes import free_port, wait_until
-from tests.test_hostile_certificates import Stored
+from tests.tls.test_hostile_certificates import Stored
 
 SECONDS = 20
 """Bound on what happens within a turn of 10 ms."""

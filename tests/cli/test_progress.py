@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from app.cluster.files import shipped_policies
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
 from tests.builders import gpus, pod
 from tests.cli.commands import verbs
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.main import app
-from app.errors import BadInput
+from app.values.errors import BadInput
+from tests.api.test_decision_recorder import posted, questions, rooms
 from tests.builders import node_document, policy
-from tests.monitoring.test_recorder import posted, questions, rooms
 
 RUN = CliRunner()
 

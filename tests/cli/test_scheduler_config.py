@@ -9,10 +9,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from app.certificates import issue_if_needed
 from app.cli.main import app
-from app.demo.fleet import demo_fleet
-from app.errors import BadInput
+from app.demo.sample_fleets import demo_fleet
+from app.tls.serving_certificates import issue_if_needed
+from app.values.errors import BadInput
 
 
 @pytest.fixture

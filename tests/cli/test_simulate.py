@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.cli.simulate import read_seeds
-from app.errors import BadInput
+from app.values.errors import BadInput
 
 RUN = CliRunner()
 SYNTHETIC = ("--nodes", "60")

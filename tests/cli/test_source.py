@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.cluster.files import shipped_policies
-from app.cluster.once import PATHS
-from app.demo.fleet import demo_fleet
+from app.cluster.list_once import PATHS
+from app.demo.sample_fleets import demo_fleet
 from tests.builders import gpus, pod, policy
 from tests.cluster.fake_apiserver import FakeApi, served, status
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.exporters import Exporters, read_exposition
-from app.cluster.health import find_source
+from app.cluster.gpu_health_polling import find_source
 from app.cluster.prometheus import Prometheus, read_answer
-from app.errors import BadInput, SourceError
-from app.health import Sample
+from app.nodes.gpu_health import Sample
 from app.settings import Settings
+from app.values.errors import BadInput, SourceError
 from tests.builders import knowledge
-from tests.cluster.test_health import XID, one, vector
+from tests.cluster.test_gpu_health_polling import XID, one, vector
 
 DCGM = knowledge().dcgm
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
-from app.cluster.kinds import core_kinds
 from app.cluster.listing import Unreadable
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.errors import ApiError
-from app.metrics import Metrics
+from app.cluster.watched_kinds import core_kinds
+from app.telemetry.metrics import Metrics
+from app.values.errors import ApiError
 from tests.bench.fleet import MAKES, node_name
 from tests.builders import gpus, knowledge, node_document, pod
 from tests.cluster.fake_apiserver import FakeApi, fake_api, served, status, until

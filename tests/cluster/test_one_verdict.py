@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.admission.review import validate
-from app.api.extender import filter_nodes, preempt
-from app.claims import NOTHING_CLAIMED
-from app.explain.pod import explain
-from app.pods import gpu_amounts, read_pod
+from app.api.extender_routes import filter_nodes, preempt
+from app.explain.pending_pod import explain
+from app.kube.pods import gpu_amounts, read_pod
+from app.kube.resource_claims import NOTHING_CLAIMED
 from app.policy.compiled import PolicySet
 from app.policy.merge import Asked
-from app.service import Usher
-from app.steps import finish
+from app.server.service import Usher
+from app.values.steps import finish
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, usher
 
 REFUSING = policy("strict", "match: {}, placement: {unknownFacts: Refuse, cuda: {fromImage: true}}")

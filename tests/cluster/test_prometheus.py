@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.cluster.health import HealthPoller
+from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.prometheus import Prometheus, query
-from app.health import Health
-from app.metrics import Metrics
+from app.nodes.gpu_health import Health
+from app.telemetry.metrics import Metrics
 from tests.builders import knowledge, usher
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
 from tests.prometheus import Running, find_prometheus, prometheus

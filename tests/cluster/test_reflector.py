@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 
 from app.cluster.apiserver import ApiServer
-from app.cluster.kinds import Kind
 from app.cluster.reflector import Clock, Reflector
-from app.metrics import Metrics
-from app.shapes import NamespaceShape
+from app.cluster.watched_kinds import Kind
+from app.kube.partial_types import NamespaceShape
+from app.telemetry.metrics import Metrics
 from tests.cluster.fake_apiserver import FakeApi, fake_api, status, until
 
 Test = Callable[["Scene"], Awaitable[None]]

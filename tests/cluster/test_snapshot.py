@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from app.cluster.snapshot import KINDS, LARGEST_YAML_BYTES, fill, read_snapshot
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
-from app.errors import BadInput, SnapshotError
+from app.demo.sample_fleets import demo_fleet
+from app.values.errors import BadInput, SnapshotError
 from tests.builders import gpus, knowledge, node_document, pod
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.appraisal import Appraisal
-from app.cluster.changes import CHANGES_KEPT
+from app.cluster.change_log import CHANGES_KEPT
 from app.cluster.state import CLASSES_SPARE, State
-from app.errors import MalformedPod
-from app.health import Health
-from app.holdings import read_holding
+from app.cluster.verdict_cache import Appraisal
+from app.kube.gpu_usage import read_holding
+from app.kube.pods import gpu_amounts, read_pod
+from app.nodes.gpu_health import Health
 from app.placement.engine import judge, total
-from app.pods import gpu_amounts, read_pod
+from app.values.errors import MalformedPod
 from tests.builders import demand, gpus, knowledge, node_document, pod
 
 NODES = [

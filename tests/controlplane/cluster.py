@@ -20,7 +20,7 @@ import httpx
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from app.certificates import issue_if_needed
+from app.tls.serving_certificates import issue_if_needed
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.kubectl import Api, Kubectl
 from tests.controlplane.processes import Process, free_port, wait_until

@@ -21,13 +21,13 @@ import jsonpatch
 from app.admission.review import Setting, mutate, validate
 from app.cluster.files import shipped_policies
 from app.cluster.state import State
-from app.errors import BadInput
-from app.nodes import read_node
+from app.kube.pods import PREFIX, read_pod
+from app.nodes.reading import read_node
 from app.placement.engine import facts, judge_class
-from app.pods import PREFIX, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
 from app.policy.match import rule_on
+from app.values.errors import BadInput
 from tests.builders import knowledge, shipped
 from tests.corpus.manifests import ROOT, Collection, Object, own_collection, read_collection
 from tests.corpus.places import Cluster, Place, clusters, could_run

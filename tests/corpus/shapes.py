@@ -16,9 +16,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from app.api.admission import review as answer
-from app.explain.cases import Expectation
-from app.service import Usher
+from app.api.admission_routes import review as answer
+from app.explain.policy_cases import Expectation
+from app.server.service import Usher
 from tests.builders import node_document, review, usher
 
 Object = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.explain.cases import Case, admission_differences, patch_differences
+from app.explain.policy_cases import Case, admission_differences, patch_differences
 from tests.corpus.shapes import SHAPES, Object, ask, containers, defaulted, pod_spec
 
 FEWEST = 45

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
 from tests.builders import knowledge
 
 

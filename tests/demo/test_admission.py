@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.patch import apply
+from app.admission.json_patch import apply
 from app.admission.review import Setting, mutate
 from app.demo.notation import fleet_names
 from tests.builders import gpus, knowledge, pod, policies, policy, shipped

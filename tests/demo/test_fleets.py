@@ -7,18 +7,18 @@ import msgspec
 import pytest
 
 from app.cluster.view import view
-from app.demo.fleet import demo_fleet
 from app.demo.gfd import product_label
 from app.demo.notation import Fleet, Pool, fleet_names, read_fleet
-from app.errors import BadInput
-from app.explain.pod import explain
+from app.demo.sample_fleets import demo_fleet
+from app.explain.pending_pod import explain
 from app.knowledge.products import normal_form
-from app.nodeclass import Node, Sharing
+from app.nodes.model import Node, Sharing
 from app.placement.engine import judge
-from app.service import build
+from app.server.service import build
 from app.settings import Settings
-from app.steps import finish
-from app.versions import parse_version
+from app.values.errors import BadInput
+from app.values.steps import finish
+from app.values.versions import parse_version
 from tests.builders import demand, gpus, knowledge, pod, shipped
 from tests.demo.fleets import nodes, state
 

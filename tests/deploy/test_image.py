@@ -117,7 +117,7 @@ LARGEST_MIB = 128
 """Of a service without a cluster; it has 81 here. The Deployment gives 512."""
 IMPORTED = """
 from pathlib import Path
-from app import serving
+from app.server import listeners as serving
 print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 """
 

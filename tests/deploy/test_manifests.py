@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from app.admission.exemptions import EXEMPT_LABELS
-from app.admission.reach import cpu_guard_conditions, match_conditions
-from app.admission.subjects import WORKLOADS
-from app.certs.controller import Names
-from app.cli.schema import conditions_text, exemptions_text
+from app.admission.match_conditions import cpu_guard_conditions, match_conditions
+from app.admission.review_targets import WORKLOADS
+from app.cli.json_schema import conditions_text, exemptions_text
+from app.tls.controller import Names
 from tests.builders import knowledge
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"

@@ -18,15 +18,15 @@ from typing import Any
 from app.cli.explain import OPTIONAL, world_of
 from app.cli.source import LIVE
 from app.cluster.access import find_cluster
-from app.cluster.once import read_objects
-from app.explain.intree import UNSELECTED, Cause, Seeker, read_seeker, resources_left, selected
-from app.explain.neighbours import REQUIRED
-from app.explain.pod import Explanation, NodeVerdict, explain
+from app.cluster.list_once import read_objects
+from app.explain.pending_pod import Explanation, NodeVerdict, explain
 from app.explain.survey import World
-from app.holdings import FINISHED
-from app.pods import DECISION
-from app.reasons import Code
-from app.steps import finish
+from app.intree.checks import UNSELECTED, Cause, Seeker, read_seeker, resources_left, selected
+from app.intree.existing_pods import REQUIRED
+from app.kube.gpu_usage import FINISHED
+from app.kube.pods import DECISION
+from app.values.reasons import Code
+from app.values.steps import finish
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from app.certs.controller import REGISTRATION
-from app.certs.kube import Kube
-from app.clock import now
 from app.cluster.access import Load
+from app.telemetry.clock import now
+from app.tls.controller import REGISTRATION
+from app.tls.kube_objects import Kube
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until

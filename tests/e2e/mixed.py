@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
 from tests.controlplane.fleet import registered
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import Service, gpu_pod

@@ -14,9 +14,9 @@ import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.certificates import issue_if_needed
-from app.clock import now
-from app.pods import DECISION
+from app.kube.pods import DECISION
+from app.telemetry.clock import now
+from app.tls.serving_certificates import issue_if_needed
 from tests.controlplane.cluster import ControlPlane, Scheduler
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, free_port, wait_until

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
-from app.certs.controller import REGISTRATION, ROTATE, Controller, Names
-from app.certs.kube import CONFLICT, Kube
-from app.clock import now
 from app.cluster.access import find_cluster
-from app.errors import ApiError
-from app.pem import read_bundle, signed_by
+from app.telemetry.clock import now
+from app.tls.controller import REGISTRATION, ROTATE, Controller, Names
+from app.tls.kube_objects import CONFLICT, Kube
+from app.tls.pem import read_bundle, signed_by
+from app.values.errors import ApiError
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.authority import make_authority
 from app.cli.main import app
-from app.clock import now
+from app.telemetry.clock import now
+from app.tls.authority import make_authority
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object

@@ -11,8 +11,8 @@ import pytest
 
 from app.cluster.state import State
 from app.explain.dra import equivalent
-from app.knowledge.cuda import Accept
-from app.nodeclass import Node
+from app.knowledge.cuda_compatibility import Accept
+from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
 from tests.builders import demand, gpus, knowledge, pod

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.demo.fleet import demo_fleet
 from app.demo.notation import fleet_names
+from app.demo.sample_fleets import demo_fleet
 from tests.controlplane.cluster import ControlPlane
 from tests.e2e.stage import namespace
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.cluster.files import shipped_policies
-from app.pods import DECISION
+from app.kube.pods import DECISION
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

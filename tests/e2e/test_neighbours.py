@@ -5,8 +5,8 @@ import json
 from collections import Counter
 from random import Random
 
-from app.explain.company import PORT_TAKEN, REPELLED, SHUNNED, UNATTRACTED, UNEVEN
-from app.explain.neighbours import REQUIRED
+from app.intree.existing_pods import REQUIRED
+from app.intree.inter_pod_constraints import PORT_TAKEN, REPELLED, SHUNNED, UNATTRACTED, UNEVEN
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, pod_path
 from tests.controlplane.kubectl import Object

@@ -18,7 +18,7 @@ from tests.e2e.stage import (
     remove_webhooks,
     serving,
 )
-from tests.monitoring.rulefile import APISERVER
+from tests.telemetry.rulefile import APISERVER
 
 SAMPLE = re.compile(r"^(\w+)\{(.*)\} ", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="')

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.cluster.files import shipped_policies
-from app.pods import PREFIX
+from app.kube.pods import PREFIX
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

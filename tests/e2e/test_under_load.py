@@ -17,10 +17,10 @@ from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import shipped_policies
 from app.cluster.live import LiveCluster
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 from tests.builders import knowledge
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

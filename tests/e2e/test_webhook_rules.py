@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from app.admission.reach import MIRROR
-from app.certificates import issue_if_needed
-from app.clock import now
+from app.admission.match_conditions import MIRROR
+from app.telemetry.clock import now
+from app.tls.serving_certificates import issue_if_needed
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object, Said

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.pods import DECISION, PREFIX
+from app.kube.pods import DECISION, PREFIX
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

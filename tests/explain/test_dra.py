@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.explain.dra import MOST_SELECTORS, equivalent
-from app.knowledge.cuda import Accept
+from app.knowledge.cuda_compatibility import Accept
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from tests.builders import demand, gpus, knowledge, pod

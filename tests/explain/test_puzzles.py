@@ -16,12 +16,12 @@ import yaml
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
-from app.demo.fleet import objects_of
 from app.demo.notation import Fleet
-from app.explain.neighbours import neighbours_of
-from app.explain.pod import Explanation, explain
+from app.demo.sample_fleets import objects_of
+from app.explain.pending_pod import Explanation, explain
 from app.explain.survey import World
-from app.steps import finish
+from app.intree.existing_pods import neighbours_of
+from app.values.steps import finish
 from tests.builders import knowledge, policies
 
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))

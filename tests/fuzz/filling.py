@@ -8,14 +8,14 @@ is read anew, since what is remembered holds the strings that were read.
 import json
 from collections.abc import Iterable, Mapping
 
-from app.cluster.appraisal import DEMANDS_KEPT
-from app.cluster.rulings import RULINGS_KEPT
-from app.nodelabels import CLASSES_KEPT, MEMORY, _read_class
-from app.nodes import read_node
+from app.cluster.ruling_cache import RULINGS_KEPT
+from app.cluster.verdict_cache import DEMANDS_KEPT
+from app.kube.pods import read_pod
+from app.nodes.labels import CLASSES_KEPT, MEMORY, _read_class
+from app.nodes.reading import read_node
 from app.placement.ranking import NAMES_KEPT, tie_break
-from app.pods import read_pod
-from app.quantity import parse_quantity
-from app.service import Usher
+from app.server.service import Usher
+from app.values.quantity import parse_quantity
 from tests.builders import knowledge
 from tests.fuzz.seeds import seeds
 

@@ -4,9 +4,9 @@
 from collections.abc import Callable
 from random import Random
 
-from app.errors import BadInput
-from app.knowledge.require import parse_require
-from app.quantity import parse_mib, parse_quantity
+from app.knowledge.nvidia_require import parse_require
+from app.values.errors import BadInput
+from app.values.quantity import parse_mib, parse_quantity
 from tests.builders import knowledge
 from tests.fuzz.mutations import changed_bytes, mutated
 from tests.fuzz.seeds import seeds

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from app.cluster.files import shipped_policies
-from app.demo.fleet import demo_fleet
+from app.demo.sample_fleets import demo_fleet
 from tests.builders import CONTRACT, container, gpus, knowledge, pod, policy, review
 
 FLEETS = ("mixed", "sick", "dra", "shared")

@@ -16,31 +16,31 @@ from typing import Any
 
 import jsonpatch
 
-from app.admission.fleet import Fleet
+from app.admission.fleet_facts import Fleet
 from app.admission.review import Setting, mutate
-from app.api.admission import review
-from app.api.explaining import explain_pod
-from app.api.extender import filter_nodes, preempt, prioritize
-from app.api.people import dry_run
+from app.api.admission_routes import review
+from app.api.explain_route import explain_pod
+from app.api.extender_routes import filter_nodes, preempt, prioritize
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
-from app.claims import read_claim, read_claim_template
 from app.cluster.exporters import read_exposition
 from app.cluster.files import shipped_policies
-from app.cluster.kinds import core_kinds, dra_kinds
 from app.cluster.listing import Odd, Reading, Unreadable
-from app.cluster.policies import PolicyBook
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.prometheus import read_answer
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.demo.fleet import demo_fleet
-from app.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
-from app.explain.cases import read_case, run_case
-from app.holdings import read_holding
-from app.nodes import read_node
+from app.cluster.watched_kinds import core_kinds, dra_kinds
+from app.demo.sample_fleets import demo_fleet
+from app.explain.policy_cases import read_case, run_case
+from app.kube.gpu_usage import read_holding
+from app.kube.resource_claims import read_claim, read_claim_template
+from app.kube.resource_slices import read_device_class, read_slice
+from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.policy.load import load_policies
-from app.service import Usher
-from app.slices import read_device_class, read_slice
+from app.server.service import Usher
+from app.values.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
+from app.web.api import dry_run
 from tests.builders import demand, fleet, gpus, knowledge, node, pod, shipped, usher
 from tests.fuzz.seeds import FLEETS
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.explain.doctor import Fleet, examine
-from app.explain.inventory import take_inventory
-from app.nodeclass import Node
-from app.nodes import read_node
-from app.versions import show_driver, show_version
+from app.doctor.fleet_checks import Fleet, examine
+from app.explain.gpu_inventory import take_inventory
+from app.nodes.model import Node
+from app.nodes.reading import read_node
+from app.values.versions import show_driver, show_version
 from tests.builders import knowledge
 
 HERE = Path(__file__).parent

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.knowledge.cuda import Accept, Compatibility, CUDANeed, DriverList, judge_driver
-from app.knowledge.require import Host
+from app.knowledge.cuda_compatibility import Accept, Compatibility, CUDANeed, DriverList, judge_driver
+from app.knowledge.nvidia_require import Host
 from app.placement.engine import judge_class
-from app.policy.cuda import minimum_need
-from app.versions import Version, parse_version, show_version
+from app.policy.cuda_needs import minimum_need
+from app.values.versions import Version, parse_version, show_version
 from tests.builders import demand, gpus, knowledge, node, pod
 
 CUDA = knowledge().cuda

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import read_knowledge
-from app.errors import KnowledgeError
 from app.knowledge.dcgm import Condition, Judge
 from app.knowledge.xids import Severity
+from app.values.errors import KnowledgeError
 from tests.builders import knowledge
 
 

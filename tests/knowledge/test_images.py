@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import app.knowledge
-from app.knowledge.require import Host, holds, lowest_cuda, parse_require
-from app.versions import Version, parse_version, release, show_version
+from app.knowledge.nvidia_require import Host, holds, lowest_cuda, parse_require
+from app.values.versions import Version, parse_version, release, show_version
 from tests.builders import knowledge
 
 IMAGES = knowledge().images

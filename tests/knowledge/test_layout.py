@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.layout import Layout, Place, places
+from app.knowledge.mig_placements import Layout, Place, places
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 

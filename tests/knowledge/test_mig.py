@@ -3,8 +3,8 @@
 
 import pytest
 
-from app.errors import BadInput
-from app.knowledge.mig import SliceSize, nominal_size, parse_profile, profile_of
+from app.knowledge.mig_profiles import SliceSize, nominal_size, parse_profile, profile_of
+from app.values.errors import BadInput
 from tests.builders import knowledge
 
 MIG = knowledge().mig

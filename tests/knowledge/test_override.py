@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import read_knowledge
-from app.errors import KnowledgeError
 from app.knowledge.xids import Severity
-from app.nodeclass import Sharing
-from app.versions import parse_version
+from app.nodes.model import Sharing
+from app.values.errors import KnowledgeError
+from app.values.versions import parse_version
 from tests.builders import knowledge, node
 
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from app.errors import BadInput
 from app.knowledge.products import normal_form
+from app.values.errors import BadInput
 from tests.builders import knowledge
 
 PRODUCTS = knowledge().products

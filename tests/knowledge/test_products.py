@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import BadInput
 from app.knowledge.products import Product, normal_form
+from app.values.errors import BadInput
 from tests.builders import knowledge
 
 PRODUCTS = knowledge().products

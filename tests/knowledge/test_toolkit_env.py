@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from app.cluster.files import read_knowledge
-from app.errors import KnowledgeError
-from app.knowledge.toolkitenv import load_toolkit_env
+from app.knowledge.toolkit_env import load_toolkit_env
+from app.values.errors import KnowledgeError
 from tests.builders import knowledge
 
 ROWS = yaml.safe_load(Path("app/knowledge/toolkit_env.yaml").read_text("utf-8"))["variables"]

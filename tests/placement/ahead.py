@@ -8,9 +8,9 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from app.nodeclass import Free, Node
+from app.nodes.model import Free, Node
 from app.policy.demand import Demand
-from app.policy.outlook import Ask, Outlook
+from app.policy.expected_demand import Ask, Outlook
 from tests.builders import demand, gpus, knowledge, node, pod
 
 GPU = "nvidia.com/gpu"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.knowledge.layout import Layout
-from app.placement.slots import least_spoiling
+from app.knowledge.mig_placements import Layout
+from app.placement.mig_headroom import least_spoiling
 from tests.bench.churn import BY_NODE, GEOMETRY, MIXES, POLICIES, Arrival, Chosen, Fleet, Policy, arrivals, churn
 from tests.bench.mig import OURS, STRONGEST, Cell, mean_gain, measure, report
 

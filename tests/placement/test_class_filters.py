@@ -8,7 +8,7 @@ import pytest
 from app.placement.engine import judge_class
 from app.placement.filters import CLASS_FILTERS, FREE_FILTERS
 from app.policy.demand import Demand
-from app.reasons import MESSAGE_LIMIT
+from app.values.reasons import MESSAGE_LIMIT
 from tests.builders import demand, gpus, node, pod
 
 SHARED = {"product": "NVIDIA-A10-SHARED", "labels": {"nvidia.com/gpu.sharing-strategy": "time-slicing"}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.policy.compiled import PolicySet
 from tests.builders import demand, gpus, node, pod, policies, policy, ruling

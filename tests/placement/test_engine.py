@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.doubts import DOUBTS, code_compiled_at_start
 from app.placement.engine import LESSER_SHARE, breakdown, judge, total
+from app.placement.penalties import DOUBTS, code_compiled_at_start
 from app.placement.preempt import eviction_helps, spare
 from app.placement.ranking import first_in_order, tie_break, wire_scores
-from app.placement.scores import SCORERS
+from app.placement.scorers import SCORERS
 from tests.builders import demand, gpus, node, pod, policies, policy
 
 NAMES = sorted((f"n{index}" for index in range(50)), key=tie_break)

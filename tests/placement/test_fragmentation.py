@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.nodeclass import Node
+from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.fragmentation import HALF_WAY, fragmentation
 from app.placement.packing import packing, spreading
-from app.placement.prices import prices
 from app.placement.ranking import wire_scores
+from app.placement.share_prices import prices
 from app.placement.stranded import MOST_UNITS
 from app.placement.workload import counted
-from app.policy.outlook import Ask, Outlook
+from app.policy.expected_demand import Ask, Outlook
 from app.policy.schema_placement import ScorerName
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import demand, gpus, node, pod
 from tests.placement.ahead import CPU, GPU, OUTLOOKS, PRODUCTS, SIZES, T4, asking, plainly, shown
 

@@ -3,10 +3,10 @@
 
 import pytest
 
-from app.nodeclass import Free
+from app.nodes.model import Free
 from app.placement.engine import judge, judge_free
 from app.placement.filters import COUNTED_IN_TREE, FREE_FILTERS, enough_units
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, demand, gpus, node, pod
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.api.extender import filter_nodes, preempt, prioritize
-from app.health import Health
-from app.nodeclass import Node
-from app.nodes import read_node
+from app.api.extender_routes import filter_nodes, preempt, prioritize
+from app.nodes.gpu_health import Health
+from app.nodes.model import Node
+from app.nodes.reading import read_node
 from app.placement.engine import judge
-from app.service import Usher
+from app.server.service import Usher
 from tests.builders import container, demand, gpus, knowledge, node_document, pod, policies, policy, usher
 
 GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"

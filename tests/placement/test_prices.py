@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.prices import CELLS, SIZES_KEPT, prices, solve
+from app.placement.share_prices import CELLS, SIZES_KEPT, prices, solve
 from app.placement.workload import counted
-from app.policy.outlook import Ask
+from app.policy.expected_demand import Ask
 
 COUNTS = st.dictionaries(st.integers(15, 99), st.integers(1, 9), min_size=1, max_size=3).map(
     lambda found: {size: float(found[size]) for size in sorted(found)}

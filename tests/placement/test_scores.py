@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.extender import prioritize
-from app.nodeclass import Free, Node
+from app.api.extender_routes import prioritize
+from app.nodes.model import Free, Node
 from app.placement.engine import judge, total
 from app.placement.packing import packing, spreading
 from app.placement.ranking import wire_scores
-from app.placement.scores import (
+from app.placement.scorers import (
     SCORERS,
     driver_headroom,
     interconnect,

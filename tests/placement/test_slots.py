@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.layout import Layout, Place
-from app.nodeclass import Free, Node
+from app.knowledge.mig_placements import Layout, Place
+from app.nodes.model import Free, Node
 from app.placement.engine import judge
-from app.placement.layouts import NEUTRAL, mig_layout
-from app.placement.slots import ENDED, first_fit, least_spoiling, openings, prospect, shapes, spoilt
+from app.placement.mig_headroom import ENDED, first_fit, least_spoiling, openings, prospect, shapes, spoilt
+from app.placement.mig_layouts import NEUTRAL, mig_layout
 from tests.builders import demand, gpus, knowledge, node, pod
 
 GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items()}.values())

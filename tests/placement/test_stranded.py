@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.stranded import placements, stranded
-from app.policy.outlook import Outlook
+from app.policy.expected_demand import Outlook
 from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, plainly, ways
 
 

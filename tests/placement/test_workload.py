@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from app.placement.workload import CLASSES_KEPT, HALF_LIFE, Workload, ask_of, free_by_product, outlook_of
-from app.policy.outlook import Ask
+from app.policy.expected_demand import Ask
 from tests.builders import demand, gpus, node, pod
 from tests.placement.ahead import GPU, PRODUCTS, shown
 

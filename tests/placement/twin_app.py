@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from app.cluster.state import State
-from app.health import Health
-from app.nodeclass import Node
+from app.kube.pods import read_pod
+from app.kube.resource_slices import NVIDIA_DRIVER
+from app.nodes.gpu_health import Health
+from app.nodes.model import Node
 from app.placement.engine import judge
-from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import rule_on
-from app.slices import NVIDIA_DRIVER
 from tests.builders import container, knowledge, pod, policies, policy
 from tests.placement.twin_world import HAMI, Part, Policy, RawDevice, RawNode, RawPod, Wish
 

@@ -5,7 +5,7 @@ import pytest
 
 from app.policy.annotations import Annotated, read_annotations
 from app.policy.schema_placement import SharingWish
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import container, gpus, knowledge, pod, ruling
 
 LABELS = (

@@ -4,10 +4,10 @@
 import pytest
 
 from app.admission.review import mutate
-from app.errors import PolicyError
 from app.policy.calendar import expired, in_force
 from app.policy.compiled import PolicySet
 from app.policy.schema import Action
+from app.values.errors import PolicyError
 from tests.builders import gpus, pod, policies, policy, setting
 
 ANNOUNCED = policy("p", "priority: 5, enforceFrom: 2027-01-31, admission: {maxGPUsPerPod: 1}")

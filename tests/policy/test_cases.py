@@ -9,8 +9,7 @@ import jsonpatch
 import pytest
 
 from app.cluster.files import case_texts, shipped_policies
-from app.errors import PolicyError
-from app.explain.cases import (
+from app.explain.policy_cases import (
     Case,
     admission_differences,
     patch_differences,
@@ -20,8 +19,9 @@ from app.explain.cases import (
     rules_touched,
     run_case,
 )
-from app.pods import read_pod
-from app.service import Usher
+from app.kube.pods import read_pod
+from app.server.service import Usher
+from app.values.errors import PolicyError
 from tests.api.client import patch_of, post, reviewed
 from tests.builders import knowledge, policies, policy, review, shipped, usher
 

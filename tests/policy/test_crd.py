@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli.schema import crd_text
+from app.cli.json_schema import crd_text
 from app.policy.crd import custom_resource_definition
 from app.policy.schema import Rule, json_schema
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import PolicyError
 from app.policy.document import DEEPEST, LARGEST_BYTES, read_documents
+from app.values.errors import PolicyError
 
 ANCHORS = "anchors and aliases are refused, write the value out"
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"

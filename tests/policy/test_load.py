@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import PolicyError
 from app.policy.load import load_policies
+from app.values.errors import PolicyError
 from tests.builders import knowledge, policies, policy
 
 HEADER = "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {name: a}\n"

@@ -3,11 +3,11 @@
 
 import pytest
 
-from app.knowledge.cuda import Accept
+from app.knowledge.cuda_compatibility import Accept
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName, SharingWish
-from app.reasons import Code
+from app.values.reasons import Code
 from tests.builders import gpus, knowledge, pod, policies, policy, ruling
 
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from app.cluster.files import policy_texts, shipped_policies
-from app.errors import PolicyError
 from app.policy.load import load_policies
+from app.values.errors import PolicyError
 from tests.builders import knowledge, policies, policy, shipped
 
 

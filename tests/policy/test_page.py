@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.cli.policypage import MODELS, page_text
+from app.cli.policy_page import MODELS, page_text
 from app.policy.annotations import _READERS, GRAMMAR, read_annotations
 from app.policy.compiled import PolicySet
 from app.policy.fields import Merge, merging

@@ -4,8 +4,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from app.cli.schema import schema_text
-from app.knowledge.cuda import Accept
+from app.cli.json_schema import schema_text
+from app.knowledge.cuda_compatibility import Accept
 from app.policy.demand import Demand
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_placement import SharingWish

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from app.errors import PolicyError
 from app.schedulerconfig.verify import Finding, verify
 from app.schedulerconfig.write import write
+from app.values.errors import PolicyError
 from tests.schedulerconfig.test_write import plan
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from app.errors import BadInput
 from app.schedulerconfig.verify import verify
 from app.schedulerconfig.write import Plan, Target, managed_resources, read_ca, read_url, write
+from app.values.errors import BadInput
 from tests.builders import knowledge, node
 
 CA = b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.watchdog import watching
+from app.server.watchdog import watching
 from tests.builders import usher
 from tests.controlplane.processes import wait_until
 from tests.running import running
@@ -54,7 +54,7 @@ def test_loop_that_comes_round_is_not_told() -> None:
 
 def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 41, INTERFACES §2: /livez fails past the limit; /readyz is answered, and says that nobody was asked."""
-    monkeypatch.setattr("app.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
+    monkeypatch.setattr("app.server.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
     over = threading.Event()
     with running(usher(tmp_path)) as clients:
         before = [clients.ops.get(path).status_code for path in ("/livez", "/readyz")]

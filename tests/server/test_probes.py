@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import make_server
-from app.serving import bind
+from app.server.listeners import bind
 from tests.api.sockets import TIMEOUT_SECONDS, connect
 from tests.controlplane.processes import wait_until
 from tests.server.callers import served

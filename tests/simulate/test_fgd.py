@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.policy.outlook import Ask, Outlook
+from app.policy.expected_demand import Ask, Outlook
 from app.simulate.fgd import fgd, popular
 from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, asking, plainly, shown, ways
 

@@ -11,26 +11,26 @@ from typing import Any
 
 import pytest
 
-from app.cluster.learning import FIRST_LESSON
-from app.errors import BadInput
+from app.cluster.demand_learning import FIRST_LESSON
 from app.knowledge.tables import Knowledge
+from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import wire_scores
 from app.placement.stranded import stranded
 from app.placement.workload import counted
-from app.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
 from app.simulate.arrivals import draw
 from app.simulate.batch import Job, make
 from app.simulate.demands import pod_document
 from app.simulate.fgd import popular
-from app.simulate.fleet import node_document
 from app.simulate.policies import POLICIES, Policy, read_policy
 from app.simulate.run import History, Options, Run, Simulation, run
+from app.simulate.simulated_cluster import node_document
 from app.simulate.synthetic import synthetic
 from app.simulate.table import rows
 from app.simulate.trace import Machine, Task, Trace
+from app.values.errors import BadInput
 from tests.api.client import post
 from tests.builders import knowledge, policies, policy, shipped, usher
 

@@ -13,10 +13,10 @@ from app.cli.main import app
 from app.cli.whatif import pods_wanting
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.errors import BadInput
 from app.placement.engine import facts, judge_class
-from app.requirements import all_allow
-from app.versions import parse_version
+from app.values.errors import BadInput
+from app.values.label_requirements import all_allow
+from app.values.versions import parse_version
 from app.whatif.driver import roll_out
 from app.whatif.selector import parse_selector
 from tests.builders import gpus, knowledge, node_document, pod, shipped

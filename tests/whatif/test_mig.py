@@ -14,14 +14,14 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.cli.main import app
-from app.errors import BadInput
 from app.knowledge.geometry import Instance
-from app.knowledge.layout import Layout
-from app.nodeclass import Free
+from app.knowledge.mig_placements import Layout
+from app.nodes.model import Free
+from app.values.errors import BadInput
 from app.whatif.advice import advise, filled
-from app.whatif.fragmentation import fragmentation
-from app.whatif.mig import carved, most_of, parse_layout
-from app.whatif.seating import Wanting
+from app.whatif.mig_fragmentation import fragmentation
+from app.whatif.mig_relayout import carved, most_of, parse_layout
+from app.whatif.placing_in_turn import Wanting
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
 
 RUN = CliRunner()

@@ -10,10 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.errors import BadInput
-from app.nodes import read_node
+from app.nodes.reading import read_node
 from app.placement.engine import judge
-from app.whatif.template import TAG, NodeTemplate, node_template
+from app.values.errors import BadInput
+from app.whatif.node_template import TAG, NodeTemplate, node_template
 from tests.builders import demand, gpus, knowledge, node, pod
 from tests.oracles.node_affinity import eligible
 

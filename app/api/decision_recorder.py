@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: optionally, per decision, all that is needed to decide it again (F94). Off unless asked for.
+
+A line holds the request's pod, reduced to what decides: of its environment the NVIDIA_* variables, of its annotations
+ours, no command, no volume but the memory-backed ones. The file is the owner's alone, and bounded; what finds no room
+in the queue or on the disk is counted, and nobody waits.
+"""
+
+import contextlib
+import hashlib
+import logging
+import logging.handlers
+import os
+import queue
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from app.admission.case import Form
+from app.admission.redaction import reduce_pod
+from app.admission.review_targets import subject_of
+from app.api.decision_line import Decision
+from app.api.extender_routes import meta_victims
+from app.api.wire import decode_extender_args, decode_json, decode_node, decode_preemption_args, encode
+from app.telemetry.logs import REPLICA, DroppingHandler, Writer
+from app.values.errors import BadInput
+
+VERSION = 1
+FILE_BYTES = 64 << 20
+FILES = 4
+"""At most a quarter of a gigabyte, some 100,000 pods asked about 100 nodes each (a guess, measured nowhere)."""
+WAITING_LINES = 256
+"""A line about 5,000 nodes has 60 kB, so that at most 16 MB wait."""
+
+
+class Recorder:
+    """Writes lines to a file that is rotated by size, or to stdout, in a thread of its own. Must be stopped."""
+
+    def __init__(self, target: str) -> None:
+        """Open the target: a file, or `stdout`.
+
+        Raises BadInput where the file cannot be written.
+        """
+        try:
+            self._handler = _Counting(sys.stdout) if target == "stdout" else _Rotated(Path(target))
+        except OSError as error:
+            raise BadInput(f"--decision-log {target}: {error.strerror}") from error
+        self._queue = DroppingHandler(queue.Queue(WAITING_LINES))
+        self._writer = Writer(self._queue.queue, self._handler)
+        self._writer.start()
+
+    @property
+    def unrecorded(self) -> int:
+        """How many lines found no room."""
+        return self._queue.dropped + self._handler.failed
+
+    def note(self, verb: str, body: bytes, answer: bytes, decision: Decision, generation: int) -> None:
+        """Record a decision, unless it is about nothing that we judge. `body`: one that was read without complaint."""
+        asked = _review(body) if verb in ("mutate", "validate") else _question(verb, body)
+        if asked is None:
+            return
+        line = {
+            "v": VERSION,
+            "verb": verb,
+            "replica": REPLICA,
+            "uid": decision.uid,
+            "policy_hash": decision.policy_hash,
+            "generation": generation,
+            **asked,
+            "decision": decision.outcome,
+            "reasons": {code.name: number for code, number in decision.reasons.items()},
+            "actions": list(decision.actions),
+            "answer": hashlib.sha256(answer).hexdigest() if verb not in ("mutate", "validate") else "",
+        }
+        self._queue.handle(logging.makeLogRecord({"msg": encode(line).decode()}))
+
+    def stop(self) -> None:
+        """Write what waits, and close the file; a disk that hangs is left behind."""
+        if self._writer.finish():
+            with contextlib.suppress(OSError):  # what the disk did not take is counted already
+                self._handler.close()
+
+
+def open_recorder(target: str) -> Recorder | None:
+    """Open the recorder. `target`: a file, `stdout`, or `off`.
+
+    Raises BadInput.
+    """
+    return None if target == "off" else Recorder(target)
+
+
+class _Counting(logging.StreamHandler[TextIO]):
+    """Writes lines as they are; what the stream does not take is counted."""
+
+    failed = 0
+
+    def handleError(self, _record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        self.failed += 1
+
+
+class _Rotated(logging.handlers.RotatingFileHandler):
+    """The same into files that only their owner may read."""
+
+    failed = 0
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding="utf-8", opener=_private)
+
+    def handleError(self, _record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        self.failed += 1
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _review(body: bytes) -> dict[str, Any] | None:
+    """Reduce an AdmissionReview; None for kinds and operations that are let through."""
+    request: Mapping[str, Any] = decode_json(body)["request"]
+    subject = subject_of(request)
+    if subject is None:
+        return None
+    asked: dict[str, Any] = {
+        "namespace": request.get("namespace") or "default",
+        "form": subject.form.name,
+        "pod": reduce_pod(subject.document),
+    }
+    if subject.form is not Form.Pod:
+        asked["settled"] = sorted(subject.settled)
+        asked["before"] = None if subject.before is None else reduce_pod(subject.before)
+    return asked
+
+
+def _question(verb: str, body: bytes) -> dict[str, Any]:
+    """Reduce a question of the scheduler: the pod, and the names of the nodes, or the victims' UIDs on each."""
+    if verb == "preempt":
+        asked = decode_preemption_args(body)
+        given = asked.NodeNameToMetaVictims
+        if given is None:
+            given = {name: meta_victims(name, whole) for name, whole in (asked.NodeNameToVictims or {}).items()}
+        return {"pod": reduce_pod(decode_json(bytes(asked.Pod))), "victims": given}
+    args = decode_extender_args(body)
+    if args.NodeNames is not None:
+        names, whole = args.NodeNames, False
+    else:
+        raws = (args.Nodes.items if args.Nodes else None) or []
+        names, whole = [decode_node(raw)["metadata"]["name"] for raw in raws], True
+    return {"pod": reduce_pod(decode_json(bytes(args.Pod))), "nodes": names, "whole_nodes": whole}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /explain: one explanation at a time, in slices short enough for scheduling not to notice."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.api.backend import Backend
+from app.api.time_slices import JOB_SECONDS, Turns, in_slices
+from app.explain.pending_pod import Explanation, explain
+from app.values.errors import MalformedPod, WireError
+from app.values.json_members import member
+from app.values.steps import finish
+
+
+class Explainer:
+    """Explains pods, one after the other."""
+
+    def __init__(self, backend: Backend, seconds: float = JOB_SECONDS) -> None:
+        self._backend = backend
+        self._turns = Turns("explanations", seconds)
+
+    async def answer(self, body: Any, by_node: bool) -> Explanation:
+        """Explain a Pod, or the pod of the cluster that a reference names.
+
+        Raises WireError (400, 404, 429, 502, 503), MalformedPod, QuantityError.
+        """
+        async with self._turns.turn():
+            document, live = await self._pod(body)
+            return await in_slices(explain(document, self._backend.world(), live, by_node))
+
+    async def of(self, document: Mapping[str, Any], live: bool) -> Explanation:
+        """Explain a pod as it is in the cluster (`live`), or as it would be.
+
+        Raises WireError (429, 503), MalformedPod, QuantityError.
+        """
+        async with self._turns.turn():
+            return await in_slices(explain(document, self._backend.world(), live))
+
+    async def _pod(self, body: Any) -> tuple[Mapping[str, Any], bool]:
+        if not isinstance(body, dict) or body.get("kind", "Pod") != "Pod":
+            raise WireError(400, 'body: wants a Pod as JSON, or {"namespace": …, "name": …} of one')
+        if body.keys() - {"namespace", "name"} or "name" not in body:
+            return body, False
+        namespace, name = member(body, "namespace", str, "") or "default", member(body, "name", str, "")
+        if not name:
+            raise MalformedPod("name: got nothing, wants the name of a pod")
+        return await self._backend.fetch_pod(namespace, name), True
+
+
+def explain_pod(document: Mapping[str, Any], backend: Backend) -> Explanation:
+    """Explain a Pod at once.
+
+    Raises MalformedPod, QuantityError.
+    """
+    return finish(explain(document, backend.world()))

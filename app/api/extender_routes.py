@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extender routes: ExtenderArgs bytes in, the scheduler's answers out; the form of the request is mirrored.
+
+No await, no I/O: each verb reads the state as it stands and answers (DESIGN §2).
+"""
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import compress
+from operator import not_
+from typing import Any
+
+import msgspec
+
+from app.api.backend import Backend
+from app.api.wire import (
+    ExtenderArgs,
+    HostPriority,
+    check_bulk,
+    decode_extender_args,
+    decode_node,
+    decode_pod,
+    decode_preemption_args,
+    encode,
+    member_folded,
+)
+from app.kube.pods import Pod
+from app.nodes.model import Node
+from app.nodes.reading import read_node
+from app.placement.engine import judge, total
+from app.placement.preempt import spare
+from app.placement.ranking import HIGHEST, first_in_order, wire_scores
+from app.policy.demand import Demand
+from app.values.errors import BadInput, WireError
+from app.values.reasons import Code, reason
+from app.values.steps import finish
+
+PODS_KEPT = 64
+LARGEST_KEPT_BYTES = 1 << 16
+"""A pod is asked about twice within milliseconds; what is kept of such questions is at most 4 MiB."""
+MOST_NAMES = 20_000
+"""Names of a question, or twice the nodes that we know: Kubernetes supports 5,000; 20,000 take prioritize 30 ms."""
+MOST_CANDIDATES = 5_000
+"""Nodes that preemption may ask about; kube-scheduler tries a tenth of the nodes, and at least 100."""
+MOST_VICTIMS = 50_000
+"""On all candidates together: 500 nodes of 100 pods each."""
+NODES_AT_ONCE = 32
+"""Whole nodes read and judged between two rests; 1 ms (measured)."""
+NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, and what the log and the metrics say of it.
+
+    `refused`: how many nodes, by reason. `behind`: how many kept nodes are full in our view, which is a pod late.
+    """
+
+    body: bytes
+    pod: Pod | None = None
+    asked: int = 0
+    kept: int = 0
+    refused: Mapping[Code, int] = field(default_factory=dict)
+    error: str | None = None
+    behind: int = 0
+
+
+def filter_nodes(body: bytes, backend: Backend) -> Answer:
+    """Answer filter at once, as filter_steps does."""
+    return finish(filter_steps(body, backend))
+
+
+def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]:
+    """Answer filter: which of the given nodes fit, and why the others do not. Names in one step, whole nodes in many.
+
+    Raises WireError 400 and 413.
+    """
+    args = _read_args(body, backend)
+    pod = read_asked(args.Pod)
+    if (problem := backend.unready()) is not None:
+        return Answer(encode({"Error": problem}), pod, error=problem)
+    demand = backend.demand(pod)
+    names = args.NodeNames
+    if names is None:
+        filtered, kept = yield from _filter_full(args, demand, backend)
+    else:
+        filtered, kept = _filter_names(names, demand, backend)
+    if len(kept) == 1:  # then the scheduler takes it without asking prioritize
+        backend.promise(pod, demand, kept[0])
+    elif not kept and pod.nominated_node_name:  # its victims are still going
+        backend.promise(pod, demand, pod.nominated_node_name)
+    return replace(filtered, pod=pod)
+
+
+def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[Answer, Sequence[str]]:
+    """Filter names; gives the answer, and the names of the nodes that fit."""
+    appraised = backend.appraise(demand)
+    kept: list[str] = names
+    lost: list[str] = []
+    if not appraised.feasible.issuperset(names):
+        fits = list(map(appraised.feasible.__contains__, names))  # one look-up a name; the rest is sieving
+        kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
+    if backend.best_only and kept:
+        kept, lost = [kept[first_in_order(kept, appraised.totals(kept))]], []
+    failed = {name: appraised.failed[name] for name in lost if name in appraised.failed} if appraised.failed else {}
+    lost = [name for name in lost if name not in failed] if failed else lost
+    unresolvable = {name: appraised.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
+    counts = Counter([*failed.values(), *unresolvable.values()])
+    refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
+    if backend.shadow:
+        return _shadowed({"NodeNames": names}, len(names), len(kept), refused), ()
+    behind = len(appraised.behind.intersection(kept)) if appraised.behind else 0
+    filtered = _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
+    return replace(filtered, behind=behind) if behind else filtered, kept
+
+
+def _filter_full(
+    args: ExtenderArgs, demand: Demand, backend: Backend
+) -> Generator[None, None, tuple[Answer, Sequence[str]]]:
+    """Filter whole nodes; gives the answer, and the names of the nodes that fit."""
+    raws, nodes = yield from _full_nodes(args, backend)
+    verdicts = []
+    for index, node in enumerate(nodes, 1):
+        verdicts.append(judge(demand, node, backend.recount))
+        if index % NODES_AT_ONCE == 0:
+            yield
+    kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
+    refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
+    if backend.best_only and kept:
+        totals = [total(demand, nodes[index]) for index in kept]
+        kept, refusals = [kept[first_in_order([nodes[index].name for index in kept], totals)]], {}
+    answer = {"Nodes": {"metadata": {}, "items": raws if backend.shadow else [raws[index] for index in kept]}}
+    failed = {name: each.message for name, each in refusals.items() if each.preemptible}
+    unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
+    refused = Counter(each.code for each in refusals.values())
+    if backend.shadow:
+        return _shadowed(answer, len(nodes), len(kept), refused), ()
+    filtered = _filtered(answer, len(nodes), len(kept), failed, unresolvable, refused)
+    return filtered, [nodes[index].name for index in kept]
+
+
+def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
+    """Let every node through, and keep the real verdict for the log."""
+    body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
+    return Answer(body, None, asked, kept, refused)
+
+
+def _filtered(
+    answer: dict[str, Any],
+    asked: int,
+    kept: int,
+    failed: Mapping[str, str],
+    unresolvable: Mapping[str, str],
+    refused: Mapping[Code, int],
+) -> Answer:
+    body = encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
+    return Answer(body, None, asked, kept, refused)
+
+
+def prioritize(body: bytes, backend: Backend) -> Answer:
+    """Answer prioritize at once, as prioritize_steps does."""
+    return finish(prioritize_steps(body, backend))
+
+
+def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]:
+    """Answer prioritize: one integer 0..10 per given node, the winner 10; all 0 without a view of the cluster.
+
+    Raises WireError 400 and 413.
+    """
+    args = _read_args(body, backend)
+    pod = read_asked(args.Pod)
+    demand = backend.demand(pod)
+    if args.NodeNames is not None:
+        names: Sequence[str] = args.NodeNames
+        totals = backend.appraise(demand).totals(names)
+    else:
+        nodes = (yield from _full_nodes(args, backend))[1]
+        names, totals = [node.name for node in nodes], []
+        for index, node in enumerate(nodes, 1):
+            totals.append(total(demand, node))
+            if index % NODES_AT_ONCE == 0:
+                yield
+    if backend.unready() is not None or backend.shadow or not names:
+        scores = [0] * len(names)
+    else:
+        scores = wire_scores(names, totals, demand.ranked)
+        backend.promise(pod, demand, names[scores.index(HIGHEST)])
+    return Answer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
+
+
+def preempt(body: bytes, backend: Backend) -> Answer:
+    """Answer preempt at once, as preempt_steps does."""
+    return finish(preempt_steps(body, backend))
+
+
+def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]:
+    """Answer preempt: the candidates on which evicting the given victims would let the pod run.
+
+    Always as NodeNameToMetaVictims (CONTROL_PLANE §5.8). Raises WireError 400, and 503 while the state is
+    not known: then nothing is evicted.
+    """
+    check_bulk(body, len(backend.nodes))
+    args = decode_preemption_args(body)
+    pod = read_asked(args.Pod)
+    if (problem := backend.unready()) is not None:
+        raise WireError(503, problem)
+    demand = backend.demand(pod)
+    candidates = args.NodeNameToMetaVictims
+    _check_candidates(args.NodeNameToVictims if candidates is None else candidates)
+    if candidates is None:
+        candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
+    uids = {}
+    for index, (name, victims) in enumerate(candidates.items(), 1):
+        uids[name] = _uids(victims)
+        if index % NODES_AT_ONCE == 0:
+            yield
+    kept = spare(demand, candidates, uids, backend.without)
+    answer = candidates if backend.shadow else kept
+    return Answer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
+
+
+def _check_candidates(candidates: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Bound what is asked about evictions.
+
+    Raises WireError 413.
+    """
+    if len(candidates or ()) > MOST_CANDIDATES:
+        raise WireError(413, f"candidates: got {len(candidates or ())} nodes, wants at most {MOST_CANDIDATES}")
+    listed = (member_folded(victims, "Pods") for victims in (candidates or {}).values())
+    victims = sum(len(pods) for pods in listed if isinstance(pods, list))
+    if victims > MOST_VICTIMS:
+        raise WireError(413, f"candidates: got {victims} victims, wants at most {MOST_VICTIMS}")
+
+
+def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
+    """Read the body of filter or prioritize, of no more names than a fleet like this has.
+
+    Raises WireError 400 and 413.
+    """
+    check_bulk(body, len(backend.nodes))
+    args = decode_extender_args(body)
+    most = max(MOST_NAMES, 2 * len(backend.nodes))
+    if args.NodeNames is not None and len(args.NodeNames) > most:
+        raise WireError(413, f"NodeNames: got {len(args.NodeNames)}, wants at most {most}")
+    return args
+
+
+def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
+    """Write whole victims as UIDs; how many and in which order stays as given."""
+    pods = member_folded(victims, "Pods")
+    if pods is not None and not isinstance(pods, list):
+        raise WireError(400, f"NodeNameToVictims[{name[:80]}].Pods: wants a list")
+    uids = [_uid(pod, f"NodeNameToVictims[{name[:80]}].Pods[{index}]") for index, pod in enumerate(pods or ())]
+    violations = member_folded(victims, "NumPDBViolations") or 0
+    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+
+
+def _uids(victims: Mapping[str, Any]) -> frozenset[str]:
+    """List the UIDs of victims; one that says none is a victim nevertheless."""
+    pods = member_folded(victims, "Pods")
+    listed = pods if isinstance(pods, list) else ()
+    return frozenset(str(member_folded(each, "UID") if isinstance(each, dict) else "") for each in listed)
+
+
+def _uid(pod: Any, where: str) -> str:
+    metadata = pod.get("metadata") if isinstance(pod, dict) else None
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    if not isinstance(uid, str):
+        raise WireError(400, f"{where}.metadata.uid: got nothing, wants a string")
+    return uid
+
+
+def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:
+    """Read the nodes of full-node mode: labels and amounts as given, and what else is known of them."""
+    raws = (args.Nodes.items if args.Nodes else None) or []
+    knowledge = backend.setting().knowledge
+    nodes = []
+    for index, raw in enumerate(raws):
+        try:
+            node = read_node(decode_node(raw), knowledge)
+        except BadInput as error:
+            raise WireError(400, f"Nodes.items[{index}]: {error}") from error
+        nodes.append(backend.complete(node))
+        if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+            yield
+    return raws, nodes
+
+
+def read_asked(raw: bytes) -> Pod:
+    """Read the pod asked about; prioritize brings the very bytes that filter brought.
+
+    Raises WireError 400.
+    """
+    body = bytes(raw)
+    return _read_small(body) if len(body) <= LARGEST_KEPT_BYTES else decode_pod(body)
+
+
+_read_small = lru_cache(PODS_KEPT)(decode_pod)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page about policies (policies/README.md): prose of policypage.md, and tables and examples made from the models.
+
+What a field is, how it merges and what may stand there is said once, in the models; the JSON Schema, the
+CustomResourceDefinition and this page all have it from there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from inspect import cleandoc, getdoc
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from app.cluster.files import shipped_policies
+from app.explain.policy_cases import Case, CaseNode, Expectation
+from app.policy.annotations import GRAMMAR
+from app.policy.fields import MERGE, LabelSelector, merging, model_in
+from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
+from app.policy.schema_admission import Admission
+from app.policy.schema_placement import Placement
+
+PROSE = Path(__file__).with_suffix(".md")
+CASE = shipped_policies() / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"
+PLACE = re.compile(r"\{\{(\w+) (\w+)\}\}")
+"""Where something made goes: what, of which model."""
+MODELS: Mapping[str, type[BaseModel]] = {
+    each.__name__: each
+    for each in (
+        Spec, Match, PolicyException, ExceptionMatch, Admission, Placement, LabelSelector, Case, CaseNode, Expectation
+    )
+}  # fmt: skip
+FORMATS = {"date": "day", "quantity": "amount", "version": "version", "memory": "memory"}
+
+Schema = Mapping[str, Any]
+Row = tuple[str, Schema]
+
+
+def page_text() -> str:
+    """Write the page as policies/README.md holds it."""
+    return PLACE.sub(lambda found: MAKERS[found[1]](found[2]), PROSE.read_text("utf-8"))
+
+
+def _about(name: str) -> str:
+    """Give what a model says of itself."""
+    return cleandoc(getdoc(Action if name == "Action" else MODELS[name]) or "")
+
+
+def _parts(name: str) -> str:
+    """List the mappings inside a model, with what each says of itself."""
+    fields = ((field.alias or key, model_in(field.annotation)) for key, field in MODELS[name].model_fields.items())
+    inner = [(key, getdoc(model)) for key, model in fields if model is not None and model is not LabelSelector]
+    return "\n".join(f"- `{key}`: {' '.join(cleandoc(text or '').split())}" for key, text in inner)
+
+
+def _fields(name: str) -> str:
+    """Draw a model's fields as a table; those of mappings inside it by their dotted path, as errors name them."""
+    schema = MODELS[name].model_json_schema(by_alias=True)
+    rows = list(_rows(schema, schema.get("$defs", {})))
+    merged = any(MERGE in each for _, each in rows)
+    head = ["field", "value", *(["of several policies"] if merged else []), "what it is"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for path, node in rows:
+        cells = [f"`{path}`", _value(node, schema.get("$defs", {})), *([node.get(MERGE, "")] if merged else [])]
+        lines.append(f"| {' | '.join([*cells, _cell(node.get('description', ''))])} |")
+    return "\n".join(lines)
+
+
+def _rows(schema: Schema, defs: Schema, path: str = "") -> Iterator[Row]:
+    for name, field in schema["properties"].items():
+        node = _resolved(field, defs)
+        if "properties" in node and node["title"] not in LINKS:
+            yield from _rows(node, defs, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", node
+
+
+def _resolved(node: Schema, defs: Schema) -> dict[str, Any]:
+    """Follow references, past null; what stands beside a reference wins."""
+    inner = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
+    if "$ref" in node:
+        inner = [defs[node["$ref"].rpartition("/")[2]]]
+    return {**(_resolved(inner[0], defs) if inner else {}), **node}
+
+
+def _value(node: Schema, defs: Schema) -> str:
+    """Say what may stand in a field, and what counts where it is left out."""
+    default = node.get("default")
+    shown = f"; else `{_plain(default)}`" if default not in (None, [], {}, "") and not _is_part(node) else ""
+    return _kind(node, defs) + shown
+
+
+def _kind(node: Schema, defs: Schema) -> str:
+    node = _resolved(node, defs)
+    if "enum" in node or "const" in node:
+        choices = node.get("enum") or [node["const"]]
+        return (
+            ", ".join(f"`{each}`" for each in choices) if len(choices) <= MOST_CHOICES else f"a {node['title'].lower()}"
+        )
+    if node.get("type") == "array":
+        return f"list of {_kind(node['items'], defs)}"
+    if "properties" in node:
+        return LINKS.get(node["title"]) or f"`{{{', '.join(node['properties'])}}}`"
+    if node.get("type") == "integer":
+        return f"{node.get('minimum', '')} … {node.get('maximum', '')}".strip()
+    if node.get("type") == "object":
+        return "mapping"
+    return FORMATS.get(node.get("format", ""), {"boolean": "`true`, `false`"}.get(node["type"], "text"))
+
+
+LINKS = {
+    "LabelSelector": "[label selector](#label-selectors)",
+    "Match": "[below](#match)",
+    "PolicyException": "[these](#exceptions)",
+    "Admission": "[below](#admission)",
+    "Placement": "[below](#placement)",
+    "Expectation": "below",
+}
+"""Of models that have a section of their own."""
+MOST_CHOICES = 6
+"""Values spelled out in a table; more have a list of their own."""
+
+
+def _is_part(node: Schema) -> bool:
+    return "properties" in node
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _example(name: str) -> str:
+    """Write a fragment with the first example of every field."""
+    root: dict[str, Any] = {}
+    for path, _, examples in merging(MODELS[name]):
+        *parents, last = path.split(".")
+        inner = root
+        for part in parents:
+            inner = inner.setdefault(part, {})
+        if examples and (name != "Spec" or not parents):
+            inner[last] = examples[0]
+    if name == "Spec":
+        root = {key: value for key, value in root.items() if key not in ("match", "admission", "placement")}
+    whole = root if name == "Spec" else {name.lower(): root}
+    return f"```yaml\n{yaml.safe_dump({'spec': whole}, sort_keys=False, default_flow_style=None, width=120)}```"
+
+
+def _annotations(_: str) -> str:
+    lines = ["| `gpu-usher.io/…` | grammar | examples | meaning |", "|---|---|---|---|"]
+    for name, (grammar, examples, meaning) in GRAMMAR.items():
+        shown = ", ".join(f'`"{each}"`' for each in examples)
+        lines.append(f"| `{name}` | {grammar} | {shown} | {meaning} |")
+    return "\n".join(lines)
+
+
+def _rules(_: str) -> str:
+    return ", ".join(f"`{each.value}`" for each in Rule)
+
+
+def _case(_: str) -> str:
+    return f"```yaml\n# cases/{CASE.name}\n{CASE.read_text('utf-8')}```"
+
+
+MAKERS = {
+    "case": _case,
+    "about": _about,
+    "parts": _parts,
+    "fields": _fields,
+    "example": _example,
+    "annotations": _annotations,
+    "rules": _rules,
+}

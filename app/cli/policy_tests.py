@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher test`: run the cases beside the policies, for a person or as JUnit XML for CI."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from xml.etree import ElementTree
+
+import typer
+from rich.console import Console
+
+from app.cli.output import output_of, show
+from app.cluster.files import case_texts, read_knowledge, read_policies, shipped_policies
+from app.explain.policy_cases import read_case, rules_of, rules_touched, run_case
+from app.values.errors import PolicyError
+
+FORMATS = ("text", "json", "yaml", "junit")
+Outcomes = dict[str, list[str]]
+"""What each case's file differs in; an empty list holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How the cases went: by file what differs, nothing where it holds. `untouched`: rules that no case is for."""
+
+    cases: Outcomes
+    untouched: tuple[str, ...]
+
+
+def run_cases(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Directory of policies, with cases/ below it; the shipped ones by default.")
+    ] = None,
+    output: Annotated[str, output_of(*FORMATS)] = "text",
+) -> None:
+    """Run the policy cases: each a pod, some nodes, and what is expected; and name the rules that no case touches."""
+    directory = directory or shipped_policies()
+    knowledge = read_knowledge()
+    policies = read_policies(directory, knowledge)
+    texts = case_texts(directory)
+    if not texts:
+        raise PolicyError((f"{directory}/cases: no *.yaml in it: wants at least one case",))
+    cases = {file: read_case(file, text) for file, text in texts.items()}
+    outcomes = {file: list(run_case(case, policies, knowledge)) for file, case in cases.items()}
+    touched = {each for case in cases.values() for each in rules_touched(case, policies, knowledge)}
+    found = Ran(outcomes, tuple(sorted(rules_of(policies) - touched)))
+    if output == "junit":
+        print(_junit(outcomes))
+    else:
+        show(found, output, lambda console: _print(console, found))
+    raise typer.Exit(1 if any(outcomes.values()) else 0)
+
+
+def _print(console: Console, found: Ran) -> None:
+    for file, differences in found.cases.items():
+        mark = "[red]fails[/]" if differences else "[green]holds[/]"
+        console.print(f"{mark}  {_sentence(file)}")
+        for difference in differences:
+            console.print(f"       {difference}", markup=False)
+    failed = sum(map(bool, found.cases.values()))
+    console.print(f"{len(found.cases) - failed} of {len(found.cases)} cases hold")
+    if found.untouched:
+        console.print(f"no case is for: {', '.join(found.untouched)}")
+
+
+def _sentence(file: str) -> str:
+    return Path(file).stem.replace("-", " ")
+
+
+def _junit(outcomes: Outcomes) -> str:
+    failed = sum(map(bool, outcomes.values()))
+    suite = ElementTree.Element("testsuite", name="gpu-usher", tests=str(len(outcomes)), failures=str(failed))
+    for file, differences in outcomes.items():
+        case = ElementTree.SubElement(suite, "testcase", classname="policies", name=_sentence(file), file=file)
+        if differences:
+            ElementTree.SubElement(case, "failure", message=differences[0]).text = "\n".join(differences)
+    return ElementTree.tostring(suite, encoding="unicode")

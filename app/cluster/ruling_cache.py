@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rulings, remembered: pods of one template under one set of policies share a ruling."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from app.knowledge.tables import Knowledge
+from app.kube.pods import PREFIX, Pod
+from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
+from app.policy.compiled import PolicySet
+from app.policy.match import Ruling, rule_on
+
+RULINGS_KEPT = 1024
+"""Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
+LARGEST_KEPT = 1 << 14
+"""Characters of a template that is remembered: 16 MB for all of them at most, where a review may bring 3 MiB of labels
+that the API server is yet to refuse. The largest recorded one has 331."""
+
+
+class Rulings:
+    """The rulings made last, at most RULINGS_KEPT of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Ruling] = {}
+
+    def of(
+        self,
+        pod: Pod,
+        labels: Mapping[str, str],
+        policies: PolicySet,
+        knowledge: Knowledge,
+        claimed: Claimed = NOTHING_CLAIMED,
+    ) -> Ruling:
+        """Rule on a Pod in a namespace with these labels."""
+        key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
+        found = self._kept.get(key)
+        if found is not None:
+            return found
+        made = rule_on(pod, labels, policies, knowledge, claimed)
+        if len(str(key)) <= LARGEST_KEPT:
+            if len(self._kept) >= RULINGS_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = made
+        return made
+
+
+def _template(pod: Pod) -> tuple[Any, ...]:
+    """Reduce a pod to what a ruling rests on, as a hashable key; what it claims is a key of its own."""
+    ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
+    containers = tuple(
+        (
+            each.name,
+            each.list_name,
+            each.sidecar,
+            each.image,
+            each.env,
+            *map(_items, (each.requests, each.limits)),
+        )
+        for each in pod.containers
+    )
+    return (tuple(sorted(pod.labels.items())), ours, containers)
+
+
+def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
+    """Write amounts as integers: hashing a Fraction costs as much as all the rest of the key."""
+    return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is watched: for each kind its path, the few fields that are decoded, and where what they say goes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
+from app.cluster.state import State
+from app.kube.gpu_usage import FINISHED, Holding, read_booking, read_holding
+from app.kube.partial_types import (
+    ClaimShape,
+    ConfigMapShape,
+    NamespaceShape,
+    NodeShape,
+    PodShape,
+    RuntimeClassShape,
+    SpecShape,
+)
+from app.kube.pending_pods import Waiting, read_waiting
+from app.kube.pod_requests import Booking
+from app.kube.resource_claims import read_claim, read_claim_template
+from app.kube.resource_slices import read_device_class, read_slice
+from app.nodes.model import Node
+from app.nodes.reading import read_node
+from app.policy.crd import GROUP, PLURAL, VERSION
+from app.values.json_members import member, strings
+
+Fact = TypeVar("Fact")
+POLICY_LABEL = "gpu-usher.io/policy=true"
+DRA_GROUP = "/apis/resource.k8s.io"
+POLICY_GROUP = f"/apis/{GROUP}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Fact]):
+    """One watched kind. `name`: plural, the metric label. `needed`: no scheduling answer before it was listed.
+
+    `read` makes of an object what is kept of it (None: nothing but that it exists); `take` and `drop` put that into
+    the index, by the key "namespace/name" (or name) and the UID. `listed` is called once the first list is in.
+    """
+
+    name: str
+    path: str
+    shape: Any
+    read: Callable[[Mapping[str, Any]], Fact]
+    take: Callable[[str, str, Fact], None]
+    drop: Callable[[str, str], None]
+    needed: bool = True
+    selector: str = ""
+    listed: Callable[[], None] = lambda: None
+
+
+def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[Kind[Any], ...]:
+    """List the kinds that every cluster serves. `namespace`: our own, where policies may be kept in ConfigMaps."""
+    return (
+        _nodes(state),
+        _pods(state),
+        Kind("namespaces", "/api/v1/namespaces", NamespaceShape, _labels, _by_key(state.put_namespace),
+             lambda key, _uid: state.drop_namespace(key)),
+        Kind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", RuntimeClassShape, runtime_selector,
+             _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
+             needed=False, listed=state.runtime_classes_listed),
+        Kind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
+             lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
+             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=POLICY_LABEL),
+    )  # fmt: skip
+
+
+def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
+    """List the kinds of dynamic resource allocation, in the version that the API server prefers (F135, S13).
+
+    Claims and templates of all namespaces: a pod at the door only names what it claims.
+    """
+    group = f"{DRA_GROUP}/{version}"
+
+    return (
+        Kind("deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, _whole(state.take_device_class),
+             lambda key, _uid: state.drop_device_class(key), needed=False),
+        Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, _whole(state.take_slice),
+             lambda key, _uid: state.drop_slice(key), needed=False),
+        Kind("resourceclaims", f"{group}/resourceclaims", ClaimShape, read_claim, _whole(state.take_claim),
+             lambda key, _uid: state.drop_claim(key), needed=False),
+        Kind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", SpecShape, read_claim_template,
+             _whole(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
+    )  # fmt: skip
+
+
+def policy_kinds(book: PolicyBook) -> tuple[Kind[Any], ...]:
+    """List the kinds of our own group: policies as objects (F131)."""
+    return (
+        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, policy_of,
+             lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
+             lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
+    )  # fmt: skip
+
+
+def _nodes(state: State) -> Kind[Node]:
+    told: dict[str, tuple[tuple[Any, ...], Node]] = {}
+
+    def read(document: Mapping[str, Any]) -> Node:
+        """Read a node; one that says what it said before, a heartbeat, costs a comparison."""
+        metadata = document["metadata"]
+        name = metadata.get("name", "")
+        says = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
+        known = told.get(name)
+        if known is not None and known[0] == says:
+            return known[1]
+        node = read_node(document, state.knowledge)
+        told[name] = (says, node)
+        return node
+
+    def drop(key: str, _uid: str) -> None:
+        told.pop(key, None)
+        state.drop_node(key)
+
+    return Kind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
+
+
+def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None, Waiting | None]]:
+    def read(document: Mapping[str, Any]) -> tuple[Holding | None, Booking | None, Waiting | None]:
+        booking = read_booking(document)
+        return holding(document), booking, None if booking else read_waiting(document, state.knowledge)
+
+    def holding(document: Mapping[str, Any]) -> Holding | None:
+        """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
+        known = state.holding(document["metadata"].get("uid", ""))
+        running = (document.get("status") or {}).get("phase") not in FINISHED
+        if known is not None and running and (document.get("spec") or {}).get("nodeName") == known.node:
+            return known
+        return read_holding(document, state.knowledge)
+
+    def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None, Waiting | None]) -> None:
+        state.take_pod(uid, fact[0], fact[1])
+        state.waiting.take(uid, fact[2])
+
+    return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
+
+
+def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:
+    return lambda key, _uid, fact: put(key, fact)
+
+
+def _whole(take: Callable[[Fact], None]) -> Callable[[str, str, Fact], None]:
+    return lambda _key, _uid, fact: take(fact)
+
+
+def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
+    return document["metadata"].get("labels") or {}
+
+
+def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
+    return document.get("data") or {}
+
+
+def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Read the node selector that a RuntimeClass adds to its pods (node.k8s.io/v1 Scheduling)."""
+    return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
+
+
+def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write the object as a file would have it: what the API server adds to its metadata changes no policy."""
+    metadata = {"name": document["metadata"].get("name", "")}
+    whole = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}
+    return {**whole, "spec": document["spec"]} if "spec" in document else whole

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remedies for what kube-scheduler objects to for the sake of other pods: each lets go of one wish of the pod."""
+
+from collections.abc import Iterator
+
+from app.explain.edits import Document, Edit, Near, containers_of
+from app.intree.checks import Cause
+from app.intree.existing_pods import REQUIRED
+
+
+def drop_host_port(near: Near) -> Iterator[Edit]:
+    """Do without a port of the node."""
+    if near.code is not Cause.HostPortTaken:
+        return
+    number, protocol = near.about
+
+    def drop(pod: Document) -> None:
+        for container in containers_of(pod):
+            for port in container.get("ports") or ():
+                if (str(port.get("hostPort")), port.get("protocol") or "TCP") == (number, protocol):
+                    del port["hostPort"]
+
+    yield Edit("drop-host-port", f"drop hostPort {number}/{protocol}", 22, drop)
+
+
+def drop_pod_affinity(near: Near) -> Iterator[Edit]:
+    """Drop one required term of pod affinity or anti-affinity."""
+    if near.code is Cause.PodAffinityMismatch:
+        kind, words = "podAffinity", "affinity"
+    elif near.code is Cause.PodAntiAffinityConflict:
+        kind, words = "podAntiAffinity", "anti-affinity"
+    else:
+        return
+    key, place = near.about
+
+    def drop(pod: Document) -> None:
+        del pod["spec"]["affinity"][kind][REQUIRED][int(place)]
+
+    yield Edit(f"drop-pod-{words}", f"drop the required pod {words} over {key}", 23, drop)
+
+
+def soften_spread(near: Near) -> Iterator[Edit]:
+    """Make a topology spread constraint a wish."""
+    if near.code is not Cause.TopologySpreadConflict:
+        return
+    key, place = near.about
+
+    def soften(pod: Document) -> None:
+        pod["spec"]["topologySpreadConstraints"][int(place)]["whenUnsatisfiable"] = "ScheduleAnyway"
+
+    yield Edit("soften-spread", f"set whenUnsatisfiable: ScheduleAnyway for the spread over {key}", 21, soften)
+
+
+COMPANY = (
+    drop_host_port,
+    drop_pod_affinity,
+    soften_spread,
+)

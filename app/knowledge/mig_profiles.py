@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG profiles: how large a slice is, per product; names are never compared (`1g.10gb` is two sizes)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.knowledge.products import normal_form
+from app.values.errors import BadInput
+
+RESOURCE_PREFIX = "nvidia.com/mig-"
+_PROFILE = re.compile(r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+]me(?:\.all)?|[.+]gfx|-me)?)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSize:
+    """What one slice gives: compute slices, and memory in MiB (nominal: GiB x 1024)."""
+
+    compute: int
+    memory_mib: int
+
+    def covers(self, other: "SliceSize") -> bool:
+        """Tell whether this slice is at least as large in both."""
+        return self.compute >= other.compute and self.memory_mib >= other.memory_mib
+
+
+@dataclass(frozen=True, slots=True)
+class MIGProfiles:
+    """Slice sizes by (product in normal form, profile as in the resource name)."""
+
+    sizes: Mapping[tuple[str, str], SliceSize]
+    by_product: Mapping[str, tuple[str, ...]]
+
+    def profiles(self, product: str) -> tuple[str, ...]:
+        """List the profiles of a product (normal form), as labels and resource names write them, sorted."""
+        return self.by_product.get(product, ())
+
+    def size(self, product: str | None, profile: str) -> SliceSize | None:
+        """Look a profile of a product up; where the table has none, read its name (nominal size)."""
+        found = self.sizes.get((normal_form(product), profile)) if product else None
+        return found or nominal_size(profile)
+
+
+def profile_of(resource: str) -> str | None:
+    """Take the profile out of a resource name: `nvidia.com/mig-1g.10gb.me.shared` → `1g.10gb.me`; None for others."""
+    if not resource.startswith(RESOURCE_PREFIX):
+        return None
+    return resource.removeprefix(RESOURCE_PREFIX).removesuffix(".shared")
+
+
+def parse_profile(text: str) -> tuple[str, bool]:
+    """Read `1g.10gb` or `>=1g.10gb` (INTERFACES §7).
+
+    Returns the profile as resource names write it (`+` → `.`), and whether larger ones will do.
+    Raises BadInput.
+    """
+    wish = text.strip()
+    at_least = wish.startswith(">=")
+    name = wish.removeprefix(">=").strip()
+    if not _PROFILE.fullmatch(name):
+        raise BadInput(f"mig-profile: got {text[:40]!r}, wants a profile such as 1g.10gb or >=1g.10gb")
+    return name.replace("+", "."), at_least
+
+
+def nominal_size(profile: str) -> SliceSize | None:
+    """Read a slice's size off its name; None if the name is none that NVIDIA gives."""
+    match = _PROFILE.fullmatch(profile)
+    return match and SliceSize(int(match["compute"]), int(match["memory"]) * 1024)
+
+
+def load_profiles(rows: Iterable[Mapping[str, Any]]) -> MIGProfiles:
+    """Index the `products` of mig_profiles.yaml."""
+    sizes = {}
+    for row in rows:
+        for profile in row["profiles"]:
+            name = profile["profile"].replace("+", ".")
+            size = SliceSize(profile["compute_slices"], profile["memory_gb"] * 1024)
+            sizes.update({(normal_form(product), name): size for product in row["gfd_products"]})
+    by_product: dict[str, list[str]] = {}
+    for product, name in sorted(sizes):
+        by_product.setdefault(product, []).append(name)
+    return MIGProfiles(sizes, {product: tuple(names) for product, names in by_product.items()})

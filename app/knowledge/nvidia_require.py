@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA_REQUIRE_* read and judged literally, as the container toolkit does before it starts a container.
+
+Spaces separate alternatives, commas join what must hold together; several variables must all hold
+(facts: image_cuda env NVIDIA_REQUIRE_CUDA; NVIDIA/nvidia-container-toolkit internal/requirements).
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from app.values.versions import Version, parse_version
+
+_CLAUSE = re.compile(r"([a-z]+)(>=|<=|!=|=|<|>)([A-Za-z0-9.]+)")
+_COMPARE: Mapping[str, Callable[[Version, Version], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+CONSUMER_BRANDS = ("geforce", "titan")
+"""How the brands of consumer GPUs begin, as NVML names them (libnvidia-container src/nvc_info.c)."""
+MOST_CLAUSES = 512
+"""Of one variable; CUDA images of today carry about 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One comparison; `version` is None for a brand, or where the value is no version (then it never holds)."""
+
+    subject: str
+    comparison: str
+    value: str
+    version: Version | None
+
+
+Expression = tuple[tuple[tuple[Clause, ...], ...], ...]
+"""Variables, each of alternatives, each of clauses that hold together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a node answers with; None is unknown, and what is unknown is taken to hold.
+
+    `datacenter`: the GPU is none of the consumer brands, GeForce and TITAN.
+    """
+
+    driver: Version | None
+    cuda: Version | None
+    capability: Version | None
+    datacenter: bool | None
+
+
+def parse_require(values: Iterable[str]) -> Expression:
+    """Read the values of all NVIDIA_REQUIRE_* variables of a container, empty ones left out.
+
+    A clause that does not parse never holds: the toolkit refuses to start such a container.
+    """
+    return tuple(
+        tuple(tuple(_clause(text) for text in group.split(",")) for group in value.split()[:MOST_CLAUSES])
+        for value in values
+        if value.strip()
+    )
+
+
+def _clause(text: str) -> Clause:
+    match = _CLAUSE.fullmatch(text)
+    if match is None:
+        return Clause("invalid", "=", text[:40], None)
+    subject, comparison, value = match.groups()
+    numeric = re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", value)
+    return Clause(subject, comparison, value, parse_version(value) if numeric else None)
+
+
+def holds(expression: Expression, host: Host) -> bool:
+    """Tell whether a container with these variables would start on a host."""
+    return all(any(all(_holds(clause, host) for clause in group) for group in variable) for variable in expression)
+
+
+def _holds(clause: Clause, host: Host) -> bool:
+    if clause.subject == "invalid":
+        return False
+    if clause.subject == "brand":
+        if host.datacenter is None:
+            return True
+        consumer = clause.value.lower().startswith(CONSUMER_BRANDS)
+        return (consumer is not host.datacenter) is (clause.comparison != "!=")
+    facts = {"cuda": host.cuda, "driver": host.driver, "arch": host.capability}
+    if clause.subject not in facts:
+        return True  # the toolkit skips properties that it does not know
+    found = facts[clause.subject]
+    if clause.version is None:
+        return False
+    return found is None or _COMPARE[clause.comparison](found, clause.version)
+
+
+def lowest_cuda(expression: Expression) -> Version | None:
+    """Give the CUDA version that the container asks for: the highest over variables of each one's lowest `cuda>=`."""
+    lows = []
+    for variable in expression:
+        bounds = [
+            clause.version
+            for group in variable
+            for clause in group
+            if clause.subject == "cuda" and clause.comparison in (">=", "=", ">") and clause.version
+        ]
+        if bounds:
+            lows.append(min(bounds))
+    return max(lows, default=None)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Class filters about CUDA: whether the image would start on the node's driver, and has code for its GPUs."""
+
+from app.knowledge.cuda_compatibility import Accept, Compatibility, CUDANeed, judge_driver
+from app.nodes.model import NodeClass
+from app.policy.demand import Demand
+from app.values.reasons import Code, Reason, either, reason
+from app.values.versions import show_driver, show_version
+
+
+def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a driver on which a container's CUDA would not start, by the procedure of knowledge/cuda.py."""
+    for need in demand.cuda:
+        if node.driver is None:
+            if demand.refuse_unknown:
+                return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
+            continue
+        verdict = judge_driver(need, node.host)
+        if verdict < demand.accept:
+            new_enough = node.driver >= need.floor(demand.accept)  # so it is the image that refuses the branch
+            if new_enough or (verdict is Compatibility.RequirementUnmet and need.requirement):
+                return _requirement_unmet(need, node)
+            return reason(Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}{_looser(verdict)}")
+    return None
+
+
+def _looser(verdict: Compatibility) -> str:
+    """Name the setting under which the driver would do; nothing where there is none."""
+    if verdict < Compatibility.Forward:
+        return ""
+    return f", or policy field cuda.accept: {Accept(int(verdict)).name}"
+
+
+def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
+    if need.requirement:
+        wants = f"CUDA >= {show_version(need.cuda)}, or what else it names"
+        return reason(Code.ImageRequirementUnmet, "NVIDIA_REQUIRE_CUDA refuses this driver", wants)
+    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", _named(need, node))
+
+
+def _named(need: CUDANeed, node: NodeClass) -> str:
+    """Say on which drivers the image starts, for the brand of the node's GPU."""
+    newer = f"driver >= {show_driver(need.native)}"
+    if need.requires is None:
+        return newer
+    branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
+    served = [str(branch) for branch in sorted(branches) if (branch + 1,) > (need.minor_version or need.native)]
+    return f"{newer}, or branch {either(served)}" if served else newer
+
+
+def _floor(demand: Demand, need: CUDANeed) -> str:
+    return show_driver(need.floor(demand.accept))
+
+
+def compute_capability_served(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a GPU older than the pod or its image family asks."""
+    asked = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
+    floor = max((each for each in asked if each is not None), default=None)
+    if floor is None:
+        return None
+    if node.compute_capability is None:
+        if demand.refuse_unknown:
+            return reason(Code.GPUFactsMissing, "compute capability unknown", f">= {show_version(floor)}")
+        return None
+    if node.compute_capability >= floor:
+        return None
+    return reason(Code.ComputeCapabilityTooLow, "compute capability too low", f">= {show_version(floor)}")
+
+
+def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a GPU that the image's CUDA toolkit no longer serves.
+
+    One that is newer than the toolkit runs PTX, if the image has any, which nobody knows: doubts.py scores it down.
+    """
+    for need in demand.cuda:
+        if node.compute_capability is None and need.unsupported and demand.refuse_unknown:
+            return reason(Code.GPUFactsMissing, "compute capability unknown", "one that the image's toolkit supports")
+        if node.compute_capability in need.unsupported:
+            wants = f"a GPU that CUDA {show_version(need.cuda)} supports"
+            return reason(Code.ComputeCapabilityUnsupported, "GPU outside the image's toolkit", wants)
+    return None

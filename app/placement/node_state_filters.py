@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Class filters about the state that a node is in: its MIG layout, its driver, the health of its GPUs."""
+
+from app.nodes.model import NodeClass
+from app.policy.demand import Demand
+from app.policy.schema_placement import HealthAction
+from app.values.reasons import Code, Reason, reason
+
+MIG_STATES_READY = {None, "success"}
+"""Any other value of mig.config.state refuses, for whole-GPU pods too (INTERFACES §10)."""
+
+MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
+"""The values besides success that MIG Manager writes (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
+
+UPGRADE_STATES_REFUSED = frozenset(
+    {
+        "cordon-required",
+        "wait-for-jobs-required",
+        "pod-deletion-required",
+        "drain-required",
+        "node-maintenance-required",
+        "post-maintenance-required",
+        "pod-restart-required",
+        "validation-required",
+        "uncordon-required",
+        "upgrade-failed",
+    }
+)
+"""NVIDIA/k8s-operator-libs pkg/upgrade/consts.go; upgrade-required alone only scores down (INTERFACES §10)."""
+
+
+def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Quarantine a node whose MIG layout GFD calls invalid."""
+    if not node.mig_invalid:
+        return None
+    return reason(Code.MIGInvalid, "MIG layout of the node is invalid", "one profile on all GPUs, or strategy mixed")
+
+
+def mig_settled(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Keep pods off a node that MIG Manager is changing, or failed to change."""
+    if node.mig_state in MIG_STATES_READY:
+        return None
+    return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
+
+
+def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Keep pods off a node whose driver is being replaced."""
+    if node.upgrade_state not in UPGRADE_STATES_REFUSED:
+        return None
+    return reason(Code.DriverUpgrading, "GPU driver of the node is being upgraded", "upgrade-done")
+
+
+def healthy(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node with sick GPUs, as far as the policy refuses them; nobody chooses which GPU a pod gets.
+
+    GPUs that DCGM calls ill have often been withdrawn by the device plugin already: then no pod can get them.
+    """
+    if demand.health.ill is HealthAction.Refuse and node.ill > node.withdrawn:
+        return reason(Code.GPUUnhealthy, "GPUs of the node must be drained", "healthy GPUs")
+    if demand.health.ailing is HealthAction.Refuse and node.ailing > 0:
+        return reason(Code.GPUUnhealthy, "GPUs of the node need a reset or are throttled", "healthy GPUs")
+    if demand.health.withdrawn is HealthAction.Refuse and node.withdrawn > 0:
+        return reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+    return None

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The composition: settings in, three listeners out. Everything is built here once and handed down."""
+
+import gc
+import time
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app import __version__
+from app.admission.review import Setting
+from app.api.tracing import Tracing
+from app.cluster.access import find_cluster
+from app.cluster.apiserver import ApiServer
+from app.cluster.demand_learning import Learning
+from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.gpu_health_polling import HealthPoller, find_source
+from app.cluster.live import NOT_SYNCED, LiveCluster
+from app.cluster.policy_watch import PolicyBook
+from app.cluster.ruling_cache import Rulings
+from app.cluster.slipped_pods import Judges, SlippedPods
+from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.state import State
+from app.cluster.verdict_cache import Appraisal, Appraisals
+from app.cluster.view import get_pod, view
+from app.demo.sample_fleets import demo_fleet
+from app.explain.survey import World
+from app.kube.gpu_usage import Holding
+from app.kube.pods import Pod, group_of
+from app.nodes.model import Node
+from app.placement.workload import free_by_product
+from app.policy.compiled import PolicySet
+from app.policy.demand import Demand
+from app.policy.match import Ruling
+from app.settings import Settings
+from app.telemetry.clock import now, today
+from app.telemetry.metrics import Metrics
+from app.tls.serving_certificates import Certificates, Pair, issue_if_needed
+from app.values.errors import WireError
+
+HEARTBEAT_LIMIT_SECONDS = 10.0
+"""INTERFACES §2, /livez."""
+ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
+"""Kinds that a snapshot of a GPU cluster has; one without them was taken with too few words after `kubectl get`."""
+
+
+class Usher:
+    """The service behind the routes: state, policies, certificate, health."""
+
+    def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
+        self.settings = settings
+        self.certificates = certificates
+        self.state = state
+        self.book = book
+        self.metrics = Metrics(settings.role)
+        self.draining = self.synced = False
+        self.cluster: LiveCluster | None = None
+        self.server: ApiServer | None = None
+        self.slipped: SlippedPods | None = None
+        self.gpu_health: HealthPoller | None = None
+        self.tracing: Tracing | None = None
+        self.absent: tuple[str, ...] = ()
+        self.beat = self.filled = time.monotonic()
+        self._appraisals = Appraisals(state, settings.recounting)
+        self._rulings = Rulings()
+        self._learning = Learning(lambda: free_by_product(self.state.nodes.values()))
+
+    @property
+    def policies(self) -> PolicySet:
+        """The policies in force today."""
+        return self.book.current
+
+    @property
+    def shadow(self) -> bool:
+        """Answer as if nothing were wrong, and log the real verdict (F137)."""
+        return self.settings.shadow
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All known nodes."""
+        return self.state.nodes
+
+    @property
+    def generation(self) -> int:
+        """How many changes of nodes the view of the cluster has taken in."""
+        return self.state.changes.generation
+
+    @property
+    def recount(self) -> bool:
+        """Repeat kube-scheduler's own counts in filter."""
+        return self.settings.recounting
+
+    @property
+    def best_only(self) -> bool:
+        """Answer filter with the best node alone."""
+        return self.settings.filter_answer == "best"
+
+    @property
+    def namespace(self) -> str:
+        """Our own namespace, where ConfigMaps may hold policies."""
+        return self.settings.namespace
+
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
+        """Say in steps what the policy set would suffer from an edit. `kind`: configmap or gpupolicy."""
+        return self.book.check_steps(f"{kind} {name}", content)
+
+    def setting(self) -> Setting:
+        """Policies, fleet and facts for a review."""
+        state = self.state
+        return Setting(self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rulings.of)
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Labels of a namespace."""
+        return self.state.namespace_labels(name)
+
+    def ruling(self, pod: Pod) -> Ruling:
+        """Rule on a Pod; pods of one template share a ruling."""
+        labels = self.state.namespace_labels(pod.namespace)
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
+
+    def demand(self, pod: Pod) -> Demand:
+        """Compile what a Pod that the scheduler asks about needs; what was promised to it before is forgotten."""
+        demand = self.ruling(pod).demand
+        group = group_of(pod.namespace, pod.labels)
+        if demand.declared_mib or group:
+            self.state.release(pod.uid, time.monotonic())
+        near = self.state.cliques_of(group) if group else None
+        return self._learning.ahead(pod, replace(demand, near=near) if near else demand)
+
+    def promise(self, pod: Pod, demand: Demand, node: str) -> None:
+        """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""
+        group = group_of(pod.namespace, pod.labels)
+        if demand.declared_mib or group:
+            name = f"{pod.namespace}/{pod.name}"
+            holding = Holding(pod.uid, node, name, demand.resources, demand.declared_mib, group)
+            self.state.promise(holding, time.monotonic())
+
+    def expire_promises(self) -> None:
+        """Forget promises to pods that were not seen bound in time."""
+        self.state.release("", time.monotonic())
+
+    def complete(self, node: Node) -> Node:
+        """Add to a node as read what else is known of it."""
+        return self.state.complete(node)
+
+    def without(self, name: str, uids: Collection[str]) -> Node | None:
+        """Give a node as it would be with these pods gone; None for one that is not known."""
+        return self.state.without(name, uids)
+
+    def appraise(self, demand: Demand) -> Appraisal:
+        """Judge all nodes for a demand."""
+        return self._appraisals.of(demand)
+
+    def matched(self) -> Mapping[str, Mapping[str, int]]:
+        """Say how many pods each policy matched since the start, by what became of them."""
+        return self.metrics.results_by_policy()
+
+    def world(self) -> World:
+        """Copy what is known now, for what takes longer than one turn of the event loop."""
+        return view(self.state, self.policies)
+
+    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """Get a pod from the API server.
+
+        Raises WireError.
+        """
+        if self.server is None:
+            if (known := self.state.waiting.named(namespace, name)) is None or known.document is None:
+                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
+            return known.document
+        return await get_pod(self.server, namespace, name)
+
+    def unready(self) -> str | None:
+        """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        if self.cluster is not None:
+            return self.cluster.unready()
+        return None if self.synced else NOT_SYNCED
+
+    def alive(self) -> bool:
+        """Tell whether the event loop beat lately."""
+        return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
+
+    def health(self) -> dict[str, Any]:
+        """Give the body of /readyz (INTERFACES §2)."""
+        in_date = self.certificates.in_date(now())
+        synced = self.cluster.synced if self.cluster is not None else self.synced
+        return {
+            "ready": in_date and not self.draining and (synced or self.settings.role == "admission"),
+            "policies": {
+                "loaded": len(self.policies.policies),
+                "hash": self.policies.hash[:12],
+                "error": self.book.error,
+            },
+            "certificate": {
+                "in_date": in_date,
+                "expires": f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}",
+            },
+            "caches": self.cluster.health() if self.cluster is not None else {"nodes": self._filled()},
+            "draining": self.draining,
+        }
+
+    def _filled(self) -> dict[str, Any]:
+        """Say how old a demo fleet or a snapshot is."""
+        age = time.monotonic() - self.filled
+        return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": int(age)}
+
+    def status(self) -> dict[str, Any]:
+        """Give the body of /statusz."""
+        loaded = [
+            {
+                "name": each.name,
+                "priority": each.spec.priority,
+                "from": each.origin,
+                "description": each.spec.description,
+            }
+            for each in self.policies.policies
+        ]
+        return {
+            "version": __version__,
+            "role": self.settings.role,
+            "recount": self.recount,
+            "filter_answer": self.settings.filter_answer,
+            **self.health(),
+            "shadow": self.shadow,
+            "gpu_health": self.gpu_health.status() if self.gpu_health else None,
+            "policies": {
+                "hash": self.policies.hash,
+                "loaded": loaded,
+                "error": self.book.error,
+                "expired_exceptions": [list(each) for each in self.book.expired()],
+            },
+        }
+
+
+def build(settings: Settings) -> Usher:
+    """Read everything from disk and put the service together.
+
+    Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
+    """
+    knowledge = read_knowledge(settings.knowledge)
+    book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
+    certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
+    usher = Usher(settings, certificates, State(knowledge), book)
+    usher.tracing = Tracing() if settings.tracing else None
+    source = find_source(settings, knowledge.dcgm)
+    if source is not None:
+        usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)
+    if settings.live:
+        server = usher.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
+        judges = Judges(usher.ruling, lambda: usher.policies, lambda: usher.unready() is None, settings.shadow)
+        usher.slipped = SlippedPods(server, usher.state, judges, usher.metrics)
+        usher.cluster = LiveCluster(server, usher.state, book, usher.metrics, settings.namespace, settle)
+    else:
+        fill_state(usher)
+        settle()
+    return usher
+
+
+def settle() -> None:
+    """Take all that was built out of the garbage collector's sight: 5,000 nodes and 50,000 pods are not walked again.
+
+    A full collection over them takes 40 ms (OPERATIONS §4.1), in the middle of some request.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def serving_pair(settings: Settings) -> Pair:
+    """Give the operator's own pair, or one made in the certificate directory.
+
+    Raises CertificateError.
+    """
+    if settings.own_certificate:
+        certificate, key = settings.own_certificate
+        return Pair(certificate, key, certificate.with_name("ca.crt"))
+    return issue_if_needed(Path(settings.certs), now())
+
+
+def fill_state(usher: Usher) -> None:
+    """Fold the demo fleet or the snapshots in, and note which kinds were not there.
+
+    Raises SnapshotError, MalformedPod, and BadInput for a demo fleet there is none of.
+    """
+    settings = usher.settings
+    if settings.demo:
+        objects = demo_fleet(settings.demo_fleet)
+    else:
+        objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
+    counts = fill(usher.state, objects)
+    usher.absent = tuple(kind for kind in ALWAYS_PRESENT if not counts[kind])
+    usher.synced, usher.filled = True, time.monotonic()

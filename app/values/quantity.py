@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes quantities (`2`, `500m`, `40Gi`, `1e3`) as exact numbers.
+
+The grammar is that of k8s.io/apimachinery pkg/api/resource/quantity.go; its error text names the
+same regular expression (CONTROL_PLANE.md §2.2).
+"""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+
+from app.values.errors import QuantityError
+
+_GRAMMAR = re.compile(
+    r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
+)
+_VARIABLE = re.compile(r"\$\w|\$\{|\$\(|\{\{|<\w+>", re.ASCII)
+"""How shells, envsubst, Kustomize, Helm and readers of examples mark what is to be filled in."""
+_SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{suffix + "i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
+}
+LARGEST = 2**63 - 1
+"""Larger magnitudes are capped, as Kubernetes does (quantity.go: "larger numbers will be capped")."""
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str) -> Fraction:
+    """Read a quantity exactly.
+
+    Raises QuantityError. Magnitudes over LARGEST are capped to it, so no input makes huge integers.
+    """
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"quantity: {not_a_number(text)}")
+    sign, digits, exponent_mark, exponent, suffix = match.groups()
+    value = Fraction(digits)
+    if exponent_mark:
+        value *= Fraction(10) ** max(-100, min(100, int(exponent)))
+    elif suffix:
+        value *= _SUFFIXES[suffix]
+    value = min(value, Fraction(LARGEST))
+    return -value if sign == "-" else value
+
+
+def not_a_number(text: str) -> str:
+    """Say what is wrong with a text that is no quantity; a variable that a template left in has words of its own."""
+    if _VARIABLE.search(text):
+        return f"got {text[:40]!r}, a variable that nothing has been put in for, wants a number such as 2"
+    return f"got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi"
+
+
+def parse_mib(text: str) -> int:
+    """Read a memory wish in MiB, rounded up; `80Gi`, `80GB` and `80G` are one wish (INTERFACES §10, Memory).
+
+    Raises QuantityError, also for zero and negative amounts.
+    """
+    binary = re.sub(r"(?<=[\d.])\s*([KMGTPE])(?:i?B|i)?$", r"\1i", text.strip())
+    bytes_ = parse_quantity(binary)
+    if bytes_ <= 0:
+        raise QuantityError(f"memory: got {text[:40]!r}, wants a positive amount such as 40Gi")
+    return -int(-bytes_ // 2**20)
+
+
+def whole(value: Fraction) -> bool:
+    """Tell whether an amount is an integer; `1000m` and `1.0` are."""
+    return value.denominator == 1
+
+
+def check_amount(text: str) -> None:
+    """Check that a text is a positive quantity.
+
+    Raises QuantityError.
+    """
+    if parse_quantity(text) <= 0:
+        raise QuantityError(f"quantity: got {text[:40]!r}, wants a positive amount such as 4, 500m or 16Gi")
+
+
+def times(text: str, factor: int) -> str:
+    """Multiply a quantity, keeping its suffix: 2 x `1.5Gi` is `3Gi`.
+
+    Raises QuantityError.
+    """
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"quantity: {not_a_number(text)}")
+    digits = match[2]
+    product = f"{Decimal(digits) * factor:f}"
+    if "." in product:
+        product = product.rstrip("0").rstrip(".")
+    return match[1] + product + text[len(match[1]) + len(digits) :]
+
+
+def digits_of(value: int) -> str:
+    """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
+    return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTML of the page: Jinja2 templates that escape everything, and tiles, of which a page has thousands."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from app import __version__
+from app.web.views.node_tile import Run, Tile
+
+FOLDER = Path(__file__).parent
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.suffix in MEDIA_TYPES}
+_STAMP = sha256(b"".join(STATIC.values())).hexdigest()[:12]
+"""Part of the addresses of static files, so that a browser may keep them for ever."""
+
+_TILE = Markup('<a class="t {}" id="n-{}" href="/nodes/{}" title="{}" tabindex="-1"><b>{}</b>{}</a>')
+_RUN = Markup('<i class="{} n{} w{}">{}</i>')
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.globals |= {"version": __version__, "stamp": _STAMP}
+    found.filters["percent"] = lambda share: f"{100 * share:.0f} %"
+    found.filters["number"] = "{:,}".format
+    for name in found.list_templates():  # compiled now: one takes longer than the event loop may be held
+        found.get_template(name)
+    return found
+
+
+_PAGES = _environment()
+
+
+def render(template: str, **shown: Any) -> str:
+    """Render a template at once."""
+    return _PAGES.get_template(template).render(shown)
+
+
+def render_parts(template: str, **shown: Any) -> Iterator[str]:
+    """Render a template piece by piece."""
+    return _PAGES.get_template(template).generate(shown)
+
+
+def render_tile(tile: Tile) -> Markup:
+    """Render a tile of the fleet map."""
+    runs = Markup("").join(map(_run, tile.runs))
+    return _TILE.format(tile.state.name.lower(), tile.node, quote(tile.node, safe=""), tile.words, tile.node, runs)
+
+
+def _run(run: Run) -> Markup:
+    return _RUN.format(run.cell.value, run.count, run.width, run.text)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The waiting pods as rows: what each asks, since when, and why it waits."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.explain.pending_pod import Explanation
+from app.kube.pending_pods import Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a pod waits. `reason`: a code, or empty where it fits. `fix`: the smallest change that helps, if one does."""
+
+    reason: str
+    message: str
+    nodes: int
+    fits: int
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One waiting pod. `cause`: None while it is being worked out."""
+
+    namespace: str
+    name: str
+    asks: str
+    created: str
+    cause: Cause | None
+
+
+def cause_of(found: Explanation) -> Cause:
+    """Take the primary cause out of an explanation."""
+    primary = found.primary
+    fix = "; ".join(edit.text for edit in found.fixes[0].edits) if found.fixes else ""
+    if primary is None:
+        words = f"fits on {found.fits} nodes now" if found.fits else "there are no nodes"
+        return Cause("", words, 0, found.fits, "")
+    return Cause(primary.reason, primary.message, primary.nodes, found.fits, fix)
+
+
+def rows(waiting: Iterable[Waiting], causes: Mapping[Waiting, Cause]) -> tuple[Row, ...]:
+    """Make the rows, who waits longest first; without a known time by name."""
+    found = sorted(waiting, key=lambda each: (each.created or "~", each.key))
+    return tuple(
+        Row(
+            each.namespace,
+            each.name,
+            ", ".join(f"{amount} × {resource}" for resource, amount in each.asks),
+            each.created,
+            causes.get(each),
+        )
+        for each in found
+    )

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new node would need for a pod, in the words of Karpenter and of the Cluster Autoscaler (F124, S8).
+
+A product will do where a node of it passes the engine's own filters. Karpenter creates what instance types promise and
+its NodePool allows; the Cluster Autoscaler believes the node-template tags of a group that has no node yet.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.knowledge.clouds import Dialect
+from app.knowledge.mig_profiles import profile_of
+from app.knowledge.products import Product, normal_form
+from app.knowledge.tables import Knowledge
+from app.nodes.labels import COMPUTE, COUNT, DRIVER, MEMORY, PRODUCT, read_class
+from app.nodes.model import NodeClass
+from app.placement.engine import judge_class
+from app.policy.demand import Demand
+from app.values.versions import show_driver
+
+TAG = "k8s.io/cluster-autoscaler/node-template"
+"""cluster-autoscaler/cloudprovider/aws/README.md, Auto-Discovery Setup: label/, taint/ and resources/ below it."""
+COUNTS = {
+    "karpenter.k8s.aws/instance-gpu-name": "karpenter.k8s.aws/instance-gpu-count",
+    "karpenter.azure.com/sku-gpu-name": "karpenter.azure.com/sku-gpu-count",
+}
+"""By the label of a GPU's name, the label of their number (the providers' own lists of well-known labels)."""
+GPUS_SHOWN = 8
+"""GPUs of the node that is thought of, unless more are asked: a common board's."""
+NEWEST = 999
+"""A minor or patch number above any that a driver branch will have."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """What a new node needs.
+
+    `products`: GPU Feature Discovery's labels of those that will do, least memory first. `driver`: the least, empty for
+    any. `labels`: what the pod's nodeSelector asks besides, and the least driver branch, which its node affinity asks.
+    `taints`: those that the pod tolerates, and the node may have. `node_pool`: for Karpenter, by provider. `tags`: for
+    the Cluster Autoscaler, of a group of the first product. `notes`: what neither can be told.
+    """
+
+    resources: Mapping[str, int]
+    products: tuple[str, ...]
+    driver: str
+    labels: Mapping[str, str]
+    taints: tuple[str, ...]
+    node_pool: Mapping[str, Any]
+    tags: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) -> NodeTemplate:
+    """Say what a new node needs for a pod as admission leaves it."""
+    sure = replace(demand, refuse_unknown=True)  # a product of which a fact is not known is no advice
+    rows = knowledge.products.by_form.values()
+    able = (row for row in rows if judge_class(sure, thought_of(demand, row, knowledge)) is None)
+    fitting = sorted(able, key=lambda row: (row.memory_mib or 0, row.label))
+    spec = pod.get("spec") or {}
+    ours = {PRODUCT, *(dialect.key for dialect in knowledge.clouds.dialects)}
+    labels = {key: value for key, value in (spec.get("nodeSelector") or {}).items() if key not in ours}
+    taints = tuple(_tolerated(spec.get("tolerations") or ()))
+    floors = [need.floor(demand.accept) for need in demand.cuda]
+    driver = show_driver(max(floors)) if floors else ""
+    labels |= {f"{DRIVER[0]}.major": str(max(floors)[0])} if floors else {}
+    return NodeTemplate(
+        resources=dict(demand.resources),
+        products=tuple(row.label for row in fitting),
+        driver=driver,
+        labels=labels,
+        taints=tuple(taints),
+        node_pool=_node_pool(demand, fitting, labels, taints, knowledge) if fitting else {},
+        tags=dict(_tags(demand, fitting[0], labels, taints, knowledge)) if fitting else {},
+        notes=tuple(_notes(demand, fitting, driver, spec)),
+    )
+
+
+def thought_of(demand: Demand, row: Product, knowledge: Knowledge) -> NodeClass:
+    """Give the facts of a new node of a product, with the newest driver known and as many units as are asked."""
+    return read_class(_labels(demand, row, knowledge), tuple(sorted(_offered(demand).items())), knowledge)
+
+
+def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str]:
+    """Write the labels that GPU Feature Discovery will give a node of a product."""
+    branch = str(max(knowledge.cuda.reported))
+    key, parts = COMPUTE
+    numbers = [*row.compute_capability, 0][: len(parts)]
+    compute = {f"{key}.{part}": str(number) for part, number in zip(parts, numbers, strict=False)}
+    driver = {f"{DRIVER[0]}.full": f"{branch}.{NEWEST}.{NEWEST}", f"{DRIVER[0]}.major": branch}
+    sliced = {"nvidia.com/mig.strategy": "mixed"} if _sliced(demand) else {}
+    memory = {MEMORY: str(row.memory_mib)} if row.memory_mib else {}
+    return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **memory, **compute, **driver, **sliced}
+
+
+def _offered(demand: Demand) -> dict[str, int]:
+    return {name: max(amount, GPUS_SHOWN) for name, amount in demand.resources}
+
+
+def _sliced(demand: Demand) -> bool:
+    return any(profile_of(name) for name, _ in demand.resources)
+
+
+def _gpus(demand: Demand) -> int:
+    return max([GPUS_SHOWN, *(amount for name, amount in demand.resources if not profile_of(name))])
+
+
+def _tolerated(tolerations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Write the taints that tolerations name, as kubectl taint does; `*` for any value."""
+    for each in tolerations:
+        if each.get("key") and not str(each["key"]).startswith("node.kubernetes.io/"):
+            value = each.get("value") or ("*" if each.get("operator") == "Exists" else "")
+            yield f"{each['key']}{'=' + value if value else ''}:{each.get('effect') or 'NoSchedule'}"
+
+
+def _node_pool(
+    demand: Demand,
+    fitting: Sequence[Product],
+    labels: Mapping[str, str],
+    taints: Sequence[str],
+    knowledge: Knowledge,
+) -> dict[str, Any]:
+    """Write the part of a NodePool that the pod decides (karpenter.sh/v1), by the label that names GPUs."""
+    template: dict[str, Any] = {"metadata": {"labels": dict(labels)}} if labels else {}
+    marked = [{"key": key, **_value(value), "effect": effect} for key, value, effect in map(_split, taints)]
+    pools = {}
+    for dialect in knowledge.clouds.dialects:
+        requirements = list(_requirements(demand, fitting, dialect))
+        if dialect.key in COUNTS and requirements:
+            spec = {"requirements": requirements, **({"taints": marked[:1]} if marked else {})}
+            pools[dialect.name] = {"spec": {"template": {**template, "spec": spec}}}
+    return pools
+
+
+def _value(value: str) -> dict[str, str]:
+    return {"value": value} if value and value != "*" else {}
+
+
+def _split(taint: str) -> tuple[str, str, str]:
+    what, _, effect = taint.rpartition(":")
+    key, _, value = what.partition("=")
+    return key, value, effect
+
+
+def _requirements(demand: Demand, fitting: Sequence[Product], dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """Name the GPUs, how many an instance must have, and their memory where the name alone means other ones too."""
+    forms = {normal_form(row.label): row for row in fitting}
+    values = {
+        value: [normal_form(label) for label in labels if normal_form(label) in forms]
+        for value, labels in dialect.values.items()
+    }
+    named = sorted(value for value, found in values.items() if found)
+    if not named or dialect.key not in COUNTS:
+        return
+    yield {"key": dialect.key, "operator": "In", "values": named}
+    whole = max((amount for name, amount in demand.resources if not profile_of(name)), default=1)
+    if whole > 1:
+        yield {"key": COUNTS[dialect.key], "operator": "Gt", "values": [str(whole - 1)]}
+    above = _refused_memory(dialect, values, forms)
+    if dialect.memory_key and above:
+        yield {"key": dialect.memory_key, "operator": "Gt", "values": [str(above)]}
+
+
+def _refused_memory(dialect: Dialect, values: Mapping[str, list[str]], forms: Mapping[str, Product]) -> int | None:
+    """Give the most memory of variants that will not do, where all that will do has more; None: memory tells nothing.
+
+    A name such as a100 means GPUs of several sizes.
+    """
+    several = [by_memory for value, by_memory in dialect.by_memory.items() if values[value]]
+    variants = [(int(memory), normal_form(label) in forms) for each in several for memory, label in each.items()]
+    refused = max((memory for memory, fits in variants if not fits), default=None)
+    simple = {form for value, found in values.items() if value not in dialect.by_memory for form in found}
+    least = min(
+        [*(memory for memory, fits in variants if fits), *(forms[form].memory_mib or 0 for form in simple)], default=0
+    )
+    return refused if refused is not None and refused < least else None
+
+
+def _tags(
+    demand: Demand, row: Product, labels: Mapping[str, str], taints: Sequence[str], knowledge: Knowledge
+) -> Iterator[tuple[str, str]]:
+    """Write the tags of a node group of one product; of tolerated taints the first, which keeps other pods away."""
+    seen = {key: value for key, value in _labels(demand, row, knowledge).items() if not key.startswith(DRIVER[0])}
+    for key, value in {**seen, **labels}.items():
+        yield f"{TAG}/label/{key}", value
+    if taints:
+        key, value, effect = _split(taints[0])
+        yield f"{TAG}/taint/{key}", f"{'present' if value in ('', '*') else value}:{effect}"
+    for name, amount in _offered(demand).items():
+        yield f"{TAG}/resources/{name}", str(amount)
+
+
+def _notes(demand: Demand, fitting: Sequence[Product], driver: str, spec: Mapping[str, Any]) -> Iterator[str]:
+    """Say what a provisioner cannot be told, or what is not looked at."""
+    if not fitting:
+        yield "no product of the fact tables will do: see gpu-usher explain"
+    if driver:
+        yield f"the machine image must bring driver {driver} or newer: labels and tags claim the least branch"
+    if _sliced(demand):
+        yield "Karpenter cannot foresee nvidia.com/mig-*: let it make nodes by nvidia.com/gpu, or tag a group"
+    if ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
+        yield "the pod's required node affinity is not repeated here: the provisioner reads it itself"

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: what it wrote is decided the same way again, holds no secrets, stays small, and waits for nobody."""
+
+import asyncio
+import json
+import os
+import random
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api import decision_recorder as recorder
+from app.api.app import create_tls_app
+from app.api.decision_recorder import Recorder, open_recorder
+from app.api.decision_replay import DECIDED, decided_again
+from app.server.service import Usher
+from app.telemetry.metrics import Metrics
+from app.values.errors import BadInput
+from tests.builders import container, node_document, pod, policies, policy, review, usher
+from tests.running import running
+
+SECRET = "hunter2"
+STRICT = policies(
+    policy("default", "action: Enforce, admission: {visibleDevices: Strip, privileged: Deny, bypass: Deny, "
+           "maxGPUsPerPod: 4, runtimeClassName: nvidia, defaults: {sharedMemory: 8Gi, cpuPerGPU: \"4\"}, "
+           "extendedResources: {requestsOnly: CopyToLimits, fractional: Deny}}"),
+    policy("pinned", "priority: 9, match: {podSelector: {matchLabels: {team: red}}}, "
+           "placement: {products: {allow: [H100]}}"),
+)  # fmt: skip
+
+
+def rooms(folder: Path, policy_set: Any = None) -> Usher:
+    """Make a small fleet where memory of shared GPUs is promised from one question to the next."""
+    shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
+              "nvidia.com/gpu.memory": "81559"}  # fmt: skip
+    nodes = [node_document(f"h100-{number}") for number in range(4)]
+    nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
+    nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
+    return usher(folder, nodes, policy_set)
+
+
+def posted(bodies: list[tuple[str, bytes]], service: Usher, target: str) -> list[dict[str, Any]]:
+    """Ask one thing after another with the recorder on; gives the lines."""
+    record = Recorder(target)
+    app = create_tls_app(service, Metrics(), recorder=record)
+
+    async def send() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
+            for path, body in bodies:
+                await client.post(path, content=body)
+
+    asyncio.run(send())
+    record.stop()
+    return [json.loads(line) for line in Path(target).read_text("utf-8").splitlines()]
+
+
+def drawn(chance: random.Random) -> dict[str, Any]:
+    """Draw a pod, with all that decides and much that does not."""
+    amounts = {chance.choice(["nvidia.com/gpu", "nvidia.com/gpu.shared"]): chance.choice(["1", "2", "9", "500m"])}
+    env = [{"name": "TOKEN", "value": SECRET}]
+    env += [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}] if chance.random() < 0.2 else []
+    env += [{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}] if chance.random() < 0.2 else []
+    main = container(amounts, chance.choice([amounts, None]), env=env, command=["run", SECRET],
+                     image=chance.choice(["nvcr.io/nvidia/pytorch:24.05-py3", "train:1"]),
+                     volumeMounts=[{"name": "shm", "mountPath": chance.choice(["/dev/shm", "/data"])}],
+                     securityContext={"privileged": chance.random() < 0.1, "runAsUser": 1000})  # fmt: skip
+    wishes = {"products": chance.choice(["H100", "T4", "nonsense*"]), "cuda": "12.2", "gpu-memory": "30Gi",
+              "sharing": chance.choice(["Shared", "Exclusive"])}  # fmt: skip
+    asked = {key: value for key, value in wishes.items() if chance.random() < 0.3}
+    made = pod(
+        container(name="side", env=env),
+        main,
+        annotations=asked,
+        volumes=[{"name": "shm", "secret": {"secretName": SECRET}}],
+    )
+    made["metadata"] |= {"uid": f"u-{chance.randrange(40)}", "labels": {"team": chance.choice(["red", "blue"])}}
+    made["metadata"].setdefault("annotations", {})["note"] = SECRET
+    if chance.random() < 0.2:
+        made["spec"]["tolerations"] = [{"operator": "Exists"}]
+    if chance.random() < 0.1:
+        made["spec"] |= {"nodeName": "h100-1"}
+    return made
+
+
+def questions(count: int) -> Iterator[tuple[str, bytes]]:
+    """Draw what is asked: reviews of pods and templates, and the scheduler's questions."""
+    chance = random.Random(7)
+    names = [f"{make}-{number}" for make in ("h100", "t4", "s", "gone") for number in range(4)]
+    for _ in range(count):
+        made, what = drawn(chance), chance.random()
+        if what < 0.4:
+            yield f"/{chance.choice(['mutate', 'validate'])}", json.dumps(review(made)).encode()
+        elif what < 0.5:
+            yield "/mutate", json.dumps(template(made, drawn(chance))).encode()
+        elif what < 0.6:
+            victims = {"s-0": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 0}}
+            yield "/scheduler/preempt", json.dumps({"Pod": made, "NodeNameToMetaVictims": victims}).encode()
+        else:
+            asked = {"Pod": made, "NodeNames": chance.sample(names, chance.randrange(1, len(names)))}
+            yield f"/scheduler/{chance.choice(['filter', 'prioritize'])}", json.dumps(asked).encode()
+
+
+def template(made: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Wrap pods as the old and the new template of a Deployment."""
+    old, new = ({"metadata": {"name": "d"}, "spec": {"template": each}} for each in (before, made))
+    resource = {"group": "apps", "version": "v1", "resource": "deployments"}
+    return review(new, operation="UPDATE", oldObject=old, resource=resource, kind={**resource, "kind": "Deployment"})
+
+
+@pytest.mark.parametrize("policy_set", [None, STRICT], ids=["shipped", "strict"])
+def test_lines_replayed_on_the_same_snapshot_and_policies_decide_the_same(tmp_path: Path, policy_set: Any) -> None:
+    """F94: also promises of memory, which rest on what was asked before; reviews, templates, every verb."""
+    lines = posted(list(questions(400)), rooms(tmp_path, policy_set), str(tmp_path / "log"))
+
+    fresh = rooms(tmp_path, policy_set)
+    differing = [line for line in lines if decided_again(line, fresh) != {key: line[key] for key in DECIDED}]
+
+    assert len(lines) == 400
+    assert {line["decision"] for line in lines} >= {"denied", "patched", "allowed", "answered", "none_fits"}
+    assert not differing
+
+
+def test_replay_tells_another_fleet(tmp_path: Path) -> None:
+    """A replay that always agrees proves nothing."""
+    lines = posted(list(questions(100)), rooms(tmp_path), str(tmp_path / "log"))
+    other = usher(tmp_path, [node_document("t4-0", "Tesla-T4")])
+
+    assert any(decided_again(line, other) != {key: line[key] for key in DECIDED} for line in lines)
+
+
+def test_nothing_is_written_down_that_decides_nothing(tmp_path: Path) -> None:
+    """F94: no command, no secret's name, no variable but NVIDIA's, no annotation but ours."""
+    posted(list(questions(100)), rooms(tmp_path), str(tmp_path / "log"))
+
+    assert SECRET not in (tmp_path / "log").read_text("utf-8")
+
+
+def test_whole_nodes_are_recorded_by_name(tmp_path: Path) -> None:
+    asked = {"Pod": pod(), "Nodes": {"items": [node_document("h100-0")]}}
+
+    line = posted([("/scheduler/filter", json.dumps(asked).encode())], rooms(tmp_path), str(tmp_path / "log"))[0]
+
+    assert (line["nodes"], line["whole_nodes"]) == (["h100-0"], True)
+
+
+def test_whole_victims_are_recorded_by_uid(tmp_path: Path) -> None:
+    victims = {"h100-0": {"Pods": [pod()], "NumPDBViolations": 1}}
+    body = json.dumps({"Pod": pod(), "NodeNameToVictims": victims}).encode()
+
+    line = posted([("/scheduler/preempt", body)], rooms(tmp_path), str(tmp_path / "log"))[0]
+
+    assert line["victims"] == {"h100-0": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 1}}
+
+
+def test_the_file_is_its_owners_alone_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F94: rotated by size; the oldest goes."""
+    monkeypatch.setattr(recorder, "FILE_BYTES", 10_000)
+
+    posted(list(questions(200)), rooms(tmp_path), str(tmp_path / "log"))
+
+    files = sorted(tmp_path.glob("log*"))
+    assert [each.name for each in files] == ["log", "log.1", "log.2", "log.3"]
+    assert all(each.stat().st_size <= 10_000 for each in files)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_counted_and_nobody_notices(tmp_path: Path) -> None:
+    """Fault 49."""
+    record = Recorder(str(tmp_path / "log"))
+    full = os.open("/dev/full", os.O_WRONLY)
+    stream = record._handler.stream
+    assert stream is not None
+    os.dup2(full, stream.fileno())
+    os.close(full)
+    app = create_tls_app(rooms(tmp_path), Metrics(), recorder=record)
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
+            return (await client.post("/mutate", json=review(pod()))).status_code
+
+    status = asyncio.run(ask())
+    record.stop()
+
+    assert status == 200
+    assert record.unrecorded == 1
+
+
+def test_recorder_is_off_unless_asked_for(tmp_path: Path) -> None:
+    assert usher(tmp_path).settings.decision_log == "off"
+    assert open_recorder("off") is None
+
+
+def test_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--decision-log"):
+        open_recorder(str(tmp_path / "none" / "log"))
+
+
+def test_a_running_service_records(tmp_path: Path) -> None:
+    """F94: --decision-log."""
+    target = tmp_path / "log"
+    with running(usher(tmp_path, decision_log=str(target))) as clients:
+        clients.tls.post("/mutate", json=review(pod()))
+        clients.tls.post("/mutate", content=b"{")
+
+    assert [json.loads(line)["decision"] for line in target.read_text("utf-8").splitlines()] == ["patched"]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims in the index: what a pod claims follows the claims, templates and DeviceClasses as they come and go (S13)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.cluster.claim_index import REQUESTS_SHARED
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.cluster.watched_kinds import Kind, dra_kinds
+from app.kube.pods import read_pod
+from app.kube.resource_claims import Claimed
+from tests.builders import knowledge
+
+TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
+DIRECT = {"resourceClaims": [{"name": "g", "resourceClaimName": "one"}]}
+
+
+def claim(device_class: str = "gpu.nvidia.com", name: str = "one", request: str = "r") -> dict[str, Any]:
+    requests = [{"name": request, "exactly": {"deviceClassName": device_class, "count": 1}}]
+    metadata = {"name": name, "namespace": "team-a", "uid": f"u-{name}", "resourceVersion": "1"}
+    return {"kind": "ResourceClaim", "metadata": metadata, "spec": {"devices": {"requests": requests}}}
+
+
+def template(device_class: str = "gpu.nvidia.com") -> dict[str, Any]:
+    inner = claim(device_class)
+    return {**inner, "kind": "ResourceClaimTemplate", "spec": {"spec": inner["spec"]}}
+
+
+def device_class(name: str, resource: str | None) -> dict[str, Any]:
+    return {"kind": "DeviceClass", "metadata": {"name": name}, "spec": {"extendedResourceName": resource}}
+
+
+def filled(*objects: dict[str, Any]) -> State:
+    state = State(knowledge())
+    fill(state, list(objects))
+    return state
+
+
+def claimed(state: State, spec: dict[str, Any]) -> Claimed:
+    """Say what a pod of this spec claims in team-a."""
+    return state.claimed(read_pod({"spec": spec}, "team-a"))
+
+
+@pytest.mark.parametrize("spec", [TEMPLATED, DIRECT], ids=["template", "claim"])
+def test_snapshot_with_claims_tells_what_a_pod_claims(spec: dict[str, Any]) -> None:
+    """S13."""
+    found = claimed(filled(claim(), template()), spec)
+
+    assert (found.classes, found.unknown) == ((("gpu.nvidia.com", 1),), ())
+
+
+def test_claim_that_goes_is_unknown_again() -> None:
+    """S13."""
+    state = filled(claim(), template())
+
+    state.claims.drop("team-a/one")
+    state.claims.drop("team-a/never-there")
+
+    assert claimed(state, DIRECT).unknown == ("ResourceClaim team-a/one",)
+    assert claimed(state, TEMPLATED).unknown == ()
+
+
+def test_claim_that_changes_is_as_it_was_last_seen() -> None:
+    state = filled(claim(), claim("nic.example.com"))
+
+    assert claimed(state, DIRECT).classes == ()
+
+
+def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() -> None:
+    """S13, F135: whichever of the claim and the DeviceClass came first."""
+    state = filled(claim("big-gpus"))
+    before = claimed(state, DIRECT)
+
+    state.put_device_class(device_class("big-gpus", "nvidia.com/gpu"))
+    after = claimed(state, DIRECT)
+    state.put_device_class(device_class("big-gpus", "example.com/nic"))
+    other = claimed(state, DIRECT)
+
+    assert [each.classes for each in (before, after, other)] == [(), (("big-gpus", 1),), ()]
+    assert [family.name for family in after.families] == ["nvidia"]
+
+
+def test_equal_requests_share_one_object() -> None:
+    """A template's thousand claims cost a thousand keys, no more."""
+    state = filled(claim(), claim(name="two"))
+
+    assert state.claims.get("team-a/one") is state.claims.get("team-a/two")
+
+
+def test_more_different_requests_than_are_shared_are_all_known() -> None:
+    names = [f"c{number}" for number in range(REQUESTS_SHARED + 10)]
+
+    state = filled(*(claim(name=name, request=name) for name in names))
+
+    assert all((found := state.claims.get(f"team-a/{name}")) and found[0].name == name for name in names)
+
+
+def watched(state: State) -> dict[str, Kind[Any]]:
+    return {kind.name: kind for kind in dra_kinds(state, "v1")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "spec"),
+    [("resourceclaims", claim(), DIRECT), ("resourceclaimtemplates", template(), TEMPLATED)],
+    ids=["claim", "template"],
+)
+def test_claims_are_watched_in_all_namespaces(kind: str, document: dict[str, Any], spec: dict[str, Any]) -> None:
+    """S13: decoded as the reflector does, taken in, dropped."""
+    state = State(knowledge())
+    found = watched(state)[kind]
+
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=found.shape)
+    found.take("team-a/one", "u-one", found.read(decoded))
+    after = claimed(state, spec)
+    found.drop("team-a/one", "u-one")
+
+    assert found.path == f"/apis/resource.k8s.io/v1/{kind}"
+    assert not found.needed
+    assert len(after.classes) == 1
+    assert len(claimed(state, spec).unknown) == 1

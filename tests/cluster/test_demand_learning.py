@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning: each pod counts once, an outlook stands for a while, and nobody pays who does not look ahead."""
+
+from itertools import pairwise
+
+from app.cluster.demand_learning import DEMANDS_KEPT, FIRST_LESSON, LONGEST_LESSON, PODS_KEPT, Learning
+from app.cluster.state import State
+from app.kube.pod_limits import LONGEST_NAME
+from app.kube.pods import Pod, read_pod
+from app.policy.expected_demand import Ask, Outlook
+from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
+
+AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))
+BLIND = policies(policy("p", "placement: {scores: [{name: Packing}]}"))
+GPU = "nvidia.com/gpu"
+
+
+def asking(uid: str, cpu: str = "2") -> Pod:
+    made = pod(container({GPU: "1"}, {GPU: "1", "cpu": cpu}))
+    made["metadata"]["uid"] = uid
+    return read_pod(made)
+
+
+def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
+    """F52: filter and prioritize, and again and again while it finds no place."""
+    learning, asked = Learning(lambda: {"t4": 1000}), demand(pod(), AHEAD)
+    for _ in range(2 * FIRST_LESSON):
+        learning.ahead(asking("u"), asked)
+
+    assert learning.outlook is None
+
+    for number in range(FIRST_LESSON):
+        learning.ahead(asking(str(number), "4" if number % 2 else "2"), asked)
+
+    assert learning.outlook is not None
+    assert {ask for ask, _ in learning.outlook.asks} == {Ask(2000, 1), Ask(4000, 1)}
+    assert dict(learning.outlook.free) == {"t4": 1000}
+    assert learning.ahead(asking("u"), asked).outlook is learning.outlook
+    assert learning.ahead(asking("u"), asked) is learning.ahead(asking("u"), asked)
+
+
+def test_demand_that_does_not_look_ahead_is_let_be() -> None:
+    """F52: so that verdicts are shared by pods of other CPU, as ever."""
+    learning, asked = Learning(dict), demand(pod(), BLIND)
+    for number in range(2 * FIRST_LESSON):
+        assert learning.ahead(asking(str(number), str(number)), asked) is asked
+
+    assert learning.outlook is None
+
+
+def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
+    """F52: each new one costs a judgement of all nodes."""
+    learning = Learning(dict)
+    renewed = [number for number in range(1, 12_001) if learning.arrived(Ask(gpus=1))]
+
+    gaps = [after - before for before, after in pairwise(renewed)]
+    assert renewed[0] == FIRST_LESSON
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == LONGEST_LESSON
+    assert len(renewed) < 40
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """F125: other CPU and another UID with every question, and UIDs that no API server made."""
+    learning, asked = Learning(dict), demand(pod(), AHEAD)
+    for number in range(PODS_KEPT + 100):
+        learning.ahead(asking(str(number), str(number)), asked)
+    learning.ahead(asking("u" * LONGEST_NAME), asked)
+
+    assert len(learning._pods) == PODS_KEPT
+    assert len(learning._demands) <= DEMANDS_KEPT
+
+
+def bound(uid: str, cpu: str, node: str, **amounts: str) -> dict[str, object]:
+    made = pod(container(requests={"cpu": cpu, **amounts}), nodeName=node)
+    return {**made, "metadata": {"name": uid, "namespace": "team-a", "uid": uid}, "status": {"phase": "Running"}}
+
+
+def test_cpu_that_is_left_of_a_gpu_node_follows_its_pods_in_whole_cores() -> None:
+    """F52: pods that come before their node, change and go; a tenth of a core changes nothing."""
+    state = State(knowledge())
+    state.put_pod(bound("first", "1500m", "a"))
+    document = node_document("a")
+    document["status"]["allocatable"]["cpu"] = "8"
+    state.put_node(document)
+    left = [state.nodes["a"].free.cpu_milli]
+    generation = state.changes.generation
+    state.put_pod(bound("small", "100m", "a"))
+    assert state.changes.generation == generation
+
+    state.put_pod(bound("first", "3", "a"))
+    left.append(state.nodes["a"].free.cpu_milli)
+    state.drop_pod("first")
+    left.append(state.nodes["a"].free.cpu_milli)
+
+    assert left == [6000, 4000, 7000]
+
+
+def test_cpu_of_a_node_without_gpus_is_nobodys_business() -> None:
+    """F52, INTERFACES §12: a pod there is no change."""
+    state = State(knowledge())
+    state.put_node({"metadata": {"name": "cpu"}, "status": {"allocatable": {"cpu": "64"}}})
+    generation = state.changes.generation
+
+    state.put_pod(bound("p", "8", "cpu"))
+
+    assert state.nodes["cpu"].free.cpu_milli is None
+    assert state.changes.generation == generation
+
+
+def test_outlooks_are_told_apart_by_identity() -> None:
+    assert Outlook(()) != Outlook(())

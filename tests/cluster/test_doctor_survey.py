@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live cluster looked over once: what is refused is noted, what is not served is no finding, clocks are compared."""
+
+import asyncio
+import datetime as dt
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.client import Configuration
+
+from app.cluster.doctor_survey import Survey, look_over
+from tests.cluster.fake_apiserver import Answer, FakeApi, served, status
+
+NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+GROUPS = {"groups": [{"name": "apps"}, {"name": "node.k8s.io"}]}
+VERSION = {"gitVersion": "v1.36.3"}
+
+
+def saying(document: Any, **headers: str) -> Answer:
+    return lambda _request: web.json_response(document, headers=headers)
+
+
+def surveyed(faults: dict[str, Answer], pods: tuple[str, ...] = ()) -> Survey:
+    """Look over a cluster that serves nodes, pods, daemonsets and runtime classes, with these answers instead."""
+
+    async def go() -> Survey:
+        lists = ("/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets", "/apis/node.k8s.io/v1/runtimeclasses")
+        first = {"/version": saying(VERSION), "/apis": saying(GROUPS), **faults}
+        apis = {path: FakeApi() for path in {*lists, *first}}
+        for path, answer in first.items():
+            apis[path].faults.append(answer)
+        for name in pods:
+            apis["/api/v1/pods"].put({"metadata": {"name": name}})
+        async with served(apis):
+            host = apis["/version"].url
+            return await look_over(lambda: Configuration(host=host), "ours", lambda: NOW, lambda pod: is_kept(pod))
+
+    return asyncio.run(go())
+
+
+def is_kept(pod: dict[str, Any]) -> bool:
+    return bool(pod["metadata"]["name"].startswith("gpu"))
+
+
+def test_what_is_refused_is_noted_and_the_rest_is_read() -> None:
+    """F87."""
+    found = surveyed({"/apis/apps/v1/daemonsets": status(403), "/api/v1/nodes": status(500)}, ("gpu-1", "cpu-1"))
+
+    assert found.reached
+    assert {"Node": "500: no: 500", "DaemonSet": "403: no: 403"}.items() <= found.refused.items()
+    assert [each["metadata"]["name"] for each in found.objects["Pod"]] == ["gpu-1"]
+    assert found.objects["RuntimeClass"] == []
+
+
+def test_kind_whose_group_is_not_served_is_neither_read_nor_missed() -> None:
+    found = surveyed({})
+
+    assert "NodePool" not in found.objects
+    assert "NodePool" not in found.refused
+    assert "Namespace" not in found.refused  # 404: this API server has none
+
+
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [
+        pytest.param(format_datetime(NOW, usegmt=True), 0.5, id="the same"),
+        pytest.param(format_datetime(NOW + dt.timedelta(minutes=10), usegmt=True), 600.5, id="ahead"),
+        pytest.param(format_datetime(NOW - dt.timedelta(minutes=10), usegmt=True), -599.5, id="behind"),
+        pytest.param("yesterday", None, id="no date"),
+    ],
+)
+def test_clock_of_the_api_server_is_compared_with_ours(date: str, expected: float | None) -> None:
+    """Fault 46."""
+    found = surveyed({"/version": saying(VERSION, Date=date)})
+
+    assert (found.version, found.ahead_seconds) == ("v1.36.3", expected)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reached"),
+    [
+        pytest.param(status(403), True, id="may not ask for the version"),
+        pytest.param(status(401), False, id="not known there"),
+        pytest.param(status(503), False, id="not ready"),
+        pytest.param(lambda _request: web.Response(text="<html>"), False, id="something else"),
+        pytest.param(saying([]), False, id="JSON of something else"),
+    ],
+)
+def test_answer_to_the_first_question_decides_whether_to_go_on(answer: Answer, reached: bool) -> None:
+    """Never an error: an API server that is not there is what hurts."""
+    found = surveyed({"/version": answer})
+
+    assert found.reached is reached
+    assert "API server" in found.refused
+    assert bool(found.objects) is reached

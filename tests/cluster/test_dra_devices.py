@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that DRA carves on demand: free shares and layouts follow slices and claims, and decide by slots (F60, F135)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.cluster.watched_kinds import dra_kinds
+from app.knowledge.geometry import Instance
+from app.placement.engine import judge
+from tests.builders import demand, gpus, knowledge, node_document, pod
+from tests.cluster.dynamic import carved, claim, device_class, name_of, resource_slice
+
+SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-4g.40gb"
+BARE = node_document("n", product=None, driver=None, offers={})
+
+
+def state(*objects: dict[str, Any], count: int = 1) -> State:
+    """Make a state of one node with so many H100 that are carved on demand, and these objects besides."""
+    made = State(knowledge())
+    slices = [resource_slice(carved(minor), f"s{minor}") for minor in range(count)]
+    fill(made, [BARE, *slices, device_class(SMALL), device_class(LARGE, "four.example.com"), *objects])
+    return made
+
+
+def layouts(made: State) -> list[tuple[str, list[Instance]]] | None:
+    found = made.nodes["n"].free.layouts
+    return None if found is None else [(each.gpu, sorted(each.taken)) for each in found]
+
+
+def refusal(made: State, *asked: tuple[str, int], recount: bool = True) -> str | None:
+    wanted = demand(pod(*(gpus(amount, name, **{"name": f"c{n}"}) for n, (name, amount) in enumerate(asked))))
+    found = judge(wanted, made.nodes["n"], recount)
+    return found.message if found else None
+
+
+def test_facts_of_a_carved_node_are_those_of_its_whole_gpus() -> None:
+    """F135: thirty placements of slices beside a GPU do not make its product, memory or sharing unknown."""
+    found = state(count=2).nodes["n"].node_class
+
+    assert (found.product, found.memory_mib, found.driver) == ("h100-80gb-hbm3", 81559, (570, 124, 6))
+    assert (found.sharing.name, found.mig_profile, found.makes) == ("Exclusive", None, ())
+    assert "1g.10gb.me" in found.dra_profiles
+
+
+def test_empty_gpus_are_all_free() -> None:
+    made = state(count=2)
+
+    assert made.nodes["n"].free.gpus == (1000, 1000)
+    assert layouts(made) == [("gpu-0-counter-set", []), ("gpu-1-counter-set", [])]
+    assert refusal(made, (LARGE, 2)) is None
+    assert refusal(made, (LARGE, 3)) == f"no place for the MIG slices beside others: wants 3 {LARGE}"
+
+
+def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
+    """F60, P14: one of seven compute slices is taken, and 4g has no place."""
+    bad = state(claim("c", name_of("1g.10gb", 0)))
+    good = state(claim("c", name_of("1g.10gb", 6)))
+
+    assert layouts(bad) == [("gpu-0-counter-set", [Instance("1g.10gb", 0)])]
+    assert [each.nodes["n"].free.gpus for each in (bad, good)] == [(857,), (857,)]
+    assert refusal(bad, (LARGE, 1)) == f"no place for the MIG slices beside others: wants 1 {LARGE}"
+    assert refusal(bad, (SMALL, 6)) is None
+    assert refusal(good, (LARGE, 1), (SMALL, 2)) is None
+    assert refusal(good, (LARGE, 1), (SMALL, 3)) is not None
+
+
+def test_layout_is_left_to_a_live_scheduler() -> None:
+    """INTERFACES §10, Counts: its DRA plugin evaluates the same counters, later than we saw them."""
+    made = state(claim("c", name_of("1g.10gb", 0)))
+
+    assert refusal(made, (LARGE, 1), recount=False) is None
+
+
+def test_amount_beyond_all_reason_is_refused_at_once() -> None:
+    assert refusal(state(), (SMALL, 10**15)) is not None
+
+
+def test_gpu_given_away_whole_has_no_layout() -> None:
+    made = state(claim("c", "gpu-1"), count=2)
+
+    assert made.nodes["n"].free.gpus == (1000, 0)
+    assert layouts(made) == [("gpu-0-counter-set", [])]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        claim("c"),
+        claim("c", name_of("1g.10gb", 0), driver="gpu.example.com"),
+        claim("c", name_of("1g.10gb", 0), pool="elsewhere"),
+        claim("c", name_of("1g.10gb", 0), adminAccess=True),
+        claim("c", "gpu-9-mig-gone"),
+    ],
+    ids=["not allocated", "another driver", "another node", "for administration", "a device that no slice shows"],
+)
+def test_claim_that_takes_nothing_here_changes_nothing(other: dict[str, Any]) -> None:
+    assert layouts(state(other)) == [("gpu-0-counter-set", [])]
+
+
+def test_claims_come_and_go_and_touch_their_node_alone() -> None:
+    """F60: whichever comes first, the claim or the slices; and the cost of an event knows no fleet."""
+    made = state(count=2)
+    for number in range(3):
+        made.put_node(node_document(f"other-{number}"))
+    empty, before = made.nodes["n"].free, made.changes.generation
+
+    made.put_claim(claim("a", name_of("3g.40gb", 0, 1), name_of("1g.10gb", 4)))
+    first = layouts(made)
+    made.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
+    made.put_claim(claim("a", name_of("2g.20gb", 4)))
+    second = layouts(made)
+    made.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
+    touched = list(made.changes.since(before) or ())
+    made.drop_claim("team-a/a")
+    made.put_claim(claim("b"))
+    made.drop_claim("team-a/never-there")
+
+    assert first == [("gpu-0-counter-set", [("1g.10gb", 4)]), ("gpu-1-counter-set", [("3g.40gb", 0)])]
+    assert second == [("gpu-0-counter-set", [("2g.20gb", 4)]), ("gpu-1-counter-set", [("3g.40gb", 4)])]
+    assert touched == ["n", "n", "n"]
+    assert made.nodes["n"].free == empty
+
+
+def test_claim_known_before_the_slices_counts_once_they_come() -> None:
+    made = State(knowledge())
+    fill(made, [claim("a", name_of("3g.40gb", 0)), BARE, device_class(SMALL)])
+
+    made.put_slice(resource_slice(carved()))
+
+    assert layouts(made) == [("gpu-0-counter-set", [("3g.40gb", 0)])]
+
+
+def test_claims_are_decoded_with_what_they_were_given() -> None:
+    """Only the fields that count are decoded (OPERATIONS §4.1)."""
+    made = state()
+    kind = {each.name: each for each in dra_kinds(made, "v1")}["resourceclaims"]
+
+    decoded = msgspec.json.decode(msgspec.json.encode(claim("a", name_of("3g.40gb", 0))), type=kind.shape)
+    kind.take("team-a/a", "u", kind.read(decoded))
+    taken = layouts(made)
+    kind.drop("team-a/a", "u")
+
+    assert taken == [("gpu-0-counter-set", [("3g.40gb", 0)])]
+    assert layouts(made) == [("gpu-0-counter-set", [])]
+
+
+def test_counters_in_a_slice_of_their_own_make_no_difference() -> None:
+    """The driver writes them so from Kubernetes 1.35 on, and beside the devices before."""
+    counters = [{"name": "gpu-0-counter-set", "counters": {"memory-slice-0": {"value": "1"}}}]
+    apart = state(resource_slice([], "counters", sharedCounters=counters))
+
+    assert apart.nodes["n"] == state().nodes["n"]
+
+
+def test_older_generation_of_a_pool_no_longer_holds() -> None:
+    """resource/v1 ResourcePool: while the driver writes anew, old and new slices are there together."""
+    made = State(knowledge())
+    fill(made, [BARE, device_class(SMALL), resource_slice([*carved(0), *carved(1)], "old")])
+
+    made.put_slice(resource_slice(carved(0), "new", generation=2))
+
+    assert made.nodes["n"].free.gpus == (1000,)
+
+
+def test_beta_shape_is_carved_alike() -> None:
+    """resource.k8s.io/v1beta1 wraps all but the name in `basic`."""
+    wrapped = [{"name": each.pop("name"), "basic": each} for each in carved()]
+    made = State(knowledge())
+    fill(made, [BARE, device_class(SMALL), device_class(LARGE, "four.example.com"), resource_slice(wrapped, "s0")])
+
+    assert made.nodes["n"] == state().nodes["n"]
+
+
+def unlike(product: str) -> list[dict[str, Any]]:
+    return [{**each, "attributes": {**each["attributes"], "productName": {"string": product}}} for each in carved()]
+
+
+def fixed() -> list[dict[str, Any]]:
+    """Write two slices that were made beforehand: they take from no counters."""
+    names = (name_of("3g.40gb", 0), name_of("3g.40gb", 4))
+    return [{k: v for k, v in each.items() if k != "consumesCounters"} for each in carved() if each["name"] in names]
+
+
+@pytest.mark.parametrize(
+    ("devices", "milli", "after"),
+    [
+        (unlike("NVIDIA H900"), (1000,), (510,)),
+        (unlike("NVIDIA H200"), (1000,), (510,)),
+        (fixed(), (1000,), (500,)),
+        ([*fixed(), *carved(1)], (1000, 1000), (1000, 500)),
+    ],
+    ids=["unknown product", "placements unlike the tables'", "fixed slices", "fixed slices beside a carved GPU"],
+)
+def test_unknown_and_fixed_layouts_are_not_judged(
+    devices: list[dict[str, Any]], milli: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """F60: where slices are fixed counts are exact, and they are kube-scheduler's."""
+    made = State(knowledge())
+    fill(made, [BARE, device_class(SMALL), resource_slice(devices)])
+    before = made.nodes["n"].free
+
+    made.put_claim(claim("c", name_of("3g.40gb", 0)))
+
+    assert (before.gpus, before.layouts) == (milli, None)
+    assert refusal(made, (SMALL, 8)) is None
+    assert made.nodes["n"].free.gpus == after
+
+
+def test_device_plugin_node_has_neither() -> None:
+    """INTERFACES §10, State."""
+    made = State(knowledge())
+    fill(made, [node_document("n", offers={SMALL: 7})])
+
+    assert (made.nodes["n"].free.gpus, made.nodes["n"].free.layouts) == (None, None)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Occupancy against a slow twin that keeps a plain list of who is where, and of what was promised."""
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, Occupancy
+from app.kube.gpu_usage import Holding
+from app.kube.pods import GROUP_LABELS, group_of
+
+GPU = "nvidia.com/gpu"
+HOLDINGS = st.builds(
+    Holding,
+    uid=st.sampled_from("abcde"),
+    node=st.sampled_from(["n1", "n2", "n3"]),
+    name=st.just("team/p"),
+    units=st.integers(1, 4).map(lambda units: ((GPU, units),)),
+    memory_mib=st.sampled_from([0, 1000, 2500]),
+    group=st.sampled_from(["", "job-1", "job-2"]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), HOLDINGS),
+        st.tuples(st.just("promise"), HOLDINGS),
+        st.tuples(st.just("nominate"), HOLDINGS),
+        st.tuples(st.just("unbind"), st.sampled_from("abcde")),
+        st.tuples(st.just("drop"), st.sampled_from("abcde")),
+        st.tuples(st.just("release"), st.sampled_from(["", *"abcde"])),
+        st.tuples(st.just("wait"), st.sampled_from([1.0, 20.0, NOTE_SECONDS])),
+    ),
+    max_size=40,
+)
+
+
+@dataclass
+class Twin:
+    """Who is bound where; what is promised until when."""
+
+    now: float = 0.0
+    bound: dict[str, Holding] = field(default_factory=dict)
+    promised: list[tuple[Holding, float]] = field(default_factory=list)
+
+    def play(self, verb: str, argument: object) -> None:
+        if verb == "wait":
+            assert isinstance(argument, float)
+            self.now += argument
+            return
+        uid = argument.uid if isinstance(argument, Holding) else argument
+        if verb in ("promise", "nominate") and uid in self.bound:
+            return
+        if verb == "unbind" and any(each.uid == uid and until < NOMINATED for each, until in self.promised):
+            return
+        self.promised = [each for each in self.promised if each[0].uid != uid]
+        if verb == "release":
+            self.promised = [each for each in self.promised if each[1] > self.now]
+        elif verb == "promise" and isinstance(argument, Holding):
+            self.promised.append((argument, self.now + NOTE_SECONDS))
+        elif verb == "nominate" and isinstance(argument, Holding):
+            self.promised.append((argument, NOMINATED))
+        elif verb == "take" and isinstance(argument, Holding):
+            self.bound[argument.uid] = argument
+        elif verb in ("drop", "unbind"):
+            self.bound.pop(str(uid), None)
+
+
+def everybody(twin: Twin) -> list[Holding]:
+    return [*twin.bound.values(), *(holding for holding, _ in twin.promised)]
+
+
+@given(STEPS)
+@settings(max_examples=300, deadline=None)
+def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, object]]) -> None:
+    """F65, INTERFACES §8: and every step names the nodes that it changes, no more than it must."""
+    found, twin = Occupancy(), Twin()
+    for verb, argument in steps:
+        before = {name: found.declared(name) for name in ("n1", "n2", "n3")}
+        changed = set(_play(found, verb, argument, twin.now))
+        twin.play(verb, argument)
+        after = {name: found.declared(name) for name in before}
+        assert {name for name in before if before[name] != after[name]} <= changed
+
+    for name in ("n1", "n2", "n3"):
+        here = [each for each in everybody(twin) if each.node == name]
+        units = sum(each.units[0][1] for each in twin.bound.values() if each.node == name)
+        assert found.units(name) == ({GPU: units} if units else {})
+        assert sum(found.declared(name).values()) == sum(each.memory_mib * each.units[0][1] for each in here)
+        without = sum(each.memory_mib * each.units[0][1] for each in here if each.uid != "a")
+        assert sum(found.declared(name, {"a"}).values()) == without
+    for group in ("job-1", "job-2"):
+        assert set(found.nodes_of(group)) == {each.node for each in everybody(twin) if each.group == group}
+
+
+def _play(found: Occupancy, verb: str, argument: object, now: float) -> list[str]:
+    if verb == "wait":
+        return []
+    if verb == "release":
+        return list(found.release(str(argument), now))
+    if verb in ("promise", "nominate") and isinstance(argument, Holding):
+        return list(found.promise(argument, NOMINATED if verb == "nominate" else now + NOTE_SECONDS))
+    return list(getattr(found, verb)(argument))
+
+
+def test_nothing_is_left_of_pods_that_are_gone() -> None:
+    """Names of nodes, pods and groups must not pile up."""
+    found = Occupancy()
+    holding = Holding("a", "n", "team/p", ((GPU, 1),), 100, "job")
+    for index in range(100):
+        each = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
+        (found.take if index % 2 else lambda one: found.promise(one, 9.0))(each)
+        found.drop(each.uid)
+
+    assert not any(getattr(found, name) for name in vars(found))
+
+
+def test_group_is_the_widest_that_a_label_names() -> None:
+    """F54: a JobSet's Jobs are one group."""
+    labels = {key: str(index) for index, key in enumerate(GROUP_LABELS)}
+
+    assert group_of("team", labels) == "team/jobset.sigs.k8s.io/jobset-name=0"
+    assert group_of("team", {"batch.kubernetes.io/job-name": "j"}) == "team/batch.kubernetes.io/job-name=j"
+    assert group_of("team", {"app": "x"}) == ""

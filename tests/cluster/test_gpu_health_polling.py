@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of GPUs asked of exporters and of what pretends to be a Prometheus: what is told, forgotten, survived."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cluster import prometheus
+from app.cluster.exporters import Exporters
+from app.cluster.gpu_health_polling import FORGET_SECONDS, HealthPoller, Source
+from app.cluster.prometheus import Prometheus
+from app.cluster.reflector import Clock
+from app.nodes.gpu_health import Health
+from app.telemetry.logs import LOGGER
+from app.telemetry.metrics import Metrics
+from tests.builders import knowledge
+from tests.cluster.fake_exporter import FakeExporter, fake_exporter
+from tests.controlplane.processes import free_port
+
+XID = "DCGM_FI_DEV_XID_ERRORS"
+ILL = Health(1, 0, ("XID 79: GPU has fallen off the bus",))
+DCGM = knowledge().dcgm
+
+
+class Told:
+    """A sink that keeps what it is told. `calls`: in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Health | None]] = []
+
+    def put_health(self, name: str, health: Health | None) -> None:
+        self.calls.append((name, health))
+
+
+class Scene:
+    """A poller over a source, by a clock that is set."""
+
+    def __init__(self, source: Source) -> None:
+        self.now = 1000.0
+        self.told = Told()
+        self.metrics = Metrics()
+        clock = Clock(now=lambda: self.now, chance=lambda: 0.0)
+        self.poller = HealthPoller(source, self.told, knowledge(), self.metrics, clock)
+
+    async def poll(self, seconds: float = 30) -> list[tuple[str, Health | None]]:
+        """Poll once, later by so many seconds; gives what the sink was told."""
+        self.now += seconds
+        self.told.calls.clear()
+        await self.poller.poll()
+        return list(self.told.calls)
+
+    def polls(self, result: str) -> float:
+        return self.metrics.registry.get_sample_value("gpu_usher_health_polls_total", {"result": result}) or 0.0
+
+
+def play(source: Source, test: Callable[[Scene], Awaitable[None]]) -> None:
+    async def run() -> None:
+        try:
+            await test(Scene(source))
+        finally:
+            await source.close()
+
+    asyncio.run(run())
+
+
+def exporters(*found: FakeExporter) -> Exporters:
+    return Exporters([each.url for each in found], DCGM)
+
+
+def test_nodes_are_told_when_their_health_changes_and_only_then() -> None:
+    """F72, S6."""
+
+    async def test(scene: Scene) -> None:
+        exporter.say(XID, 0, Hostname="a")
+        assert await scene.poll() == [("a", Health())]
+        assert await scene.poll() == []
+        exporter.say(XID, 79, Hostname="a")
+        assert await scene.poll() == [("a", ILL)]
+        exporter.say(XID, 0, Hostname="a")
+        assert await scene.poll() == [("a", Health())]
+        exporter.values.clear()
+        assert await scene.poll() == [("a", None)]
+
+    with fake_exporter() as exporter:
+        play(exporters(exporter), test)
+
+
+def test_exporters_of_several_addresses_are_one_source_and_one_that_is_down_is_unknown() -> None:
+    """F72, S6: the others go on telling."""
+
+    async def test(scene: Scene) -> None:
+        one.say(XID, 79, Hostname="a")
+        two.say("DCGM_FI_DEV_XID_ERROR", 63, hostname="b")
+        told = dict(await scene.poll())
+        assert told["a"] == ILL
+        assert told["b"] is not None
+        assert told["b"].ailing == 1
+        two.status = 500
+        assert await scene.poll() == [("b", None)]
+        assert (scene.polls("success"), scene.polls("partial")) == (1, 1)
+
+    with fake_exporter() as one, fake_exporter() as two:
+        play(exporters(one, two), test)
+
+
+def test_name_is_resolved_and_every_address_is_asked_by_that_name() -> None:
+    """F72, S6: a headless Service gives the addresses of all exporters."""
+
+    async def test(scene: Scene) -> None:
+        exporter.say(XID, 79, Hostname="a")
+
+        assert await scene.poll() == [("a", ILL)]
+        assert {each["Host"] for each in exporter.asked} == {f"localhost:{exporter.port}"}
+        assert set(exporter.paths) == {"/metrics"}
+
+    with fake_exporter() as exporter:
+        play(Exporters([f"http://localhost:{exporter.port}"], DCGM), test)
+
+
+def test_failed_polls_keep_what_is_known_for_three_minutes_and_then_forget_it() -> None:
+    """F72: stale data never blocks."""
+
+    async def test(scene: Scene) -> None:
+        exporter.say(XID, 79, Hostname="a")
+        assert await scene.poll() == [("a", ILL)]
+        exporter.status = 503
+        assert await scene.poll(FORGET_SECONDS - 1) == []
+        assert await scene.poll(1) == [("a", None)]
+        assert scene.poller.status()["nodes"] == {"known": 0, "ill": 0, "ailing": 0}
+        exporter.status = 200
+        assert await scene.poll() == [("a", ILL)]
+
+    with fake_exporter() as exporter:
+        play(exporters(exporter), test)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://no-such-host.invalid"], ids=["refused", "no name"])
+def test_source_that_is_not_there_is_a_failure_in_words(url: str) -> None:
+    """F72."""
+
+    async def test(scene: Scene) -> None:
+        assert await scene.poll() == []
+        assert await scene.poll() == []
+        assert scene.polls("error") == 2
+        assert scene.poller.status()["error"]
+
+    for source in (Exporters([url.format(port=free_port())], DCGM), Prometheus(url.format(port=free_port()), DCGM)):
+        play(source, test)
+
+
+def vector(*series: Any, **more: Any) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}, **more}).encode()
+
+
+def one(value: Any, **labels: Any) -> dict[str, Any]:
+    return {"metric": {"__name__": XID, "node": "a", **labels}, "value": [1700000000.1, value]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"status":"error","error":"x"}',
+        b'{"status":"success","data":{"resultType":"matrix","result":[]}}',
+        b'{"status":"success","data":{"resultType":"vector","result":{}}}',
+        vector(1),
+        vector({"metric": {"__name__": 1}, "value": [0, "1"]}),
+        vector({"metric": {}, "value": [0]}),
+        vector({"metric": {}, "value": [0, 79]}),
+        b"[" * 100_000,
+    ],
+)
+def test_answer_that_is_none_is_a_failure_and_keeps_what_is_known(body: bytes) -> None:
+    """F72."""
+
+    async def test(scene: Scene) -> None:
+        server.body = vector(one("79"))
+        assert await scene.poll() == [("a", ILL)]
+        server.body = body
+        assert await scene.poll() == []
+        assert scene.polls("error") == 1
+
+    with fake_exporter() as server:
+        play(Prometheus(server.url, DCGM), test)
+
+
+def test_answer_of_a_million_series_is_refused_before_it_is_all_read() -> None:
+    """F72."""
+
+    async def test(scene: Scene) -> None:
+        assert await scene.poll() == []
+        assert scene.poller.status()["error"] == f"an answer of more than {prometheus.ANSWER_BYTES} bytes"
+
+    with fake_exporter() as server:
+        server.body = vector(*[one("79", UUID="GPU")]) * 1_000_000
+        play(Prometheus(server.url, DCGM), test)
+
+
+def test_source_without_dcgm_is_told_apart_from_one_where_all_is_well() -> None:
+    """F72: the wrong Prometheus."""
+
+    async def test(scene: Scene) -> None:
+        assert await scene.poll() == []
+        assert scene.polls("empty") == 1
+        assert scene.poller.status()["error"] == "it has none of DCGM's health metrics"
+
+    with fake_exporter() as server:
+        server.body = vector()
+        play(Prometheus(server.url, DCGM), test)
+
+
+def test_one_line_is_logged_where_polls_end_otherwise_than_before(caplog: pytest.LogCaptureFixture) -> None:
+    """F72."""
+
+    async def test(scene: Scene) -> None:
+        for status in (200, 200, 500, 500, 503, 200):
+            server.status = status
+            await scene.poll()
+
+    with caplog.at_level(logging.INFO, LOGGER.name), fake_exporter() as server:
+        server.body = vector(one("0"))
+        play(Prometheus(server.url, DCGM), test)
+
+    assert [each for each in caplog.messages if "health" in each] == [
+        "health of GPUs is read",
+        "health of GPUs: error",
+        "health of GPUs is read",
+    ]
+
+
+def test_token_is_read_at_every_poll_and_sent_to_nobody_else(tmp_path: Path) -> None:
+    """F72: projected tokens are renewed; a redirect is not followed."""
+    token = tmp_path / "token"
+
+    async def test(scene: Scene) -> None:
+        token.write_text("one\n", "ascii")
+        await scene.poll()
+        token.write_text("two", "ascii")
+        await scene.poll()
+        token.unlink()
+        await scene.poll()
+        assert [each.get("Authorization") for each in server.asked] == ["Bearer one", "Bearer two"]
+        assert scene.polls("error") == 1
+        token.write_text("two\nX-Other: 1", "ascii")
+        await scene.poll()
+        server.status = 302
+        token.write_text("two", "ascii")
+        await scene.poll()
+        assert (len(server.asked), scene.polls("error")) == (3, 3)
+
+    with fake_exporter() as server:
+        server.body = vector(one("0"))
+        play(Prometheus(server.url + "/prefix/", DCGM, token), test)
+        assert server.paths[0].startswith("/prefix/api/v1/query?query=")
+
+
+def test_run_ends_cleanly_when_it_is_cancelled() -> None:
+    """F72: in the middle of a poll, too."""
+
+    async def test() -> None:
+        source = exporters(exporter)
+        task = asyncio.create_task(HealthPoller(source, Told(), knowledge(), Metrics()).run())
+        while not exporter.asked:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with fake_exporter() as exporter:
+        asyncio.run(test())

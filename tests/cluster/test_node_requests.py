@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bookings: the sums by node, after any order of events, equal a count from scratch (F83)."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cluster.node_requests import SPARE, Bookings
+from app.cluster.state import State
+from app.kube.gpu_usage import read_booking
+from app.kube.pod_requests import Booking
+from app.values.errors import QuantityError
+from tests.builders import knowledge, pod
+from tests.cluster.fake_apiserver import FakeApi, served, until
+from tests.cluster.test_live import reflectors
+
+
+def drawn(random: Random) -> Booking | None:
+    if random.random() < 0.2:
+        return None
+    return Booking(random.choice("abc"), (("cpu", random.choice([100, 250])), ("memory", random.choice([1, 2]))))
+
+
+def test_any_order_of_events_equals_a_count_from_scratch() -> None:
+    """F83: pods that come, change, move and go."""
+    random, bookings, alive = Random(4), Bookings(), {}
+    for _ in range(5000):
+        uid, booking = str(random.randrange(40)), drawn(random)
+        alive[uid] = booking
+        bookings.take(uid, booking)
+    expected: dict[str, Counter[str]] = {}
+    for each in filter(None, alive.values()):
+        expected.setdefault(each.node, Counter()).update({**dict(each.amounts), "pods": 1})
+
+    assert {node: dict(used) for node, used in bookings.used.items()} == {
+        node: dict(used) for node, used in expected.items()
+    }
+
+
+def test_sum_that_somebody_has_taken_does_not_change() -> None:
+    """INTERFACES §10, State: a view is a shallow copy."""
+    bookings = Bookings()
+    bookings.take("p", Booking("n", (("cpu", 1),)))
+    taken = bookings.used["n"]
+
+    bookings.take("q", Booking("n", (("cpu", 1),)))
+
+    assert taken == {"cpu": 1, "pods": 1}
+
+
+ODD: tuple[Any, ...] = (
+    "-1",
+    "-0.5",
+    "1e",
+    "lots",
+    "",
+    "NaN",
+    "1Gi1",
+    "--1",
+    "1e99999999",
+    -3,
+    1.5,
+    None,
+    True,
+    [],
+    {},
+    "9" * 5000,
+)
+"""Amounts that the API server refuses, or that are no strings."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pq"),
+            st.booleans(),
+            st.dictionaries(st.sampled_from(["cpu", "memory", "pods", "a.b/c"]), st.sampled_from([*ODD, "1", "2Gi"])),
+        ),
+        max_size=12,
+    )
+)
+def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
+    events: list[tuple[str, bool, dict[str, Any]]],
+) -> None:
+    """F83: what the API server should have refused is unknown, in whatever order such pods come, change and go."""
+    bookings = Bookings()
+    alive: dict[str, Booking | None] = {}
+    for uid, bound, requests in events:
+        spec = {"nodeName": "n" if bound else "", "containers": [{"resources": {"requests": requests}}]}
+        try:
+            alive[uid] = read_booking({"spec": spec})
+        except QuantityError:
+            alive[uid] = None  # as the watch does: counted, and trusted no longer
+        bookings.take(uid, alive[uid])
+
+    expected: Counter[str] = Counter()
+    for booking in filter(None, alive.values()):
+        expected.update({**dict(booking.amounts), "pods": 1})
+    used = bookings.used.get("n", {})
+    assert {name: amount for name, amount in used.items() if amount} == dict(expected)
+
+
+def test_pod_that_requests_pods_does_not_end_the_watch() -> None:
+    """F83: `pods: -1` made the sum 0 of a node that had none yet, which was then taken away."""
+    spec = {"nodeName": "n", "containers": [{"resources": {"requests": {"pods": "-1"}}}]}
+
+    with pytest.raises(QuantityError, match="pods"):
+        read_booking({"spec": spec})
+
+
+@pytest.mark.parametrize("resource", ["cpu", "pods", "memory"])
+def test_watch_goes_on_after_a_pod_with_an_amount_that_no_pod_can_request(resource: str, tmp_path: Path) -> None:
+    """F83, fault 8: in the list as in the watch it is counted and left out, and the others are followed."""
+
+    async def run() -> None:
+        api = FakeApi()
+        async with served({"/api/v1/pods": api}) as server:
+            state = State(knowledge())
+            _, pods = reflectors(server, state, tmp_path)
+            api.put(bound("listed", {resource: "-1"}))
+            task = asyncio.create_task(pods.run())
+            await until("it watches", lambda: bool(api.watched))
+            api.put(bound("watched", {resource: "-1"}))
+            api.put(bound("good", {"cpu": "2"}))
+            await until("the good pod is in", lambda: "n" in state.bookings.used)
+
+            assert dict(state.bookings.used["n"]) == {"cpu": 2000, "pods": 1}
+            assert {key.rpartition("/")[2] for key in pods.odd} == {"listed", "watched"}
+            assert not task.done()
+            task.cancel()
+
+    asyncio.run(run())
+
+
+def bound(name: str, requests: dict[str, str]) -> dict[str, Any]:
+    """Make a running pod on node n."""
+    made = pod({"name": "main", "resources": {"requests": requests}}, nodeName="n")
+    made["metadata"] |= {"name": name, "uid": name}
+    return {**made, "status": {"phase": "Running"}}
+
+
+def test_nothing_is_kept_of_pods_that_are_gone() -> None:
+    bookings = Bookings()
+    for number in range(3 * SPARE):
+        bookings.take(str(number), Booking(f"n{number}", (("cpu", number),)))
+        bookings.take(str(number), None)
+
+    assert bookings.used == {}
+    assert len(bookings._same) <= SPARE + 1

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rulings remembered: the same pod once, and nothing that is large."""
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from app.cluster.ruling_cache import LARGEST_KEPT, Rulings
+from app.kube.pods import read_pod
+from app.policy.match import Ruling
+from tests.builders import gpus, knowledge, pod, shipped
+
+
+def ruled(rulings: Rulings, document: dict[str, Any]) -> Ruling:
+    return rulings.of(read_pod(document), {}, shipped(), knowledge())
+
+
+def test_pods_of_one_template_share_a_ruling() -> None:
+    rulings = Rulings()
+
+    assert ruled(rulings, pod()) is ruled(rulings, pod())
+
+
+@pytest.mark.parametrize(("place", "size"), [("label", 300_000), ("annotation", 200_000), ("env", 32_000)])
+def test_huge_template_is_ruled_on_and_forgotten(place: str, size: int) -> None:
+    """F125, fault 50: a thousand pods as large as we read them stayed in memory."""
+    assert size > LARGEST_KEPT
+    rulings = Rulings()
+    tracemalloc.start()
+    for number in range(8):
+        text = f"{number}{'x' * size}"
+        container = gpus(1)
+        document = pod(container, annotations={"products": text} if place == "annotation" else None)
+        if place == "label":
+            document["metadata"]["labels"] = {"a": text}
+        elif place == "env":
+            container["env"] = [{"name": "NVIDIA_REQUIRE_CUDA", "value": text}]
+        ruled(rulings, document)
+    del text, document, container
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 3 * size

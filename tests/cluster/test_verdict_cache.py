@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Appraisals: the remembered verdicts equal the plain engine's, for every demand and after every change."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cluster.state import State
+from app.cluster.verdict_cache import DEMANDS_KEPT, Appraisal, Appraisals
+from app.placement.engine import judge, total
+from app.policy.demand import Demand
+from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
+
+GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+NAMES = ("a", "b", "c", "d", "e")
+UNKNOWN = "nowhere"
+WARNING = policies(policy("w", "action: Warn, placement: {products: {allow: [H200]}}"))
+DEMANDS: dict[str, Demand] = {
+    "no GPU": demand(pod(gpus(0))),
+    "one": demand(pod()),
+    "two exclusive": demand(pod(gpus(2), annotations={"sharing": "Exclusive", "gpu-memory": "40Gi"})),
+    "a slice": demand(pod(gpus(1, SLICE))),
+    "a shared one": demand(pod(annotations={"sharing": "Shared"})),
+    "an image": demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"))),
+    "warned of": demand(pod(), WARNING),
+    "unreadable": demand(pod(annotations={"cuda": "new"})),
+}
+MAKES: tuple[dict[str, Any], ...] = (
+    {},
+    {"product": "Tesla-T4", "driver": "470.57.02", "offers": {GPU: 4}},
+    {"product": "NVIDIA-A10-SHARED", "offers": {GPU: 16}},
+    {"offers": {GPU: 0, SLICE: 7}, "labels": {"nvidia.com/mig.config.state": "success"}},
+    {"offers": {GPU: 0, SLICE: 7}, "labels": {"nvidia.com/mig.config.state": "pending"}},
+    {"offers": {GPU: 0}},
+    {"product": None, "driver": None, "offers": {}},
+)
+
+
+def bound(uid: str, name: str, amount: int, resource: str) -> dict[str, Any]:
+    """Make a running pod."""
+    made = pod(gpus(amount, resource), nodeName=name)
+    return {**made, "metadata": {"name": uid, "namespace": "team-a", "uid": uid}, "status": {"phase": "Running"}}
+
+
+CHANGES = st.one_of(
+    st.tuples(
+        st.just("put_node"),
+        st.builds(lambda name, make: node_document(name, **make), st.sampled_from(NAMES), st.sampled_from(MAKES)),
+    ),
+    st.tuples(st.just("drop_node"), st.sampled_from(NAMES)),
+    st.tuples(
+        st.just("put_pod"),
+        st.builds(
+            bound,
+            st.sampled_from(["p", "q", "r"]),
+            st.sampled_from(NAMES),
+            st.integers(0, 9),
+            st.sampled_from([GPU, SLICE]),
+        ),
+    ),
+    st.tuples(st.just("drop_pod"), st.sampled_from(["p", "q", "r"])),
+)
+
+
+def change(state: State, event: tuple[str, Any]) -> None:
+    getattr(state, event[0])(event[1])
+
+
+def told(appraisal: Appraisal) -> tuple[Any, ...]:
+    """Put all that an appraisal says of the nodes together."""
+    totals = dict(zip(NAMES, appraisal.totals(NAMES), strict=True))
+    return set(appraisal.feasible), dict(appraisal.failed), dict(appraisal.unresolvable), totals
+
+
+def plainly(asked: Demand, state: State, recount: bool) -> tuple[Any, ...]:
+    """Say the same by the engine, from scratch."""
+    verdicts = {name: judge(asked, node, recount) for name, node in state.nodes.items()}
+    refused = {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+    totals = {name: total(asked, state.nodes[name]) if name in state.nodes else 0.0 for name in NAMES}
+    return (
+        verdicts.keys() - refused.keys(),
+        {name: each.message for name, each in refused.items() if each.preemptible},
+        {name: each.message for name, each in refused.items() if not each.preemptible},
+        totals,
+    )
+
+
+@pytest.mark.parametrize("recount", [True, False], ids=["counting", "leaving counts to the scheduler"])
+@given(st.lists(st.tuples(CHANGES, st.sampled_from(sorted(DEMANDS))), max_size=40))
+@settings(max_examples=120, deadline=None)
+def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
+    recount: bool, steps: list[tuple[tuple[str, Any], str]]
+) -> None:
+    """P24, P48, P20: demands asked in turn, each renewed only over what changed since it was asked last."""
+    state = State(knowledge())
+    appraisals = Appraisals(state, recount)
+    for event, name in steps:
+        change(state, event)
+
+        appraisal = appraisals.of(DEMANDS[name])
+
+        assert plainly(DEMANDS[name], state, recount) == told(appraisal)
+        assert {*appraisal.failed.values(), *appraisal.unresolvable.values()} <= appraisal.codes.keys()
+
+
+def test_names_that_are_no_nodes_leave_nothing_behind() -> None:
+    """F125: whoever asks about nodes that are not, or are gone, must not fill the memory."""
+    state = State(knowledge())
+    state.put_node(node_document("a"))
+    appraisal = Appraisals(state, True).of(DEMANDS["one"])
+    weighed = [appraisal.totals(["a", f"nowhere-{number}"]) for number in range(50)]
+
+    state.put_node(node_document("b"))
+    appraisal.renew()
+    appraisal.totals(["a", "b"])
+    state.drop_node("b")
+    appraisal.renew()
+
+    assert weighed == [[total(DEMANDS["one"], state.nodes["a"]), 0.0]] * 50
+    assert list(appraisal._totals) == ["a"]
+
+
+def test_pod_without_gpus_fits_on_every_node() -> None:
+    state = State(knowledge())
+    for name, make in zip(NAMES, MAKES, strict=False):
+        state.put_node(node_document(name, **make))
+
+    assert set(NAMES) == Appraisals(state, True).of(DEMANDS["no GPU"]).feasible
+
+
+def test_unknown_node_is_worth_nothing_until_it_is_seen() -> None:
+    state = State(knowledge())
+    appraisals = Appraisals(state, True)
+
+    before = appraisals.of(DEMANDS["one"]).totals([UNKNOWN])
+    state.put_node(node_document(UNKNOWN))
+    after = appraisals.of(DEMANDS["one"]).totals([UNKNOWN])
+
+    assert before == [0.0]
+    assert after == [total(DEMANDS["one"], state.nodes[UNKNOWN])]
+
+
+def test_node_that_is_gone_is_in_no_map() -> None:
+    state = State(knowledge())
+    appraisals = Appraisals(state, True)
+    for name in ("a", "b"):
+        state.put_node(node_document(name, product="Tesla-T4" if name == "a" else "NVIDIA-H100-80GB-HBM3"))
+    asked = demand(pod(annotations={"products": "H100"}))
+    appraisals.of(asked)
+    for name in ("a", "b"):
+        state.drop_node(name)
+
+    appraisal = appraisals.of(asked)
+
+    assert not appraisal.feasible
+    assert not appraisal.failed
+    assert not appraisal.unresolvable
+
+
+def test_equal_demands_share_one_appraisal() -> None:
+    """P24, P48, DESIGN §2: a Demand is hashable; pods of one Job are asked for once."""
+    appraisals = Appraisals(State(knowledge()), True)
+
+    assert appraisals.of(demand(pod(gpus(2)))) is appraisals.of(demand(pod(gpus(2))))
+    assert appraisals.of(demand(pod(gpus(2)))) is not appraisals.of(demand(pod(gpus(3))))
+
+
+def test_demand_asked_longest_ago_is_forgotten_and_one_in_use_is_kept() -> None:
+    appraisals = Appraisals(State(knowledge()), True)
+    used, idle = demand(pod(gpus(1000))), demand(pod(gpus(1001)))
+    first_of_used, first_of_idle = appraisals.of(used), appraisals.of(idle)
+    for amount in range(1, DEMANDS_KEPT):
+        appraisals.of(demand(pod(gpus(amount))))
+        appraisals.of(used)
+
+    assert first_of_used is appraisals.of(used)
+    assert first_of_idle is not appraisals.of(idle)

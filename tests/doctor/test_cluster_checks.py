@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor on a live cluster: as deploy/ installs it nothing is wrong; each thing broken is named, and no other."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.doctor.cluster_checks import CHECKS, examine_cluster
+from app.doctor.cluster_objects import Certificate, Cluster, Slipped, asks_for_gpus
+from app.doctor.fleet_checks import Level
+from tests.builders import gpus, knowledge, node, pod
+
+BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
+MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+GPU = "nvidia.com/gpu"
+Object = dict[str, Any]
+Break = Callable[[dict[str, list[Object]]], object]
+
+
+def configurations() -> dict[str, list[Object]]:
+    """Read the webhooks as installed, each with a CA."""
+    found = [each for each in yaml.safe_load_all((BASE / "webhooks.yaml").read_text("utf-8")) if each]
+    for webhook in (webhook for each in found for webhook in each["webhooks"]):
+        webhook["clientConfig"]["caBundle"] = "Q0E="
+    return {each["kind"]: [each] for each in found}
+
+
+def exemptions() -> dict[str, list[Object]]:
+    """Read the policy on who exempts namespaces, as installed."""
+    return {each["kind"]: [each] for each in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))}
+
+
+def daemon(name: str, ready: int = 1) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "gpu-operator"},
+        "status": {"desiredNumberScheduled": 1, "numberReady": ready},
+    }
+
+
+def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.1.0") -> Object:
+    template = {"spec": {"containers": [{"name": "main", "image": image}]}}
+    return {
+        "metadata": {"name": name, "namespace": "gpu-usher"},
+        "spec": {"replicas": 3, "template": template},
+        "status": {"availableReplicas": available},
+    }
+
+
+def namespace(name: str, **labels: str) -> Object:
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
+
+
+def rule(group: str, resources: list[str], *verbs: str) -> Object:
+    return {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
+
+
+RULES = (
+    rule("", ["nodes", "pods", "namespaces"], "get", "list", "watch"),
+    rule("", ["configmaps"], "get", "list", "watch"),
+    rule("node.k8s.io", ["runtimeclasses"], "get", "list", "watch"),
+    rule("authorization.k8s.io", ["selfsubjectaccessreviews"], "create"),
+)
+
+
+def objects() -> dict[str, list[Object]]:
+    """Give a healthy cluster's objects by kind."""
+    return {
+        **configurations(),
+        "Namespace": [namespace("kube-system"), namespace("gpu-usher"), namespace("team-a")],
+        "Pod": [pod()],
+        **exemptions(),
+        "RuntimeClass": [{"metadata": {"name": "nvidia"}}],
+        "DaemonSet": [daemon("nvidia-device-plugin-daemonset"), daemon("gpu-feature-discovery")],
+        "Deployment": [deployment("gpu-usher")],
+    }
+
+
+def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
+    found = copy.deepcopy(objects())
+    broken(found)
+    made = Cluster(
+        knowledge=knowledge(),
+        objects={kind: tuple(items) for kind, items in found.items()},
+        nodes=(node("gpu"), node("cpu", product=None, driver=None, offers={})),
+        version="v1.36.3",
+        ahead_seconds=0.4,
+        certificates=(Certificate("Secret gpu-usher-tls", 0.5, "2026-01-08"),),
+        rules=RULES,
+    )
+    return replace(made, **more)
+
+
+def found(examined: Cluster) -> dict[str, Level]:
+    return {each.check: each.level for each in examine_cluster(examined)}
+
+
+def ours(change: Object, kind: str = MUTATING, index: int = 0) -> Break:
+    return lambda objects: objects[kind][0]["webhooks"][index].update(change)
+
+
+def client(change: Object) -> Break:
+    return lambda objects: objects[MUTATING][0]["webhooks"][0]["clientConfig"].update(change)
+
+
+def put(kind: str, *items: Object) -> Break:
+    return lambda objects: objects.update({kind: list(items)})
+
+
+def add(kind: str, item: Object) -> Break:
+    return lambda objects: objects.setdefault(kind, []).append(item)
+
+
+def foreign(name: str, never: bool = True, resource: str = "pods", kind: str = MUTATING) -> Break:
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": [resource]}]
+    policy = "Never" if never else "IfNeeded"
+    webhook = {"name": f"{name}.example.com", "rules": rules, "reinvocationPolicy": policy}
+    return add(kind, {"metadata": {"name": name}, "webhooks": [webhook]})
+
+
+def pool(requirements: list[Object], taints: list[Object] | None = None, **labels: str) -> Break:
+    spec = {"requirements": requirements, "taints": taints or []}
+    return put(
+        "NodePool", {"metadata": {"name": "p"}, "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}}}
+    )
+
+
+def job(resources: Object) -> Break:
+    template = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
+    return put("PyTorchJob", {"metadata": {"name": "j", "namespace": "team-a"}, "spec": spec})
+
+
+TAINT = [{"key": GPU, "effect": "NoSchedule"}]
+NAMED = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["h100"]}
+FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}
+NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
+
+
+EVERYWHERE: Object = {"namespaceSelector": {}}
+P, A = Level.Problem, Level.Advice
+
+
+def scheduler(version: str) -> Break:
+    image = f"registry.k8s.io/kube-scheduler:{version}"
+    return add("Deployment", deployment("gpu-usher-scheduler", image=image))
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        pytest.param(lambda _: None, {}, id="as installed"),
+        pytest.param(put(MUTATING), {"WebhookAbsent": P}, id="no mutating webhook"),
+        pytest.param(lambda objects: objects.pop(MUTATING), {}, id="webhooks that could not be read"),
+        pytest.param(ours({"rules": []}), {"WebhookNeverCalled": P}, id="no rule"),
+        pytest.param(client({"caBundle": ""}), {"CABundleAbsent": P}, id="fault 45: caBundle wiped"),
+        pytest.param(client({"caBundle": "", "service": None, "url": "https://a"}), {}, id="an address, public CA"),
+        pytest.param(ours({"timeoutSeconds": 10}), {"WebhookTimeout": A}, id="P43: ten seconds"),
+        pytest.param(ours({"timeoutSeconds": 1}), {"WebhookTimeout": A}, id="one second"),
+        pytest.param(ours({"failurePolicy": "Fail"}), {"FailurePolicy": A}, id="mutate fails closed"),
+        pytest.param(ours({"failurePolicy": "Ignore"}, VALIDATING), {"FailurePolicy": A}, id="validate fails open"),
+        pytest.param(ours(EVERYWHERE), {"ExemptsTooLittle": A}, id="P43: mutate of our own namespace"),
+        pytest.param(ours(EVERYWHERE, VALIDATING), {"ExemptsTooLittle": P}, id="P43: validate, failing closed"),
+        pytest.param(ours({"matchConditions": []}), {"NoMatchConditions": P}, id="F22: called for every pod"),
+        pytest.param(
+            ours({"objectSelector": {"matchLabels": {"a": "b"}}}), {"ExemptsTooMuch": P}, id="F21: a pod's own label"
+        ),
+        pytest.param(ours({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
+        pytest.param(foreign("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),
+        pytest.param(foreign("hami", resource="services"), {}, id="another's, not of pods"),
+        pytest.param(foreign("istio-sidecar-injector"), {}, id="another's, not of GPUs"),
+        pytest.param(foreign("hami", kind=VALIDATING), {}, id="another's that only validates"),
+        pytest.param(put("Deployment"), {"ReplicasAbsent": P}, id="nobody to answer"),
+        pytest.param(put("Deployment", deployment("gpu-usher", 0)), {"ReplicasUnavailable": P}, id="none available"),
+        pytest.param(put("Deployment", deployment("gpu-usher", 2)), {"ReplicasUnavailable": A}, id="one short"),
+        pytest.param(scheduler("v1.36.9"), {}, id="scheduler of the same minor"),
+        pytest.param(scheduler("v1.35.1@sha256:00"), {"SchedulerVersion": A}, id="scheduler one behind"),
+        pytest.param(scheduler("v1.34.0"), {"SchedulerVersion": P}, id="scheduler two behind"),
+        pytest.param(scheduler("v1.37.0"), {"SchedulerVersion": P}, id="scheduler ahead"),
+        pytest.param(scheduler("latest"), {}, id="scheduler that does not say"),
+        pytest.param(put("RuntimeClass"), {"RuntimeClassAbsent": A}, id="P34"),
+        pytest.param(
+            put("RuntimeClass", {"metadata": {"name": "nvidia"}, "scheduling": {"nodeSelector": {"a": "b"}}}),
+            {"RuntimeClassSelector": P},
+            id="a RuntimeClass for other nodes",
+        ),
+        pytest.param(
+            put("DaemonSet", daemon("nvidia-device-plugin", 0), daemon("gpu-feature-discovery")),
+            {"DevicePlugin": P},
+            id="device plugin not ready",
+        ),
+        pytest.param(put("DaemonSet", daemon("gpu-feature-discovery")), {"DevicePlugin": A}, id="no device plugin"),
+        pytest.param(put("DaemonSet", daemon("nvidia-device-plugin")), {"GPUFeatureDiscovery": A}, id="F73: no GFD"),
+        pytest.param(pool([NAMED], TAINT), {}, id="a good NodePool"),
+        pytest.param(pool([NAMED]), {"NodePoolUntainted": A}, id="P39: NodePool without taint"),
+        pytest.param(pool([FAMILY], TAINT), {"NodePoolUnlabelled": A}, id="P16: NodePool that tells no product"),
+        pytest.param(pool([FAMILY], TAINT, **{"nvidia.com/gpu.product": "H100"}), {}, id="one that does by label"),
+        pytest.param(pool([NO_GPU]), {}, id="a NodePool without GPUs"),
+        pytest.param(job({"requests": {GPU: 1}}), {"RequestsOnly": A}, id="P36: requests alone"),
+        pytest.param(job({"requests": {GPU: 1}, "limits": {GPU: 1}}), {}, id="requests and limits"),
+    ],
+)
+def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[str, Level]) -> None:
+    """F87, P5, P11, P16, P34, P36, P39, P43."""
+    assert expected == found(cluster(broken))
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        pytest.param({"ahead_seconds": None}, {}, id="no Date header"),
+        pytest.param({"ahead_seconds": -29.0}, {}, id="clock a little behind"),
+        pytest.param({"ahead_seconds": -600.0}, {"ClockSkew": A}, id="fault 46: ten minutes"),
+        pytest.param({"ahead_seconds": 3600.0}, {"ClockSkew": P}, id="fault 46: an hour"),
+        pytest.param({"version": "v1.29.14"}, {"KubernetesVersion": P}, id="too old"),
+        pytest.param({"version": "v1.38.0"}, {"KubernetesVersion": A}, id="not tested"),
+        pytest.param({"version": "v1.31.5-gke.1"}, {}, id="a cloud's"),
+        pytest.param({"certificates": (Certificate("s", 0.8, "soon"),)}, {"CertificateExpires": A}, id="P44: overdue"),
+        pytest.param({"certificates": (Certificate("s", 0.95, "soon"),)}, {"CertificateExpires": P}, id="P44: urgent"),
+        pytest.param(
+            {"certificates": (Certificate("s", 0.1, "", ("no",)),)}, {"Certificate": P}, id="P44: not accepted"
+        ),
+        pytest.param({"rules": None}, {}, id="rights not known"),
+        pytest.param({"rules": RULES[1:]}, {"RightsMissing": P}, id="F104: may not read nodes"),
+        pytest.param({"rules": (rule("*", ["*"], "*"),)}, {"RightsTooWide": A}, id="F104: may do anything"),
+        pytest.param({"slipped": (Slipped("a/p", "unadmitted"),)}, {"Unadmitted": A}, id="F98, P11: unadmitted"),
+        pytest.param(
+            {"slipped": (Slipped("a/p", "misplaced", "DriverTooOld"),)}, {"Misplaced": P}, id="F98: misplaced"
+        ),
+        pytest.param({"refused": {"Secret x": "403: no"}}, {"NotLookedAt": A}, id="refused"),
+        pytest.param(
+            {"reached": False, "refused": {"API server": "no"}, "objects": {}, "nodes": ()},
+            {"APIServerUnreachable": P},
+            id="not there",
+        ),
+    ],
+)
+def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, Level]) -> None:
+    """F87, F98, F104, P11, P44, fault 46."""
+    assert expected == found(cluster(**more))
+
+
+def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_only_if_a_policy_gives_it() -> None:
+    """A cloud's nodes show the resource alone; who changes the policy is told, not everybody who makes a pod."""
+    nodes = tuple(node(name, product=None, driver=None) for name in ("a", "b"))
+
+    absent = [
+        each for each in examine_cluster(cluster(put("RuntimeClass"), nodes=nodes)) if "RuntimeClass" in each.check
+    ]
+    unwanted = examine_cluster(cluster(put("RuntimeClass"), nodes=nodes, runtime_classes=()))
+
+    assert [(each.check, each.objects) for each in absent] == [("RuntimeClassAbsent", ("RuntimeClass nvidia",))]
+    assert not [each for each in unwanted if "RuntimeClass" in each.check]
+
+
+def test_two_webhooks_with_one_fault_are_one_finding() -> None:
+    broken = ours({"timeoutSeconds": 30})
+
+    [finding] = examine_cluster(
+        cluster(lambda objects: [broken(objects), ours({"timeoutSeconds": 30}, VALIDATING)(objects)])
+    )
+
+    assert len(finding.objects) == 2
+    assert len(CHECKS) == len(set(CHECKS))
+
+
+def test_earlier_webhook_that_is_never_called_again_is_told_apart() -> None:
+    """F23: ours is gpu-usher; hami comes after it, and gpu-other before."""
+    said = [
+        next(each.what for each in examine_cluster(cluster(foreign(name, never))) if each.check == "OtherAllocator")
+        for name, never in (("hami", True), ("gpu-other", True), ("gpu-other", False))
+    ]
+
+    assert ["never again" in words for words in said] == [False, True, False]
+
+
+def test_rights_for_dra_are_asked_for_where_devices_are_published() -> None:
+    """F135."""
+    [finding] = examine_cluster(cluster(put("ResourceSlice", {"metadata": {"name": "s"}})))
+
+    assert finding.check == "RightsMissing"
+    assert "resourceslices" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        pytest.param(pod(), True, id="limits"),
+        pytest.param(pod(gpus(0)), True, id="zero is still named"),
+        pytest.param({"spec": {"containers": [{"name": "c"}], "resourceClaims": [{"name": "gpu"}]}}, True, id="DRA"),
+        pytest.param({"spec": {"containers": [{"name": "c"}]}}, False, id="CPU"),
+        pytest.param({}, False, id="nothing"),
+    ],
+)
+def test_only_pods_that_ask_for_gpus_are_kept(document: Object, expected: bool) -> None:
+    assert expected == asks_for_gpus(document, knowledge().families)

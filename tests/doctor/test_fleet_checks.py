@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor: each check finds what it is for, says it once for many nodes, and finds nothing on a healthy fleet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.doctor.fleet_checks import CHECKS, Fleet, Level, examine
+from app.nodes.gpu_health import Health
+from app.values.errors import BadInput
+from tests.builders import node, node_document
+from tests.cluster.fake_exporter import fake_exporter
+
+GPU = "nvidia.com/gpu"
+TAINT = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
+SOFT = [{"key": GPU, "value": "present", "effect": "PreferNoSchedule"}]
+
+
+def found(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
+    """Examine nodes: (check -> names)."""
+    return {each.check: each.nodes for each in examine(Fleet(nodes, **more))}
+
+
+HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
+
+
+@pytest.mark.parametrize(
+    ("made", "check"),
+    [
+        pytest.param({}, None, id="healthy"),
+        pytest.param({"taints": None}, "UntaintedGPUNodes", id="F47: no taint"),
+        pytest.param({"taints": SOFT}, "UntaintedGPUNodes", id="F47: a taint that only prefers"),
+        pytest.param({"offers": {GPU: 0}, "capacity": {GPU: 0}}, "GhostGPUs", id="F46"),
+        pytest.param({"offers": {GPU: 7}}, "GPUUnhealthy", id="F70"),
+        pytest.param({"offers": {GPU: 0}}, "GPUUnhealthy", id="F70: all of them"),
+        pytest.param({"offers": {GPU: 4}, "capacity": {GPU: 4}}, "StaleLabels", id="F73"),
+        pytest.param({"product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID"}, "MIGInvalid", id="F62"),
+        pytest.param({"labels": {"nvidia.com/mig.config.state": "failed"}}, "MIGReconfiguring", id="F45"),
+        pytest.param(
+            {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}}, "DriverUpgrading", id="F44"
+        ),
+        pytest.param({"driver": None}, "DriverUnknown", id="no driver label"),
+    ],
+)
+def test_each_check_finds_what_it_is_for_and_nothing_else(made: dict[str, Any], check: str | None) -> None:
+    assert found(node("n", **{**HEALTHY, **made})) == ({check: ("n",)} if check else {})
+
+
+def test_cpu_node_is_no_patient() -> None:
+    """F47."""
+    assert found(node("cpu", product=None, driver=None, offers={})) == {}
+
+
+def test_node_without_facts_is_named() -> None:
+    unknown = node("n", product=None, driver=None, taints=TAINT)
+
+    assert found(unknown) == {"GPUFactsMissing": ("n",)}
+
+
+def test_what_dcgm_reports_is_told_with_its_cause() -> None:
+    """F72."""
+    reported = {"a": Health(1, 0, ("XID 79: GPU has fallen off the bus",)), "b": Health(0, 2, ("throttled",))}
+
+    findings = examine(Fleet((), health=reported))
+
+    assert [(each.level, each.nodes) for each in findings] == [(Level.Problem, ("a",)), (Level.Advice, ("b",))]
+    assert "XID 79" in findings[0].what
+
+
+def test_overrun_of_memory_is_told() -> None:
+    """F65, INTERFACES §8."""
+    assert found(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
+
+
+def test_same_finding_on_many_nodes_is_one() -> None:
+    nodes = [node(f"n{index}", capacity={GPU: 8}) for index in range(30)]
+
+    [finding] = examine(Fleet(tuple(nodes)))
+
+    assert len(finding.nodes) == 30
+    assert len(CHECKS) == len(set(CHECKS))
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_command_says_what_hurts_and_ends_with_1(output: str) -> None:
+    """F47, F87."""
+    done = CliRunner().invoke(app, ["doctor", "--demo", "-o", output])
+
+    assert done.exit_code == 1
+    assert "GhostGPUs" in done.output
+    assert "h100-ghost-0" in done.output
+    if output == "json":
+        assert {each["level"] for each in json.loads(done.output)} == {"problem"}
+
+
+def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
+    """F72, F87."""
+    with fake_exporter() as exporter:
+        exporter.say("DCGM_FI_DEV_XID_ERRORS", 79, Hostname="h100-0")
+
+        done = CliRunner().invoke(app, ["doctor", "--demo", "--dcgm-exporters", exporter.url, "-o", "json"])
+
+    told = [each for each in json.loads(done.output) if each["nodes"] == ["h100-0"]]
+    assert [each["what"] for each in told] == ["1 GPUs ill: XID 79: GPU has fallen off the bus"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        pytest.param(["--snapshot"], 0, id="advice alone"),
+        pytest.param(["--strict", "--snapshot"], 1, id="advice, strictly"),
+    ],
+)
+def test_advice_fails_only_when_asked_to(tmp_path: Path, words: list[str], code: int) -> None:
+    """F87: exit codes for CI."""
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps(node_document("n", capacity={GPU: 8})), "utf-8")
+
+    done = CliRunner().invoke(app, ["doctor", *words, str(file)])
+
+    assert done.exit_code == code
+    assert "UntaintedGPUNodes" in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="no fleet"),
+        pytest.param(["--demo", "--scheduler-config", "x"], id="a scheduler without its cluster"),
+        pytest.param(["--demo", "-o", "xml"], id="unknown output"),
+        pytest.param(["--kubeconfig", "/no/such"], id="no such kubeconfig"),
+    ],
+)
+def test_bad_input_is_an_error_of_its_own(words: list[str]) -> None:
+    """F87: exit 2, by app/cli/main.py."""
+    assert isinstance(CliRunner().invoke(app, ["doctor", *words]).exception, BadInput)

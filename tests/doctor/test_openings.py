@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor names doors that stand open: exempt names to squat, labels that somebody put, GPUs under other names."""
+
+import pytest
+
+from app.admission.match_conditions import match_conditions
+from app.doctor.cluster_checks import examine_cluster
+from app.doctor.fleet_checks import Level
+from tests.builders import knowledge
+from tests.doctor.test_cluster_checks import (
+    GPU,
+    MUTATING,
+    VALIDATING,
+    A,
+    Break,
+    Object,
+    P,
+    add,
+    cluster,
+    found,
+    namespace,
+    put,
+)
+
+IGNORED = [namespace("team-a", **{"gpu-usher.io/ignore": "true"})]
+POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+
+
+def serving(resource: str, driver: str = "gpu.nvidia.com") -> Break:
+    """Make a DeviceClass that serves an extended resource."""
+    selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+    spec = {"extendedResourceName": resource, "selectors": selectors}
+    return put("DeviceClass", {"metadata": {"name": "c"}, "spec": spec})
+
+
+def named_too(resource: str) -> Break:
+    """Have the webhooks called for it as well, as `gpu-usher schema --match-conditions --resource` writes it."""
+
+    def change(objects: dict[str, list[Object]]) -> None:
+        serving(resource)(objects)
+        for kind in (MUTATING, VALIDATING):
+            objects[kind][0]["webhooks"][0]["matchConditions"] = match_conditions(knowledge(), [resource])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        pytest.param(
+            put("Namespace", *IGNORED),
+            {"ExemptsTooMuch": A, "ExemptByLabel": A},
+            id="F21: GPU pods in an exempt namespace",
+        ),
+        pytest.param(
+            lambda objects: [put("Namespace", *IGNORED)(objects), put("Pod")(objects)],
+            {"ExemptByLabel": A},
+            id="an exempt one without",
+        ),
+        pytest.param(put(POLICY), {"ExemptionsUnguarded": P}, id="F21: exempt names to squat"),
+        pytest.param(put(BINDING), {"ExemptionsUnguarded": P}, id="F21: the policy on them without a binding"),
+        pytest.param(
+            lambda objects: objects[POLICY][0]["spec"]["validations"][0].update(expression="true"),
+            {"ExemptionsUnguarded": P},
+            id="F21: a policy that lets everybody",
+        ),
+        pytest.param(lambda objects: objects.pop(POLICY), {}, id="a policy that could not be read"),
+        pytest.param(
+            add("Namespace", namespace("nvidia-device-plugin")),
+            {"ExemptWithoutOperands": A},
+            id="F21: an exempt name without operands",
+        ),
+        pytest.param(add("Namespace", namespace("gpu-operator")), {}, id="an exempt name with operands"),
+        pytest.param(
+            serving("example.com/gpu"), {"ResourceNotReached": P}, id="GPUs under a name of the cluster's own"
+        ),
+        pytest.param(named_too("example.com/gpu"), {}, id="the same, named in matchConditions"),
+        pytest.param(serving("example.com/nic", "nic.example.com"), {}, id="another device's own name"),
+        pytest.param(serving(GPU), {}, id="DRA in the place of the device plugin"),
+    ],
+)
+def test_open_door_is_named(broken: Break, expected: dict[str, Level]) -> None:
+    """F21, S13."""
+    assert found(cluster(broken)) == expected
+
+
+def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
+    """F21: the client that the API server has on record."""
+    owned = namespace("team-a", **{"gpu-usher.io/ignore": "true"})
+    fields: Object = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
+    owned["metadata"]["managedFields"] = [{"manager": "kubectl-label", "time": "2026-01-08", "fieldsV1": fields}]
+
+    said = [each for each in examine_cluster(cluster(put("Namespace", owned))) if each.check == "ExemptByLabel"]
+
+    assert [(each.objects, "kubectl-label (2026-01-08)" in each.what) for each in said] == [
+        (("Namespace team-a",), True)
+    ]
+
+
+def test_names_that_can_be_squatted_are_named() -> None:
+    """F21."""
+    (said,) = (each for each in examine_cluster(cluster(put(POLICY))) if each.check == "ExemptionsUnguarded")
+
+    assert "nvidia-device-plugin" in said.what
+    assert "gpu-usher," not in said.what

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod that has a node already: judged with its own place given back (F83)."""
+
+from typing import Any
+
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.cluster.view import view
+from app.explain.pending_pod import Explanation, explain
+from app.intree.existing_pods import neighbours_of
+from app.values.steps import finish
+from tests.builders import gpus, knowledge, node_document, pod, policies
+
+PORT = {"ports": [{"containerPort": 80, "hostPort": 80}]}
+
+
+def bound(**more: Any) -> dict[str, Any]:
+    """Make a pod that holds all eight GPUs of `n`, most of its CPU, and a port of it."""
+    holder = pod({**gpus(8), **PORT}, nodeName="n", **more)
+    holder["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": "8", "cpu": "3"}
+    holder["metadata"]["uid"] = "holder"
+    return holder
+
+
+def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",)) -> Explanation:
+    """Explain the first of these pods, on nodes of eight GPUs and four CPUs."""
+    state = State(knowledge())
+    made = [node_document(name) for name in nodes]
+    for each in made:
+        each["status"]["allocatable"] |= {"cpu": "4", "nvidia.com/gpu": "8", "pods": "110"}
+    fill(state, [*({"kind": "Node", **each} for each in made), *({"kind": "Pod", **each} for each in pods)])
+    world = view(state, policies(), neighbours=neighbours_of(pods))
+    return finish(explain(pods[0], world, live=True, by_node=True))
+
+
+def test_pod_does_not_stand_in_its_own_way() -> None:
+    """F83: its GPUs, its CPU and its port are there for itself."""
+    found = explained(bound())
+
+    assert found.bound is not None
+    assert (found.bound.node, found.bound.fits, found.bound.messages) == ("n", True, ())
+    assert found.fits == 1
+
+
+def test_node_of_a_bound_pod_is_no_wish_of_its_own() -> None:
+    """F83: other nodes are judged as for any pod, not left out because they are not the one."""
+    found = explained(bound(), nodes=("n", "m"))
+
+    assert found.fits == 2
+
+
+def test_what_others_hold_stays_held() -> None:
+    """F83."""
+    other = bound()
+    other["metadata"] |= {"name": "other", "uid": "other"}
+
+    found = explained(bound(), other)
+
+    assert found.bound is not None
+    assert set(found.bound.reasons) == {"InsufficientResource", "HostPortTaken", "InsufficientGPUs"}
+
+
+def test_node_that_is_gone_is_said_to_be() -> None:
+    """F83."""
+    found = explained(bound(), nodes=("m",))
+
+    assert found.bound is not None
+    assert (found.bound.fits, found.bound.reasons) == (False, ("NodeNotKnown",))
+
+
+def test_pod_without_a_node_is_not_bound() -> None:
+    """F83."""
+    assert explained(pod(gpus(1))).bound is None

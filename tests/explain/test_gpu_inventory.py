@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inventory: counted like a slow twin that reads the objects themselves, shown for people and for programs."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from app.cli.inventory import follow
+from app.cli.main import app
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.demo.notation import fleet_names
+from app.demo.sample_fleets import demo_fleet
+from app.explain.gpu_inventory import Inventory, take_inventory
+from app.values.errors import BadInput
+from tests.builders import gpus, knowledge, node_document, pod
+from tests.cluster.fake_apiserver import FakeApi, served, until
+
+RUN = CliRunner()
+GPU = "nvidia.com/gpu"
+PATHS = (
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/api/v1/namespaces",
+    "/apis/node.k8s.io/v1/runtimeclasses",
+    "/api/v1/namespaces/gpu-usher/configmaps",
+)
+
+
+def taken(objects: list[dict[str, Any]]) -> Inventory:
+    """Take the inventory of objects."""
+    state = State(knowledge())
+    fill(state, objects)
+    return take_inventory(state.nodes, {name: state.holdings(name) for name in state.nodes}, knowledge().products)
+
+
+def bound(name: str, namespace: str, node: str, amount: int, resource: str = GPU, phase: str = "Running") -> Any:
+    made = pod(gpus(amount, resource), nodeName=node)
+    made["metadata"] |= {"name": name, "uid": name, "namespace": namespace}
+    return {**made, "status": {"phase": phase}}
+
+
+def test_kinds_are_summed_with_what_is_free_and_who_holds_it() -> None:
+    """F89."""
+    objects = [
+        node_document("h-0"),
+        node_document("h-1", offers={GPU: 6}, capacity={GPU: 8}),
+        node_document("t-0", "Tesla-T4", "470.57.02", {GPU: 4}),
+        node_document("cpu", None, None, {}),
+        bound("a", "red", "h-0", 3),
+        bound("b", "blue", "h-1", 2),
+        bound("c", "red", "t-0", 1),
+        bound("done", "red", "h-0", 4, phase="Succeeded"),
+    ]
+
+    found = taken(objects)
+
+    h100, t4 = found.kinds
+    assert (h100.product, h100.driver, h100.nodes, h100.units, h100.free) == ("H100-80GB-HBM3", "570.124.06", 2, 14, 9)
+    assert (h100.unhealthy, [(each.namespace, each.units) for each in h100.held]) == (2, [("red", 3), ("blue", 2)])
+    assert (t4.driver, t4.units, t4.free) == ("470.57.02", 4, 3)
+    assert (found.total.nodes, found.total.gpu_nodes, found.total.units, found.total.free) == (4, 3, 18, 12)
+
+
+def test_slices_are_counted_by_profile() -> None:
+    """F89, F39."""
+    slice_ = "nvidia.com/mig-1g.10gb"
+
+    found = taken([node_document("m", offers={GPU: 2, slice_: 14}), bound("a", "red", "m", 3, slice_)])
+
+    assert [(each.profile, each.all, each.free) for each in found.kinds[0].slices] == [("1g.10gb", 14, 11)]
+    assert (found.total.units, found.total.held[0].units) == (2, 3)
+
+
+@pytest.mark.parametrize("name", fleet_names())
+def test_every_sample_fleet_adds_up(name: str) -> None:
+    """F89: against a sum over the objects' own words, node by node and pod by pod."""
+    objects = demo_fleet(name)
+    offered = [
+        int(amount)
+        for each in objects
+        if each["kind"] == "Node"
+        for key, amount in each["status"]["allocatable"].items()
+        if knowledge().families.of(key) and "/mig-" not in key
+    ]
+    asked = [
+        int(amount)
+        for each in objects
+        if each["kind"] == "Pod" and "nodeName" in each["spec"]
+        for key, amount in each["spec"]["containers"][0]["resources"]["limits"].items()
+        if knowledge().families.of(key)
+    ]
+
+    found = taken(objects)
+
+    assert name == "dra" or found.total.units == sum(offered)
+    assert found.total.gpus <= found.total.units
+    assert sum(each.units for each in found.total.held) == sum(asked)
+    assert found.total.free == sum(kind.free for kind in found.kinds) <= found.total.units
+
+
+def test_output_is_a_table_or_data() -> None:
+    """F89."""
+    text, plain, yamled = (
+        RUN.invoke(app, ["inventory", "--demo-fleet", "mixed", "-o", kind]) for kind in ("text", "json", "yaml")
+    )
+
+    assert (text.exit_code, plain.exit_code) == (0, 0), text.output
+    assert "H100-80GB-HBM3" in text.output
+    assert json.loads(plain.output) == yaml.safe_load(yamled.output)
+    assert json.loads(plain.output)["total"]["gpu_nodes"] == 21
+
+
+def test_files_are_read_together(tmp_path: Path) -> None:
+    """F86: nodes in one file, pods in another."""
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": [node_document("h-0")]}))
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump(bound("a", "red", "h-0", 3)))
+    files = [word for name in ("nodes.json", "pods.yaml") for word in ("--snapshot", str(tmp_path / name))]
+
+    found = RUN.invoke(app, ["inventory", *files, "-o", "json"])
+
+    assert json.loads(found.output)["kinds"][0]["free"] == 5
+
+
+@pytest.mark.parametrize("arguments", [[], ["--watch", "--demo-fleet", "mixed"]], ids=["no fleet", "watch without one"])
+def test_what_cannot_be_done_is_bad_input(arguments: list[str]) -> None:
+    found = RUN.invoke(app, ["inventory", *arguments])
+
+    assert isinstance(found.exception, BadInput)
+    assert "wants --" in str(found.exception)
+
+
+def test_live_table_follows_what_pods_hold() -> None:
+    """F89: --watch draws again when a pod is bound."""
+    api = {path: FakeApi() for path in PATHS}
+    api["/api/v1/nodes"].put(node_document("h-0"))
+    seen = io.StringIO()
+
+    async def watch() -> None:
+        async with served(api) as server:
+            watching = asyncio.create_task(follow(server, Console(file=seen, width=120, force_terminal=True), 0.01))
+            await until("first table", lambda: "8 " in seen.getvalue())
+            api["/api/v1/pods"].put(bound("a", "red", "h-0", 3))
+            await until("second table", lambda: "red 3" in seen.getvalue())
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(watch())
+
+    assert "red 3" in seen.getvalue()

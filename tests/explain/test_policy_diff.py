@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Previews of edits: against a twin that tries every pod by itself, and each kind of change by an example."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from app.admission.json_patch import apply
+from app.admission.review import Setting, mutate
+from app.cli.main import app
+from app.cluster.best_nodes import ANYWHERE, FleetSeats
+from app.cluster.ruling_cache import Rulings
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.explain.policy_diff import Asked, Change, Side, as_created, compare
+from app.kube.pods import read_pod
+from app.placement.engine import judge, total
+from app.placement.ranking import order
+from app.policy.compiled import PolicySet
+from app.policy.demand import Demand
+from app.policy.match import rule_on
+from app.values.errors import BadInput
+from tests.api.test_decision_recorder import STRICT, drawn, posted, questions, rooms
+from tests.builders import gpus, knowledge, node_document, pod, policies, policy
+
+RUN = CliRunner()
+GPU = "nvidia.com/gpu"
+OTHERS = (
+    policies(policy("p", "action: Enforce, admission: {maxGPUsPerPod: 1}")),
+    policies(policy("p", "priority: 1, placement: {products: {deny: [H100]}}")),
+    policies(policy("p", "match: {podSelector: {matchLabels: {team: blue}}}, placement: {gpuMemory: 40Gi}")),
+    STRICT,
+)  # fmt: skip
+
+
+def fleet(chance: random.Random) -> list[dict[str, Any]]:
+    """Make a small fleet, and pods of which half run somewhere."""
+    names = [f"{make}-{number}" for make in ("h", "t") for number in range(3)]
+    nodes = [node_document(name, *(("Tesla-T4", "535.104.05") if name[0] == "t" else ())) for name in names]
+    made = []
+    for number in range(60):
+        each = drawn(chance)
+        each["spec"].pop("nodeName", None)
+        each["metadata"] |= {"uid": f"u-{number}", "name": f"p-{number}"}
+        if chance.random() < 0.5:
+            each["spec"]["nodeName"] = chance.choice(names)
+        made.append(each)
+    return [*nodes, *made]
+
+
+def state_of(objects: list[dict[str, Any]]) -> State:
+    state = State(knowledge())
+    fill(state, objects)
+    return state
+
+
+def asked_of(objects: list[dict[str, Any]]) -> Iterator[Asked]:
+    for each in objects:
+        if each["kind"] == "Pod":
+            metadata, node = each["metadata"], each["spec"].get("nodeName", "")
+            yield Asked(metadata["name"], "team-a", as_created(each), uid=metadata["uid"], node=node)
+
+
+def side(policy_set: PolicySet, state: State) -> Side:
+    setting = Setting(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=Rulings().of)
+    return Side(setting, state.namespace_labels)
+
+
+def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
+    """Find the best node the slow way: in a fleet without the pod for its own node, with it for all others."""
+    if not demand.judged:
+        return ANYWHERE
+    own = next((each["spec"].get("nodeName") for each in objects if each["metadata"].get("uid") == uid), None)
+    full = state_of(objects).nodes
+    without = state_of([each for each in objects if each["metadata"].get("uid") != uid]).nodes
+    nodes = [without[name] if name == own else full[name] for name in full]
+    fitting = [node for node in nodes if judge(demand, node, True) is None]
+    return min((order(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
+
+
+def one_by_one(asked: Asked, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
+    """Say what becomes of one pod: whether it is let in, and where it goes."""
+    labels = state.namespace_labels(asked.namespace)
+    verdict = mutate(asked.document, asked.namespace, labels, Setting(policy_set, state.fleet(), knowledge()))
+    if not verdict.allowed:
+        return False, None
+    admitted = read_pod(apply(asked.document, verdict.operations), asked.namespace)
+    return True, seat(rule_on(admitted, labels, policy_set, knowledge()).demand, asked.uid, objects)
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_whole_comparison_is_that_of_every_pod_by_itself(number: int) -> None:
+    """F78, F123: templates are judged once, seats are remembered, and nothing is lost by it."""
+    objects = fleet(random.Random(number))
+    state = state_of(objects)
+    before, after = policies(policy("q", "description: nothing")), OTHERS[number]
+    expected: dict[str, set[str]] = {}
+    for each in asked_of(objects):
+        (was_in, was), (is_in, now) = (one_by_one(each, which, state, objects) for which in (before, after))
+        if was_in and not is_in:
+            expected.setdefault(Change.Refused.value, set()).add(each.name)
+        elif is_in and not was_in:
+            expected.setdefault(Change.Admitted.value, set()).add(each.name)
+        elif is_in and was != now:
+            change = Change.NoNode if now is None else Change.Seated if was is None else Change.Moved
+            expected.setdefault(change.value, set()).add(each.name)
+
+    found = compare(asked_of(objects), side(before, state), side(after, state), FleetSeats(state))
+
+    told: dict[str, set[str]] = {}
+    for difference in found.differences:
+        told.setdefault(difference.change, set()).add(difference.pod)
+    told.pop(Change.Otherwise.value, None)
+    assert told == expected
+    assert expected
+
+
+def test_same_policies_change_nothing() -> None:
+    """F78."""
+    objects = fleet(random.Random(9))
+    state = state_of(objects)
+
+    found = compare(asked_of(objects), side(STRICT, state), side(STRICT, state), FleetSeats(state))
+
+    assert (found.differences, found.unchanged, found.hurts) == ((), 60, False)
+
+
+def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them() -> None:
+    """F78: random volume names, the DaemonSet controller's node, labels that no policy looks at."""
+    field = {"key": "metadata.name", "operator": "In"}
+    asked = []
+    for number in range(3):
+        mount = {"name": f"kube-api-access-{number}abcd", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+        terms = [{"matchFields": [{**field, "values": [f"n-{number}"]}]}]
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+        made = pod(gpus(1, volumeMounts=[mount]), nodeName=f"n-{number}", affinity=affinity,
+                   volumes=[{"name": mount["name"], "projected": {}}])  # fmt: skip
+        made["metadata"] |= {"uid": f"u-{number}", "labels": {"pod-index": str(number)}}
+        asked.append(Asked(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
+    state = state_of([node_document()])
+
+    found = compare(asked, side(STRICT, state), side(STRICT, state), FleetSeats(state))
+
+    assert (found.pods, found.templates) == (3, 1)
+
+
+def written(folder: Path, name: str, *texts: str) -> str:
+    (folder / name).mkdir()
+    for number, text in enumerate(texts):
+        (folder / name / f"{number}.yaml").write_text(text, "utf-8")
+    return str(folder / name)
+
+
+def run(folder: Path, spec: str, objects: list[dict[str, Any]], *more: str) -> Result:
+    """Compare a policy that says nothing with one that says this."""
+    (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
+    old, new = written(folder, "old", policy("p", "description: x")), written(folder, "new", policy("p", spec))
+    return RUN.invoke(app, ["diff", old, new, "--snapshot", str(folder / "now.json"), *more])
+
+
+def bound(amount: int, node: str = "h-0", name: str = "p") -> dict[str, Any]:
+    made = pod(gpus(amount), nodeName=node)
+    made["metadata"] |= {"name": name, "uid": name}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("spec", "words", "code"),
+    [
+        ("admission: {maxGPUsPerPod: 2}", "newly refused: 1 pods", 1),
+        ("placement: {products: {allow: [A10]}}", "left without any node: 1 pods", 1),
+        ("placement: {products: {deny: [T4]}}", "moved: 1 pods\n  team-a/p on h-0: t-0 → h-0", 0),
+        ("admission: {runtimeClassName: other}", "changed otherwise: 1 pods", 0),
+        ("description: other", "1 pods of 1 kinds: 1 unchanged", 0),
+    ],
+)
+def test_each_change_is_named_and_what_hurts_fails(tmp_path: Path, spec: str, words: str, code: int) -> None:
+    """F78: a pod that holds all GPUs of its node still has its own place."""
+    nodes = [node_document("h-0"), node_document("t-0", "Tesla-T4")]
+
+    found = run(tmp_path, spec, [*nodes, bound(8)])
+
+    assert words in found.output
+    assert found.exit_code == code
+
+
+def test_json_has_every_pod(tmp_path: Path) -> None:
+    """F78: -o json is stable, text shows the first ones."""
+    pods = [bound(4, name=f"p-{number}") for number in range(5)]
+    spec = "admission: {maxGPUsPerPod: 2}"
+
+    found = run(tmp_path, spec, [node_document("h-0"), *pods], "-o", "json")
+
+    answer = json.loads(found.stdout)
+    assert answer["counts"] == {"newly refused": 5}
+    assert [each["pod"] for each in answer["differences"]] == [f"team-a/p-{number}" for number in range(5)]
+
+
+def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
+    """F78: a decision log, without any fleet."""
+    posted(list(questions(60)), rooms(tmp_path), str(tmp_path / "log"))
+    old = written(tmp_path, "old", policy("p", "description: x"))
+    new = written(tmp_path, "new", policy("p", "admission: {maxGPUsPerPod: 1}"))
+
+    found = RUN.invoke(app, ["diff", old, new, "--decisions", str(tmp_path / "log"), "-o", "json"])
+
+    answer = json.loads(found.stdout)
+    assert found.exit_code == 1
+    assert answer["pods"] == 60
+    assert set(answer["counts"]) <= {"newly refused", "changed otherwise"}
+    assert "at most 1 per pod" in answer["differences"][0]["now"]
+
+
+def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> None:
+    """What an overlay would deny in a cluster is known before it is applied: kustomize's output is enough."""
+    metadata = {"namespace": "gpu-usher", "name": "gpu-usher-policies"}
+    rendered = [
+        {"kind": "Namespace", "metadata": {"name": "gpu-usher"}},
+        {"kind": "ConfigMap", "metadata": metadata, "data": {"p.yaml": policy("p", "admission: {maxGPUsPerPod: 2}")}},
+    ]
+    (tmp_path / "now.json").write_text(json.dumps({"kind": "List", "items": [node_document("h-0"), bound(4)]}), "utf-8")
+    old = written(tmp_path, "old", policy("p", "description: x"))
+    fleet = ["--snapshot", str(tmp_path / "now.json")]
+
+    found = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered))
+    nothing = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered[:1]))
+
+    assert found.exit_code == 1
+    assert "newly refused: 1 pods" in found.stdout
+    assert isinstance(nothing.exception, BadInput)
+    assert "no ConfigMap gpu-usher-policies and no GPUPolicy" in str(nothing.exception)
+
+
+def test_finished_pods_are_nobody(tmp_path: Path) -> None:
+    done = {**bound(4), "status": {"phase": "Succeeded"}}
+
+    found = run(tmp_path, "admission: {maxGPUsPerPod: 2}", [node_document("h-0"), done])
+
+    assert (found.exit_code, found.output) == (0, "0 pods of 0 kinds: 0 unchanged\n")
+
+
+def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
+    found = RUN.invoke(app, ["diff", str(tmp_path), str(tmp_path)])
+
+    assert isinstance(found.exception, BadInput)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of ordinary resources: Kubernetes' arithmetic, against the plain twin that GPUs are counted by (F83)."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.kube.pod_requests import amounts_of, requests_of, units
+from app.kube.pods import read_pod
+from tests.builders import pod
+
+
+def drawn(random: Random, kind: str) -> dict[str, Any]:
+    amounts = {"cpu": random.choice(["250m", "1", "1500m"]), "memory": random.choice(["1Gi", "100M"])}
+    asked = dict(random.sample(list(amounts.items()), random.randrange(3)))
+    resources = {random.choice(["requests", "limits"]): asked} if asked else {}
+    always = {"restartPolicy": "Always"} if kind == "init" and random.random() < 0.4 else {}
+    return {"name": f"{kind}-{random.random()}", "resources": resources, **always}
+
+
+def test_requests_equal_the_twin_for_any_mix_of_containers() -> None:
+    """F83: max(init, sum + sidecars); k8s.io/component-helpers PodRequests."""
+    random = Random(83)
+    for _ in range(2000):
+        document = pod(*(drawn(random, "main") for _ in range(random.randrange(1, 4))),
+                       initContainers=[drawn(random, "init") for _ in range(random.randrange(4))])  # fmt: skip
+        plain = read_pod(document)
+        expected = {"cpu": int(plain.amount("cpu") * 1000), "memory": int(plain.amount("memory"))}
+
+        assert dict(requests_of(document["spec"])) == {key: amount for key, amount in expected.items() if amount}
+
+
+def test_overhead_is_added_and_requests_of_the_whole_pod_go_first() -> None:
+    """F83: KEP-688, KEP-2837."""
+    spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], "overhead": {"cpu": "250m"}}
+
+    assert dict(requests_of(spec)) == {"cpu": 1250, "memory": 1 << 30}
+    assert dict(requests_of({**spec, "resources": {"requests": {"cpu": "3"}}}))["cpu"] == 3250
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "count"),
+    [("cpu", "1.5", 1500), ("cpu", "0.1m", 1), ("memory", "1.5Gi", 3 << 29), ("pods", "110", 110), ("cpu", "lots", 0)],
+)
+def test_quantity_is_counted_in_the_units_of_its_resource_rounded_up(resource: str, text: str, count: int) -> None:
+    assert units(resource, text) == count
+
+
+@pytest.mark.parametrize("odd", [None, 7, "x", []])
+def test_what_is_no_map_of_quantities_is_empty(odd: object) -> None:
+    assert amounts_of(odd) == {}
+    assert requests_of({"containers": odd, "initContainers": [odd], "overhead": odd}) == ()

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: read in every version of resource.k8s.io, and what a pod claims of GPUs by what it names (S13)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from app.knowledge.families import Family
+from app.kube.pod_limits import MOST_CLAIMS, MOST_CONTAINERS
+from app.kube.pods import read_pod
+from app.kube.resource_claims import (
+    Choice,
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Requests,
+    claimed_classes,
+    read_claim,
+    read_claim_template,
+)
+from app.values.errors import MalformedPod
+from tests.builders import container, knowledge, pod
+
+FAMILIES = knowledge().families
+GPU = "gpu.nvidia.com"
+
+
+def family_of(device_class: str) -> Family | None:
+    """Know the families' own classes, and one that the cluster made to serve nvidia.com/gpu."""
+    return FAMILIES.of("nvidia.com/gpu") if device_class == "big-gpus" else FAMILIES.of_device_class(device_class)
+
+
+def claim(*requests: Any, name: str = "c") -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "team-a"}, "spec": {"devices": {"requests": list(requests)}}}
+
+
+def exactly(device_class: str, name: str = "r", **more: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": device_class, **more}}
+
+
+def first_available(*choices: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "r", "firstAvailable": list(choices)}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (exactly(GPU, allocationMode="ExactCount", count=2), (Choice(GPU, 2),)),
+        (exactly(GPU, selectors=[{"cel": {"expression": "true"}}]), (Choice(GPU, 1),)),
+        (exactly(GPU, allocationMode="All"), (Choice(GPU, None),)),
+        (exactly(GPU, count=0), (Choice(GPU, 0),)),
+        ({"name": "r", "deviceClassName": GPU, "allocationMode": "ExactCount", "count": 3}, (Choice(GPU, 3),)),
+        ({"name": "r", "deviceClassName": GPU, "allocationMode": "All"}, (Choice(GPU, None),)),
+        (
+            first_available({"name": "a", "deviceClassName": GPU, "count": 2}, {"name": "b", "deviceClassName": "x"}),
+            (Choice(GPU, 2), Choice("x", 1)),
+        ),
+        ({"name": "r"}, (Choice("", 1),)),
+        ({"name": "r", "exactly": None, "firstAvailable": None}, (Choice("", 1),)),
+    ],
+    ids=["v1", "defaults", "all", "zero", "v1beta1", "v1beta1 all", "alternatives", "nothing", "null"],
+)
+def test_request_is_read_in_every_version(request_: dict[str, Any], expected: tuple[Choice, ...]) -> None:
+    """S13."""
+    assert read_claim(claim(request_)) == Claim("team-a/c", (ClaimRequest("r", expected),))
+
+
+def test_template_has_the_claim_inside() -> None:
+    """S13."""
+    inner = claim(exactly(GPU))
+
+    template = {"metadata": inner["metadata"], "spec": {"metadata": {"labels": {}}, "spec": inner["spec"]}}
+
+    assert read_claim_template(template) == read_claim(inner)
+
+
+@pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": {"devices": {}}}, {"spec": {"devices": None}}])
+def test_claim_for_nothing_is_known_to_ask_nothing(document: dict[str, Any]) -> None:
+    found = read_claim({"metadata": {"name": "c", "namespace": "team-a"}, **document})
+
+    assert found == Claim("team-a/c", ())
+
+
+WRONG = {
+    "spec: got a list": {"spec": []},
+    "spec.devices: got a string": {"spec": {"devices": "x"}},
+    "spec.devices.requests: got an object": {"spec": {"devices": {"requests": {}}}},
+    "spec.devices.requests[0]: got a number": {"spec": {"devices": {"requests": [1.5]}}},
+    "spec.devices.requests[1].exactly: got a list": claim({}, {"exactly": []}),
+    "spec.devices.requests[0].exactly.deviceClassName: got an integer": claim(exactly(5)),  # type: ignore[arg-type]
+    "spec.devices.requests[0].exactly.count: got a string": claim(exactly(GPU, count="2")),
+    "spec.devices.requests[0].firstAvailable[1].count: got a boolean": claim(first_available({}, {"count": True})),
+    "metadata.name: got an integer": {"metadata": {"name": 5}},
+}
+
+
+@pytest.mark.parametrize(("words", "document"), WRONG.items(), ids=WRONG.keys())
+def test_claim_of_wrong_shape_is_refused_with_its_path(words: str, document: dict[str, Any]) -> None:
+    with pytest.raises(MalformedPod) as caught:
+        read_claim(document)
+
+    assert words in str(caught.value)
+
+
+CLAIMS: Mapping[str, Requests] = {
+    read.key: read.requests
+    for read in (
+        read_claim(claim(exactly(GPU, count=2), name="two")),
+        read_claim(claim(exactly(GPU, allocationMode="All"), name="all")),
+        read_claim(claim(exactly("mig.nvidia.com", "slice"), exactly("nic.example.com", "nic"), name="mixed")),
+        read_claim(claim(exactly("nic.example.com", "nic"), name="nic")),
+        read_claim(claim(exactly("big-gpus"), name="own")),
+        read_claim(claim(first_available({"deviceClassName": GPU}, {"deviceClassName": "gpu.amd.com"}), name="either")),
+        read_claim(claim(name="empty")),
+    )
+}
+
+
+def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> Claimed:
+    """Ask about a pod whose entry `x` refers to the claim, or template, `x`."""
+    entries = [{"name": name, "resourceClaimName": name} for name in claims]
+    entries += [{"name": name, "resourceClaimTemplateName": name} for name in templates]
+    spec = {"containers": [], "resourceClaims": entries, **more}
+    return claimed_by(spec)
+
+
+def claimed_by(
+    spec: Mapping[str, Any], namespace: str = "team-a", family: Callable[[str], Family | None] = family_of
+) -> Claimed:
+    """Say what a pod of this spec claims."""
+    return claimed_classes(read_pod({"spec": spec}, namespace), CLAIMS.get, CLAIMS.get, family)
+
+
+@pytest.mark.parametrize(
+    ("found", "classes", "families"),
+    [
+        (asked("two"), ((GPU, 2),), ["nvidia"]),
+        (asked(templates=("two",)), ((GPU, 2),), ["nvidia"]),
+        (asked("two", templates=("two",)), ((GPU, 4),), ["nvidia"]),
+        (asked("two", "all"), ((GPU, None),), ["nvidia"]),
+        (asked("all", "two"), ((GPU, None),), ["nvidia"]),
+        (asked("mixed"), (("mig.nvidia.com", 1),), ["nvidia"]),
+        (asked("own"), (("big-gpus", 1),), ["nvidia"]),
+        (asked("either"), (("gpu.amd.com", 1), (GPU, 1)), ["amd", "nvidia"]),
+        (asked("nic"), (), []),
+        (asked("empty"), (), []),
+        (asked(), (), []),
+    ],
+    ids=[
+        "claim",
+        "template",
+        "both",
+        "all",
+        "all first",
+        "slice and NIC",
+        "own class",
+        "either",
+        "NIC",
+        "empty",
+        "none",
+    ],
+)
+def test_pod_claims_what_its_claims_and_templates_ask(
+    found: Claimed, classes: tuple[tuple[str, int | None], ...], families: list[str]
+) -> None:
+    """S13: a network card is no GPU, and is known to be none."""
+    assert (found.classes, [each.name for each in found.families]) == (classes, families)
+    assert found.unknown == ()
+
+
+def test_what_nobody_has_shown_us_yet_is_named() -> None:
+    """S13: unknown is told apart from no GPU."""
+    found = asked("two", "gone", "nic", templates=("later",))
+
+    assert found.classes == ((GPU, 2),)
+    assert found.unknown == ("ResourceClaim team-a/gone", "ResourceClaimTemplate team-a/later")
+
+
+def test_claim_of_another_namespace_is_another_claim() -> None:
+    spec = {"resourceClaims": [{"name": "two", "resourceClaimName": "two"}]}
+
+    found = claimed_by(spec, "team-b")
+
+    assert found == Claimed(unknown=("ResourceClaim team-b/two",))
+
+
+def uses(name: str, *claims: dict[str, str]) -> dict[str, Any]:
+    return container(name=name, resources={"claims": list(claims)})
+
+
+def test_containers_that_may_use_the_devices_are_named() -> None:
+    """S13: by the whole claim, or by one request of it; another request of the same claim gives no GPU."""
+    containers = [
+        uses("whole", {"name": "mixed"}),
+        uses("slice", {"name": "mixed", "request": "slice"}),
+        uses("nic", {"name": "mixed", "request": "nic"}),
+        uses("other", {"name": "nic"}),
+        uses("absent", {"name": "nowhere"}),
+        container(name="plain"),
+    ]
+
+    found = asked("mixed", "nic", containers=containers, initContainers=[uses("init", {"name": "mixed"})])
+
+    assert found.containers == ("init", "whole", "slice")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"resourceClaims": {}},
+        {"resourceClaims": ["x"]},
+        {"resourceClaims": [{"name": 1}]},
+        {"resourceClaims": [{"name": "x", "resourceClaimName": []}]},
+        {"containers": [{"resources": {"claims": "x"}}]},
+        {"containers": [{"resources": {"claims": [{"name": "x", "request": 1}]}}]},
+    ],
+)
+def test_pod_of_wrong_shape_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(MalformedPod, match=r"^spec\."):
+        claimed_by(spec)
+
+
+def test_pod_without_claims_claims_nothing() -> None:
+    assert claimed_by(pod()["spec"]) == Claimed()
+
+
+def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
+    """Anybody may send one: classes are looked up once each, and containers do not meet every claim."""
+    asked_of: list[str] = []
+
+    def counting(device_class: str) -> Family | None:
+        asked_of.append(device_class)
+        return FAMILIES.of_device_class(device_class)
+
+    entries = [{"name": f"x{number}", "resourceClaimName": "mixed"} for number in range(MOST_CLAIMS)]
+    containers = [uses(f"c{number}", {"name": f"x{number}", "request": "slice"}) for number in range(MOST_CONTAINERS)]
+
+    found = claimed_by({"resourceClaims": entries, "containers": containers}, family=counting)
+
+    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", MOST_CLAIMS),), len(containers))
+    assert sorted(asked_of) == ["mig.nvidia.com", "nic.example.com"]
+
+
+def test_claim_that_is_named_twice_is_unknown_once() -> None:
+    assert asked("gone", "gone").unknown == ("ResourceClaim team-a/gone",)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one unit of a GPU resource is on a node, where labels say nothing, two things, or where HAMi shares GPUs out."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.doctor.fleet_checks import Fleet, examine
+from app.explain.gpu_inventory import kind_of, take_inventory
+from app.kube.partial_types import NodeAnnotations, NodeShape
+from app.nodes.model import Node, Sharing
+from app.nodes.reading import read_node
+from app.nodes.sharing import COUNT_UNKNOWN, LONGEST_REGISTRATION, registered_gpus
+from app.placement.engine import judge_class
+from app.placement.penalties import DOUBTS
+from app.policy.schema_placement import SharingWish
+from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy
+
+GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+A100 = "NVIDIA-A100-SXM4-80GB"
+REFUSING = policies(policy("p", "placement: {unknownFacts: Refuse}"))
+REGISTER = "hami.io/node-nvidia-register"
+
+
+def code(made: Any, on: Node) -> str | None:
+    """Give the code of the node's refusal; None if it would do."""
+    refusal = judge_class(made, on.node_class)
+    return refusal.code.name if refusal else None
+
+
+def checks(*nodes: Node) -> list[str]:
+    tainted = {"UntaintedGPUNodes", "DriverUnknown"}
+    return [each.check for each in examine(Fleet(nodes)) if each.check not in tainted]
+
+
+def unlabelled(**more: Any) -> Node:
+    return node(product=None, **more)
+
+
+@pytest.mark.parametrize("wish", [SharingWish.Exclusive, SharingWish.Shared], ids=["exclusive", "shared"])
+def test_unknown_sharing_is_accepted_or_refused_on_both_sides(wish: SharingWish) -> None:
+    """F67: on a node that nobody labelled one nvidia.com/gpu may be a whole GPU or a share of one."""
+    asked = pod(annotations={"sharing": wish.value})
+
+    found = code(demand(asked), unlabelled()), code(demand(asked, REFUSING), unlabelled())
+
+    assert found == (None, "GPUFactsMissing")
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({}, Sharing.Unknown, id="nothing"),
+        pytest.param({"karpenter.k8s.aws/instance-gpu-name": "l4"}, Sharing.Unknown, id="a cloud without such a label"),
+        pytest.param({"cloud.google.com/gke-accelerator": "nvidia-l4"}, Sharing.Exclusive, id="GKE would say so"),
+        pytest.param({"nvidia.com/gpu.product": A100}, Sharing.Exclusive, id="GFD would say so"),
+        pytest.param({"nvidia.com/gpu.sharing-strategy": "none"}, Sharing.Exclusive, id="it is not shared"),
+        pytest.param({"nvidia.com/gpu.replicas": "1"}, Sharing.Exclusive, id="one replica"),
+    ],
+)
+def test_sharing_is_known_where_somebody_labels_who_would_say(labels: dict[str, str], expected: Sharing) -> None:
+    """F67."""
+    assert expected is unlabelled(labels=labels).node_class.sharing
+
+
+def test_renamed_share_on_an_unlabelled_node_is_a_share() -> None:
+    """F67: the resource's name says so itself."""
+    made = demand(pod(gpus(1, SHARED), annotations={"sharing": "Exclusive"}))
+
+    assert code(made, unlabelled(offers={SHARED: 8})) == "SharingNotAllowed"
+
+
+MIG_ENABLED = node(product=A100, labels={"nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.memory": "81920"})
+"""All eight GPUs have MIG enabled; the device plugin's strategy is none."""
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        pytest.param({}, None, id="any unit"),
+        pytest.param({"sharing": "Exclusive"}, "SharingNotAllowed", id="whole GPU"),
+        pytest.param({"sharing": "Shared"}, "SharingNotAllowed", id="share"),
+        pytest.param({"gpu-memory": "40Gi"}, None, id="memory of a slice is unknown"),
+        pytest.param({"gpu-memory": "100Gi"}, "GPUMemoryTooSmall", id="more than the whole GPU has"),
+        pytest.param({"interconnect": "NVLink"}, "InterconnectAbsent", id="slices have no NVLink"),
+    ],
+)
+def test_gpu_with_mig_enabled_is_no_whole_gpu(annotations: dict[str, str], expected: str | None) -> None:
+    """F62: gpu.replicas is 0 where every GPU has MIG enabled, and strategy none still offers them as nvidia.com/gpu."""
+    assert expected == code(demand(pod(annotations=annotations)), MIG_ENABLED)
+
+
+def test_doctor_names_gpus_with_mig_that_are_offered_as_whole() -> None:
+    assert checks(MIG_ENABLED) == ["MIGWithoutStrategy"]
+
+
+def test_slice_has_the_memory_that_its_label_says() -> None:
+    """INTERFACES §10, Memory: a 1g.10gb slice of an A100 has 9,856 MiB, less than its name says."""
+    profile = "nvidia.com/mig-1g.10gb"
+    mixed = node(
+        product=A100, offers={profile: 16}, labels={f"{profile}.memory": "9856", "nvidia.com/mig.strategy": "mixed"}
+    )
+    large, small = (demand(pod(gpus(1, profile), annotations={"gpu-memory": f"{mib}Mi"})) for mib in (11_000, 10_000))
+
+    assert (code(large, mixed), code(small, mixed)) == ("GPUMemoryTooSmall", None)
+
+
+def test_time_slices_of_mig_slices_are_counted_as_the_slices_that_they_share() -> None:
+    """F89: 8 slices time-sliced by four are 8 slices, and renamed shares beside named slices are shares."""
+    profile = "nvidia.com/mig-1g.10gb"
+    by_four = {f"{profile}.count": "8", f"{profile}.replicas": "4", f"{profile}.sharing-strategy": "time-slicing"}
+    labels = {**by_four, "nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
+    shared = node(
+        product=A100,
+        offers={SHARED: 16, f"{profile}.shared": 32},
+        labels={**labels, "nvidia.com/mig.strategy": "mixed"},
+    )
+
+    kind = take_inventory({"n": shared}, {}, knowledge().products).kinds[0]
+
+    assert (kind.unit, kind.gpus, kind.units) == ("a time-slice", 4, 16)
+    assert [(each.profile, each.all, each.free) for each in kind.slices] == [("1g.10gb", 8, 8)]
+
+
+SEVERAL = node(
+    product="NVIDIA-A30",
+    offers={GPU: 6},
+    capacity={GPU: 6},
+    labels={"nvidia.com/gpu.count": "4", "nvidia.com/gpu.memory": "24576", "nvidia.com/gpu.compute.major": "8",
+            "nvidia.com/gpu.compute.minor": "0"},
+)  # fmt: skip
+"""Two A100 and four A30; at the next run the labels may be those of the A100."""
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        pytest.param({}, None, id="any GPU"),
+        pytest.param({"products": "A30"}, "GPUFactsMissing", id="the product that the labels tell"),
+        pytest.param({"products": "A100"}, "GPUFactsMissing", id="another one"),
+        pytest.param({"products": "!A30"}, "GPUFactsMissing", id="not that one"),
+        pytest.param({"gpu-memory": "40Gi"}, None, id="memory is unknown"),
+        pytest.param({"sharing": "Exclusive"}, None, id="sharing is known"),
+    ],
+)
+def test_product_is_unsure_where_labels_count_fewer_gpus_than_there_are(
+    annotations: dict[str, str], expected: str | None
+) -> None:
+    """F73: GFD writes count and product of one model, another one at each run; a pin may get either."""
+    assert expected == code(demand(pod(annotations=annotations)), SEVERAL)
+
+
+def test_several_models_are_no_stale_labels() -> None:
+    """F73: the score is not halved, and the doctor's remedy is one that helps."""
+    (finding,) = (each for each in examine(Fleet((SEVERAL,))) if each.check == "SeveralGPUModels")
+
+    assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["SeveralGPUModels"])
+    assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in DOUBTS)
+    assert "6 nvidia.com/gpu, but the labels count 4 NVIDIA-A30" in finding.what
+    assert kind_of(SEVERAL, knowledge().products)[0] == "A30 and others"
+
+
+def test_fewer_gpus_than_labelled_are_still_stale() -> None:
+    assert node(offers={GPU: 7}, capacity={GPU: 7}).node_class.stale
+
+
+def hami(registration: str | None, offers: int = 80) -> Node:
+    document = node_document(product=A100, offers={GPU: offers}, capacity={GPU: offers})
+    if registration is not None:
+        document["metadata"]["annotations"] = {REGISTER: registration}
+    return read_node(document, knowledge())
+
+
+DEVICES = json.dumps([{"id": f"GPU-{index}", "count": 10, "devmem": 81920, "health": True} for index in range(8)])
+OLD_TEXT = "".join(f"GPU-{index},10,81920,100,NVIDIA-A100,0,true:" for index in range(8))
+
+
+@pytest.mark.parametrize("registration", [DEVICES, OLD_TEXT, "junk"], ids=["JSON", "text", "unreadable"])
+def test_node_that_hami_shares_out_has_its_gpus_and_no_stale_labels(registration: str) -> None:
+    """F73, F89: HAMi registers each of eight GPUs as ten nvidia.com/gpu; eight are labelled where it is unreadable."""
+    shared = hami(registration)
+
+    kind = take_inventory({"n": shared}, {}, knowledge().products).kinds[0]
+
+    assert (kind.unit, kind.gpus, kind.units, checks(shared)) == ("a HAMi vGPU", 8, 80, [])
+
+
+@pytest.mark.parametrize(
+    ("amount", "annotations", "expected"),
+    [
+        pytest.param(16, {"sharing": "Exclusive"}, "SharingNotAllowed", id="whole GPUs"),
+        pytest.param(16, {}, "RequestExceedsNode", id="more than there are GPUs"),
+        pytest.param(8, {}, None, id="as many as there are GPUs"),
+        pytest.param(1, {"sharing": "Shared"}, None, id="share"),
+    ],
+)
+def test_vgpu_of_hami_is_a_share_of_a_gpu_of_its_own(
+    amount: int, annotations: dict[str, str], expected: str | None
+) -> None:
+    """F67: HAMi gives a container as many GPUs as it asks vGPUs (its pkg/device/nvidia/device.go, Fit)."""
+    made = demand(pod(gpus(amount), annotations=annotations))
+
+    assert expected == code(made, hami(DEVICES))
+
+
+def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
+    """Watches and full-node mode decode only what decides; an annotation of the table must be of it."""
+    document = node_document(product=A100, offers={GPU: 80}, capacity={GPU: 80})
+    document["metadata"]["annotations"] = {REGISTER: DEVICES, "other": "x"}
+
+    decoded = msgspec.json.decode(json.dumps(document), type=NodeShape)
+
+    assert decoded["metadata"]["annotations"] == {REGISTER: DEVICES}
+    assert read_node(decoded, knowledge()).node_class.sharing is Sharing.HAMi
+    assert set(knowledge().clouds.sharing_annotations) == set(NodeAnnotations.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (DEVICES, 8),
+        (OLD_TEXT, 8),
+        ("[]", 0),
+        ("{}", 0),
+        ("[1,", COUNT_UNKNOWN),
+        ("[" * 9_000, COUNT_UNKNOWN),
+        ("[" + "1," * LONGEST_REGISTRATION + "1]", COUNT_UNKNOWN),
+    ],
+    ids=["JSON", "text", "none", "no list", "broken", "deep", "long"],
+)
+def test_registration_is_read_within_bounds(text: str, expected: int) -> None:
+    assert expected == registered_gpus(text)

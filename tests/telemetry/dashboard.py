@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Grafana dashboard, written as a table of panels: `python -m tests.telemetry.dashboard` writes the JSON."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tests.telemetry.rulefile import MONITORING
+
+FILE = MONITORING / "dashboard.json"
+WIDTH, HEIGHT = 8, 7
+"""Of a panel, in units of Grafana's grid of 24 columns: three stand side by side."""
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+MINE = 'job=~"$job"'
+WEBHOOKS = 'name=~".+[.]gpu-usher[.]io"'
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel. `asked`: (PromQL, legend); `unit`: Grafana's; `kind`: timeseries, stat or table."""
+
+    title: str
+    asked: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    about: str = ""
+
+
+def quantiles(name: str, by: str, matchers: str) -> tuple[tuple[str, str], ...]:
+    """Ask for the median and the 99th percentile of a histogram."""
+    rate = f"sum by ({by}, le) (rate({name}_bucket{{{matchers}}}[$__rate_interval]))"
+    return tuple((f"histogram_quantile({at}, {rate})", f"{{{{{by}}}}} p{at * 100:g}") for at in (0.5, 0.99))
+
+
+def rate(name: str, by: str, matchers: str = MINE, legend: str = "") -> tuple[str, str]:
+    """Ask for a counter's rate by labels."""
+    words = legend or " ".join(f"{{{{{each.strip()}}}}}" for each in by.split(","))
+    return f"sum by ({by}) (rate({name}{{{matchers}}}[$__rate_interval]))", words
+
+
+def gauge(name: str, legend: str, by: str = "", over: str = "max") -> tuple[str, str]:
+    """Ask for a gauge over all replicas."""
+    return f"{over} by ({by}) ({name}{{{MINE}}})" if by else f"{over}({name}{{{MINE}}})", legend
+
+
+ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+    (
+        "At a glance",
+        (
+            Panel("Replicas", ((f"count(gpu_usher_build_info{{{MINE}}})", "replicas"),), kind="stat"),
+            Panel("Nodes known", (gauge("gpu_usher_nodes", "nodes"),), kind="stat"),
+            Panel(
+                "Slipped pods",
+                (gauge("gpu_usher_slipped_pods", "{{kind}}", "kind"),),
+                kind="stat",
+                about="GPU pods that run without our decision, or on a node that is refused to them.",
+            ),
+            Panel("Certificates taken", (rate("gpu_usher_cert_reload_total", "result"),)),
+            Panel(
+                "Sets of policies",
+                ((f"count(count by (hash) (gpu_usher_policy_info{{{MINE}}}))", "sets"),),
+                kind="stat",
+                about="1 where all replicas hold the same policies.",
+            ),
+            Panel(
+                "Certificate in force for",
+                (
+                    (f"min(gpu_usher_serving_certificate_expiry_timestamp_seconds{{{MINE}}}) - time()", "left"),
+                    (f"time() - max(gpu_usher_serving_certificate_start_timestamp_seconds{{{MINE}}})", "since"),
+                    (f"min(gpu_usher_ca_expiry_timestamp_seconds{{{MINE}}}) - time()", "of its CA"),
+                ),
+                "s",
+                "stat",
+            ),
+            Panel("Builds", ((f"count by (version) (gpu_usher_build_info{{{MINE}}})", "{{version}}"),), kind="stat"),
+        ),
+    ),
+    (
+        "Requests",
+        (
+            Panel("Requests by verb", (rate("gpu_usher_requests_total", "verb"),), "reqps"),
+            Panel("Outcomes", (rate("gpu_usher_requests_total", "verb, outcome"),), "reqps"),
+            Panel(
+                "Time to answer",
+                quantiles("gpu_usher_request_duration_seconds", "verb", MINE),
+                "s",
+                about="By the clock, body read. The API server waits 2 s (mutate) or 3 s (validate).",
+            ),
+        ),
+    ),
+    (
+        "Decisions",
+        (
+            Panel(
+                "Refusals at admission",
+                (rate("gpu_usher_refusals_total", "reason", MINE + ', verb=~"mutate|validate"'),),
+            ),
+            Panel("Nodes refused in filter", (rate("gpu_usher_refusals_total", "reason", MINE + ', verb="filter"'),)),
+            Panel("Decisions by policy", (rate("gpu_usher_policy_results_total", "policy, result"),)),
+            Panel(
+                "What our view lacks",
+                (
+                    rate("gpu_usher_view_behind_total", "job", legend="full in our view, kept"),
+                    rate("gpu_usher_evictions_prevented_total", "job", legend="evictions prevented"),
+                ),
+            ),
+            Panel("Nodes with memory overrun", (gauge("gpu_usher_vram_overrun_nodes", "nodes"),)),
+            Panel("Nodes with sick GPUs", (gauge("gpu_usher_health_nodes", "{{state}}", "state"),)),
+        ),
+    ),
+    (
+        "View of the cluster",
+        (
+            Panel(
+                "Since the last word of each kind",
+                (gauge("gpu_usher_cache_age_seconds", "{{kind}}", "kind"),),
+                "s",
+                about="Bookmarks come once a minute; 150 s of silence is a stale view.",
+            ),
+            Panel("Objects known", (gauge("gpu_usher_cache_objects", "{{kind}}", "kind"),)),
+            Panel(
+                "Watches that ended, lists read",
+                (
+                    rate("gpu_usher_watch_restarts_total", "kind, reason"),
+                    rate("gpu_usher_relists_total", "kind", legend="{{kind}} listed"),
+                ),
+            ),
+            Panel(
+                "Drift and unreadable objects",
+                (
+                    gauge("gpu_usher_cache_drift_objects", "{{kind}} differ", "kind"),
+                    rate("gpu_usher_unreadable_objects_total", "kind", legend="{{kind}} unreadable"),
+                ),
+            ),
+            Panel("Changes of nodes", ((f"max(deriv(gpu_usher_index_generation{{{MINE}}}[5m]))", "a second"),)),
+            Panel(
+                "Health of GPUs: age, polls",
+                (
+                    gauge("gpu_usher_health_age_seconds", "age in s"),
+                    rate("gpu_usher_health_polls_total", "result"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "Trouble of our own",
+        (
+            Panel("Internal errors", (rate("gpu_usher_internal_errors_total", "where"),)),
+            Panel(
+                "Callers closed or turned away",
+                (
+                    rate("gpu_usher_closed_connections_total", "waiting_for"),
+                    rate("gpu_usher_shed_requests_total", "job", legend="turned away"),
+                ),
+                about="Closed: what they were waited for. Turned away: 503, too many requests in hand.",
+            ),
+            Panel("Event loop blocked", (rate("gpu_usher_event_loop_blocked_total", "job", legend="over 250 ms"),)),
+            Panel(
+                "Lost log lines, large bodies",
+                (
+                    rate("gpu_usher_log_lines_lost_total", "why"),
+                    rate("gpu_usher_oversized_bodies_total", "verb", legend="{{verb}} too large"),
+                ),
+            ),
+            Panel(
+                "Policies",
+                (
+                    gauge("gpu_usher_policy_error", "edit not taken"),
+                    gauge("gpu_usher_policy_expired_exceptions", "expired exceptions"),
+                    rate("gpu_usher_policy_loads_total", "result", legend="loads: {{result}}"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "As the API server sees us",
+        (
+            Panel(
+                "Calls by code", (rate("apiserver_admission_webhook_request_total", "name, code", WEBHOOKS),), "reqps"
+            ),
+            Panel(
+                "Time to answer",
+                quantiles("apiserver_admission_webhook_admission_duration_seconds", "name", WEBHOOKS),
+                "s",
+            ),
+            Panel(
+                "Let in without us, refused without us",
+                (
+                    rate("apiserver_admission_webhook_fail_open_count", "name", WEBHOOKS, "{{name}} let in"),
+                    rate(
+                        "apiserver_admission_webhook_rejection_count",
+                        "name, error_type",
+                        WEBHOOKS + ', error_type!="no_error"',
+                    ),
+                    rate(
+                        "apiserver_admission_match_condition_evaluation_errors_total",
+                        "name",
+                        WEBHOOKS,
+                        "{{name}} condition broken",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def dashboard() -> dict[str, Any]:
+    """Make the dashboard as Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for title, row in ROWS:
+        panels.append({"type": "row", "title": title, "collapsed": False, "gridPos": _at(0, top, 24, 1), "panels": []})
+        top += 1
+        for index, panel in enumerate(row):
+            panels.append(_panel(panel, _at(index % 3 * WIDTH, top + index // 3 * HEIGHT, WIDTH, HEIGHT)))
+        top += -(-len(row) // 3) * HEIGHT
+    variables = [
+        {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
+        {
+            "name": "job", "type": "query", "label": "Job", "datasource": SOURCE, "refresh": 2, "includeAll": True,
+            "multi": True, "current": {"text": "All", "value": "$__all"},
+            "query": {"query": "label_values(gpu_usher_build_info, job)", "refId": "job"},
+        },
+    ]  # fmt: skip
+    return {
+        "title": "gpu-usher",
+        "uid": "gpu-usher",
+        "tags": ["gpu-usher", "gpu", "kubernetes"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": variables},
+        "panels": [{"id": number, **panel} for number, panel in enumerate(panels, 1)],
+    }
+
+
+def _at(x: int, y: int, width: int, height: int) -> dict[str, int]:
+    return {"x": x, "y": y, "w": width, "h": height}
+
+
+def _panel(panel: Panel, where: dict[str, int]) -> dict[str, Any]:
+    instant = panel.kind == "stat"
+    targets = [
+        {"refId": chr(ord("A") + index), "expr": expression, "legendFormat": legend, "datasource": SOURCE}
+        | ({"instant": True} if instant else {})
+        for index, (expression, legend) in enumerate(panel.asked)
+    ]
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        **({"description": panel.about} if panel.about else {}),
+        "datasource": SOURCE,
+        "gridPos": where,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": targets,
+    }
+
+
+def text() -> str:
+    """Write the dashboard as it stands in the repository."""
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), "utf-8")

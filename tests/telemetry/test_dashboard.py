@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard: what it names exists, Prometheus can read what it asks, and nothing that we measure is left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.prometheus import find_promtool, promtool
+from tests.telemetry.dashboard import FILE, text
+from tests.telemetry.rulefile import APISERVER, named, unknown
+from tests.telemetry.scrape import offered
+
+
+def panels() -> list[dict[str, Any]]:
+    """List the panels that ask something."""
+    return [each for each in json.loads(FILE.read_text("utf-8"))["panels"] if each["type"] != "row"]
+
+
+EXPRESSIONS = [(each["title"], target["expr"]) for each in panels() for target in each["targets"]]
+
+
+def test_file_is_what_its_table_makes() -> None:
+    """F95: `python -m tests.telemetry.dashboard` writes it."""
+    assert text() == FILE.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[title for title, _ in EXPRESSIONS])
+def test_every_metric_and_label_of_a_panel_exists(title: str, expression: str) -> None:
+    """F95: ours by our own registry, the API server's by a short list."""
+    assert not unknown(expression, {**offered(), **APISERVER}), title
+
+
+@pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
+def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
+    """F95: as recording rules, with Grafana's own variables filled in."""
+    filled = [each.replace("$__rate_interval", "5m").replace("$job", ".+") for _, each in EXPRESSIONS]
+    rules = [{"record": f"panel:{index}:value", "expr": each} for index, each in enumerate(filled)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), "utf-8")
+
+    assert not promtool("check", "rules", "--lint=none", str(tmp_path / "rules.yaml"))
+
+
+def test_every_metric_of_ours_is_on_a_panel() -> None:
+    """F95: a new metric is either worth a look or not worth having."""
+    shown = {metric for _, expression in EXPRESSIONS for metric, _ in named(expression) if metric}
+    ours = {name for name in offered() if not name.endswith(("_created", "_count", "_sum"))}
+    families = {name for name in ours if not any(name + end in ours for end in ("_total", "_bucket"))}
+
+    assert not families - shown
+
+
+def test_panels_do_not_cover_each_other_and_have_numbers_of_their_own() -> None:
+    found = json.loads(FILE.read_text("utf-8"))["panels"]
+    cells = [
+        (x, y)
+        for place in (each["gridPos"] for each in found)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({each["id"] for each in found}) == len(found)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log: one JSON line a decision with the same fields each time, and nothing of a pod that is nobody's business."""
+
+import io
+import json
+import logging
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.server.service import Usher
+from app.telemetry.logs import LOGGER, DroppingHandler, OncePerSecond, event, lost_lines, start_logging
+from tests.api.client import post, reviewed
+from tests.builders import gpus, pod, review, shipped, usher
+
+FIELDS = {
+    "ts", "level", "msg", "replica", "uid", "namespace", "pod", "decision", "reasons", "actions", "asked", "kept",
+    "error", "policies", "policy_hash", "generation", "dry_run", "duration_ms",
+}  # fmt: skip
+SECRET = "hunter2"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Usher:
+    return usher(tmp_path_factory.mktemp("certs"))
+
+
+class Written:
+    """Lines that were written while the block lasts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, level: int = logging.INFO) -> None:
+        self._stream = io.StringIO()
+        monkeypatch.setattr("sys.stderr", self._stream)
+        self._listener = start_logging(as_json=True, level=level)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """End the logging; gives what was written, each line read as JSON."""
+        self._listener.stop()
+        return [json.loads(line) for line in self._stream.getvalue().splitlines()]
+
+
+def ask(path: str, body: Any, service: Usher) -> None:
+    post(path, json.dumps(body).encode(), service)
+
+
+def odd_pod() -> dict[str, Any]:
+    """Make a pod with secrets where people put them, asking for what is refused."""
+    made = pod(gpus("500m", env=[{"name": "TOKEN", "value": SECRET}, {"name": "NVIDIA_X", "value": SECRET}]))
+    made["metadata"] |= {"annotations": {"note": SECRET}, "labels": {"app": SECRET}}
+    return made
+
+
+def test_every_decision_has_the_same_fields(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F94, LOG-01, fault 62: admission's and the extender's alike."""
+    log = Written(monkeypatch, logging.DEBUG)
+    ask("/mutate", review(odd_pod(), dryRun=True), service)
+    ask("/validate", review(pod()), service)
+    ask("/scheduler/filter", {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["t4-0", "t4-1"]}, service)
+    ask("/scheduler/prioritize", {"Pod": pod(), "NodeNames": ["t4-0"]}, service)
+
+    lines = [each for each in log.lines() if each["msg"] in ("mutate", "validate", "filter", "prioritize")]
+
+    assert [each["msg"] for each in lines] == ["mutate", "validate", "filter", "prioritize"]
+    assert all(each.keys() == FIELDS for each in lines)
+    assert all(each["duration_ms"] >= 0 and each["ts"].endswith("Z") for each in lines)
+    assert {each["policy_hash"] for each in lines} == {shipped().hash[:12]}
+    assert {each["generation"] for each in lines} == {service.generation}
+    assert [each["decision"] for each in lines] == ["denied", "allowed", "none_fits", "answered"]
+    assert [each["reasons"] for each in lines] == [{"QuantityFractional": 1}, {}, {"ProductNotAllowed": 2}, {}]
+    assert [each["dry_run"] for each in lines] == [True, False, False, False]
+    assert [(each["namespace"], each["uid"]) for each in lines] == [("team-a", "r-1")] * 2 + [("team-a", "u-1")] * 2
+    assert all("default" in each["policies"] for each in lines)
+
+
+def test_audit_log_and_ours_say_the_same(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AUD-01, CFG-04: the trail in the API server's audit log names the same policies by the same hash."""
+    log = Written(monkeypatch)
+    trail = reviewed(review(pod()), "mutate", service)["auditAnnotations"]
+
+    line = log.lines()[0]
+
+    assert (trail["policy-hash"], trail["policies"].split(",")) == (line["policy_hash"], line["policies"])
+    assert trail["decision"] == line["decision"] == "patched"
+
+
+def test_a_line_has_no_value_of_environment_label_or_annotation(
+    service: Usher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F94, LOG-01: whatever is decided, and when we fail to read."""
+    log = Written(monkeypatch, logging.DEBUG)
+    for verb in ("mutate", "validate"):
+        ask(f"/{verb}", review(odd_pod()), service)
+    fine = odd_pod()
+    fine["spec"]["containers"][0]["resources"] = gpus(1)["resources"]
+    ask("/mutate", review(fine), service)
+    ask("/scheduler/filter", {"Pod": fine, "NodeNames": ["t4-0", "none"]}, service)
+
+    lines = log.lines()
+
+    assert len(lines) == 4
+    assert SECRET not in json.dumps(lines)
+
+
+def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOG-02: allow without change at debug."""
+    log = Written(monkeypatch)
+    ask("/validate", review(pod()), service)
+    ask("/scheduler/filter", {"Pod": pod(), "NodeNames": ["h200-0"]}, service)
+    ask("/validate", review(pod(gpus("500m"))), service)
+
+    assert [(each["msg"], each["decision"]) for each in log.lines()] == [("validate", "denied")]
+
+
+def test_pod_without_a_name_is_called_by_what_its_name_will_begin_with(
+    service: Usher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 35: a Job's pod has no name at the door."""
+    made = pod(gpus("500m"))
+    made["metadata"] = {"generateName": "train-"}
+    log = Written(monkeypatch)
+
+    ask("/mutate", review(made), service)
+
+    assert [each["pod"] for each in log.lines()] == ["train-"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", 'quote"', "\u2028", "\u202egnp.exe", "\ud83d\ude00"])
+def test_a_name_cannot_break_a_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """LOG-04, fault 33: every value goes through the JSON encoder, as ASCII."""
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    listener = start_logging(as_json=True)
+    event("denied", pod=name)
+    listener.stop()
+
+    text = stream.getvalue()
+
+    assert text.count("\n") == 1
+    assert text.isascii()
+    assert text.strip().isprintable()
+    assert json.loads(text)["pod"] == name.encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def test_equal_complaints_are_written_once_a_second_and_counted() -> None:
+    """LOG-02: the next one that is written says how many were not."""
+    once = OncePerSecond()
+
+    def complain(at: float, error: str = "no route", level: int = logging.ERROR) -> bool | None:
+        record = logging.LogRecord("gpu-usher", level, "", 0, "lost", None, None)
+        record.created, record.fields = at, {"error": error, "pod": f"p{at}"}
+        told.append(record)
+        return bool(once.filter(record))
+
+    told: list[logging.LogRecord] = []
+
+    assert [complain(0.0), complain(0.1), complain(0.9), complain(0.9, "other")] == [True, False, False, True]
+    assert [complain(1.1), complain(1.2), complain(2.5)] == [True, False, True]
+    assert [complain(2.6, level=logging.INFO), complain(2.6, level=logging.INFO)] == [True, True]
+    assert once.suppressed == 3
+    assert [getattr(each, "fields", {}).get("suppressed") for each in told] == [
+        None, None, None, None, 2, None, 1, None, None,
+    ]  # fmt: skip
+
+
+def test_complaints_that_are_all_different_do_not_pile_up() -> None:
+    """Fault 50."""
+    once = OncePerSecond()
+    for number in range(3_000):
+        record = logging.LogRecord("gpu-usher", logging.ERROR, "", 0, f"lost {number}", None, None)
+        assert once.filter(record)
+
+    assert len(once._last) <= 1_000
+
+
+def test_line_that_finds_no_room_is_dropped_and_counted() -> None:
+    """LOG-03, fault 49: nobody reads, nobody waits."""
+    LOGGER.handlers = [DroppingHandler(queue.Queue(1))]
+    LOGGER.propagate = False
+    LOGGER.setLevel(logging.INFO)
+
+    for number in range(5):
+        event(f"line {number}")
+
+    assert lost_lines() == {"dropped": 4, "suppressed": 0}
+
+
+def test_lost_lines_are_counted_once(tmp_path: Path) -> None:
+    """A counter never goes back, though the log may be started anew."""
+    metrics = usher(tmp_path).metrics
+    for total in (3, 5, 0, 1):
+        metrics.lines_lost({"dropped": total})
+
+    assert metrics.registry.get_sample_value("gpu_usher_log_lines_lost_total", {"why": "dropped"}) == 6

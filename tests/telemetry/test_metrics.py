@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics as Prometheus' own linter sees them, and the sets their labels are from."""
+
+from typing import get_args
+
+import pytest
+
+from app import __version__
+from app.settings import Role
+from app.telemetry.metrics import Metrics
+from app.values.reasons import Code
+from tests.builders import policies, policy, shipped
+from tests.prometheus import find_promtool, promtool
+from tests.telemetry.scrape import offered, samples, scraped
+
+VERBS = {"mutate", "validate", "filter", "prioritize", "preempt"}
+OUTCOMES = {"patched", "allowed", "denied", "unconcerned", "unhandled", "answered", "none_fits", "error"}
+KINDS = {"nodes", "pods", "namespaces", "runtimeclasses", "configmaps", "gpupolicies"}
+CLOSED: dict[str, set[str]] = {
+    "verb": VERBS,
+    "outcome": OUTCOMES | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
+    "reason": {code.name for code in Code} | {"closed", "gone", "refused", "unauthorized", "http", "connection"},
+    "policy": {each.name for each in shipped().policies} | {"default"},
+    "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"},
+    "why": {"dropped", "suppressed", "unrecorded"},
+    "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
+    "where": VERBS | {"deadline"},
+    "kind": KINDS | {"unadmitted", "misplaced"},
+    "state": {"ill", "ailing"},
+    "role": set(get_args(Role)),
+}
+"""What each label may say. `version`, `python`, `hash` and `le` say what they say, once a process, set or bucket."""
+OPEN = {"version", "python", "hash", "le"}
+
+
+@pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
+def test_metrics_are_named_as_prometheus_wants_them() -> None:
+    """F90, MET-01: base units, _total, help; by promtool itself, over a live scrape."""
+    complaints = promtool("check", "metrics", fed=scraped())
+
+    assert not complaints
+
+
+@pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
+def test_the_linter_would_complain() -> None:
+    """A test that cannot fail proves nothing."""
+    assert "should" in promtool("check", "metrics", fed="# TYPE requests counter\nrequests 1\n")
+
+
+def test_every_label_is_from_a_closed_set() -> None:
+    """F92, MET-01: never a pod's, a namespace's or a node's name."""
+    found = {(key, value) for sample in samples() for key, value in sample.labels.items() if key not in OPEN}
+
+    assert {key for key, _ in found} <= set(CLOSED)
+    assert not {(key, value) for key, value in found if value not in CLOSED[key]}
+
+
+def test_no_metric_has_a_label_that_is_not_listed_here() -> None:
+    """MET-01: a new label needs a set of its own."""
+    assert {label for labels in offered().values() for label in labels} <= set(CLOSED) | OPEN
+
+
+def test_names_have_our_prefix() -> None:
+    assert not [name for name in offered() if not name.startswith("gpu_usher_")]
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_each_verb_has_a_latency_histogram(verb: str) -> None:
+    """P17, F91, MET-03: from half a millisecond on."""
+    name = "gpu_usher_request_duration_seconds_bucket"
+    buckets = {each.labels["le"]: each.value for each in samples() if each.name == name and each.labels["verb"] == verb}
+
+    assert buckets["+Inf"] >= 1
+    assert {"0.0005", "2.5"} <= buckets.keys()
+
+
+def test_refusals_are_counted_by_reason_and_decisions_by_policy() -> None:
+    """F92, MET-02."""
+    counted = {(each.name, *sorted(each.labels.values())): each.value for each in samples()}
+
+    assert counted["gpu_usher_refusals_total", "QuantityFractional", "mutate"] == 1
+    assert counted["gpu_usher_refusals_total", "ProductNotAllowed", "filter"] == 1
+    assert counted["gpu_usher_policy_results_total", "default", "patched"] >= 1
+    assert counted["gpu_usher_policy_results_total", "default", "denied"] >= 1
+
+
+def test_each_service_counts_in_a_registry_of_its_own() -> None:
+    """MET-05, HA-06: one process, one plain registry; nothing is shared, and no file is written."""
+    one, other = Metrics(), Metrics()
+
+    one.requests.labels("mutate", "patched").inc()
+
+    asked = "gpu_usher_requests_total", {"verb": "mutate", "outcome": "patched"}
+    assert (one.registry.get_sample_value(*asked), other.registry.get_sample_value(*asked)) == (1, None)
+
+
+def test_a_scrape_names_the_build_the_policies_and_the_index() -> None:
+    """CFG-04: replicas with different policies are told apart by the hash."""
+    found = {each.name: each for each in samples()}
+
+    assert found["gpu_usher_build_info"].labels["version"] == __version__
+    assert shipped().hash.startswith(found["gpu_usher_policy_info"].labels["hash"])
+    assert found["gpu_usher_index_generation"].value > 0
+
+
+def test_a_policy_that_is_gone_leaves_no_series_behind() -> None:
+    """MET-01: names that come and go with every edit do not pile up."""
+    metrics = Metrics()
+    metrics.policies_loaded(policies(policy("first", "")), None)
+    metrics.policies_matched(["first"], "denied")
+    metrics.policies_loaded(policies(policy("second", "")), None)
+    metrics.policies_matched(["second"], "patched")
+
+    found = {each.labels["policy"] for family in metrics.policy_results.collect() for each in family.samples}
+
+    assert found == {"second"}

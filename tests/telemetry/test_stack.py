@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stack that watches us: a real Prometheus scrapes a running service, and the dashboard's questions have answers.
+
+How far that goes: the questions are asked as Grafana would, with its variables filled in; no Grafana is run.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.builders import gpus, pod, review, usher
+from tests.controlplane.processes import wait_until
+from tests.prometheus import find_prometheus, prometheus
+from tests.running import Running, running
+from tests.telemetry.dashboard import FILE
+from tests.telemetry.rulefile import MONITORING, named, rule_groups
+
+SCRAPED_SECONDS = 30
+"""Bound; two scrapes take two seconds."""
+ANSWERED = "count(count_over_time(gpu_usher_requests_total[1m]) >= 2)"
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    found = find_prometheus()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def ask_everything(clients: Running) -> None:
+    """Post to each verb, for an answer and for a refusal."""
+    for document in (pod(), pod(gpus("500m"))):
+        for verb in ("mutate", "validate"):
+            clients.tls.post(f"/{verb}", json=review(document))
+    asked = {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["h100-1", "t4-0"]}
+    for verb in ("filter", "prioritize"):
+        clients.tls.post(f"/scheduler/{verb}", json=asked)
+
+
+def query(client: httpx.Client, expression: str) -> list[Any]:
+    """Ask an instant query; gives the series."""
+    answer = client.get("/api/v1/query", params={"query": expression}).json()
+    assert answer["status"] == "success", answer
+    found: list[Any] = answer["data"]["result"]
+    return found
+
+
+def _families(clients: Running) -> list[Metric]:
+    return list(text_string_to_metric_families(clients.ops.get("/metrics").text))
+
+
+def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program: Path, tmp_path: Path) -> None:
+    """S11, F90, F95: by the path of the PodMonitor; whatever we have said anything of is drawn."""
+    monitor = yaml.safe_load((MONITORING / "podmonitor.yaml").read_text("utf-8"))
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    panels = [each for each in json.loads(FILE.read_text("utf-8"))["panels"] if each["type"] != "row"]
+    questions = {
+        f"{panel['title']}: {target['expr']}": target["expr"].replace("$__rate_interval", "1m").replace("$job", ".+")
+        for panel in panels
+        for target in panel["targets"]
+    }
+
+    with running(usher(tmp_path / "certs")) as clients:
+        ask_everything(clients)
+        target = f"static_configs: [{{targets: ['{clients.ops.base_url.netloc.decode()}']}}]"
+        configs = f"[{{job_name: gpu-usher, metrics_path: {endpoint['path']}, {target}}}]"
+        with prometheus(program, tmp_path, configs) as server, httpx.Client(base_url=server.url, trust_env=False) as ui:
+            wait_until("two scrapes", lambda: query(ui, ANSWERED), SCRAPED_SECONDS, server.process)
+            answers = {name: query(ui, expression) for name, expression in questions.items()}
+            told = {sample.name for family in _families(clients) for sample in family.samples}
+            health = ui.get("/api/v1/targets").json()["data"]["activeTargets"]
+
+    assert [(each["health"], each["lastError"]) for each in health] == [("up", "")]
+    answerable = {name for name, asked in questions.items() if {metric for metric, _ in named(asked) if metric} <= told}
+    assert len(answerable) > len(questions) / 2
+    assert {name for name in answerable if not answers[name]} == set()
+
+
+def test_expressions_of_alerts_run_in_a_prometheus_that_scrapes_us(program: Path, tmp_path: Path) -> None:
+    """S11, F96: Prometheus reads each over our own series, and a service in good health raises none."""
+    rules = [rule for group in rule_groups()["groups"] for rule in group["rules"]]
+    with running(usher(tmp_path / "certs")) as clients:
+        target = f"static_configs: [{{targets: ['{clients.ops.base_url.netloc.decode()}']}}]"
+        configs = f"[{{job_name: gpu-usher, {target}}}]"
+        with prometheus(program, tmp_path, configs) as server, httpx.Client(base_url=server.url, trust_env=False) as ui:
+            scraped = "count(count_over_time(gpu_usher_build_info[1m]) >= 2)"
+            wait_until("two scrapes", lambda: query(ui, scraped), SCRAPED_SECONDS, server.process)
+            firing = {rule["alert"] for rule in rules if query(ui, rule["expr"])}
+
+    assert firing == set()

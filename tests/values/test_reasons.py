@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reasons: a closed set of codes, each with its own remedy; messages that the scheduler can group."""
+
+import pytest
+
+from app.values.reasons import MESSAGE_LIMIT, Code, Kind, either, reason
+
+FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
+ADMISSION = {
+    "RequestsOnly", "RequestLimitMismatch", "QuantityFractional", "QuantityNegative", "TooManyGPUs",
+    "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached",
+    "ReservedAnnotation",
+    "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
+    "InvalidPolicy", "ObjectTooLarge",
+}  # fmt: skip
+
+
+def test_codes_are_those_of_the_interface_and_none_hides_another() -> None:
+    """INTERFACES §3; enum members of one value would be aliases."""
+    kinds = {kind: {code.name for code in Code if code.kind is kind} for kind in Kind}
+
+    assert len(Code.__members__) == len(list(Code)) == 41
+    assert (kinds[Kind.FREE], kinds[Kind.ADMISSION]) == (FREE, ADMISSION)
+
+
+@pytest.mark.parametrize("code", list(Code), ids=lambda code: code.name)
+def test_every_code_has_a_remedy_and_says_whether_eviction_helps(code: Code) -> None:
+    found = reason(code, "something is wrong", "something else")
+
+    assert len(found.remedy) > 15
+    assert found.preemptible is (code.name in FREE)
+    assert found.message == "something is wrong: wants something else"
+
+
+def test_long_message_is_cut_with_a_mark() -> None:
+    found = reason(Code.ProductNotAllowed, "x" * 300)
+
+    assert len(found.message) == MESSAGE_LIMIT
+    assert found.message.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("choices", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
+)
+def test_lists_are_joined_by_or(choices: list[str], text: str) -> None:
+    assert text == either(choices)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Totals: kept up to date tile by tile they equal those made from scratch; fragmentation equals its slow twin."""
+
+import random
+from collections import Counter
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster.state import State
+from app.web.fleet_map import SAMPLES_KEPT, FleetMap
+from app.web.views.charts import HEIGHT, WIDTH, chart
+from app.web.views.fleet_tiles import Wanted, fragmentation
+from tests.builders import gpus, knowledge, node_document, pod
+
+COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)
+MAKES = (("NVIDIA-H100-80GB-HBM3", 8), ("Tesla-T4", 4), ("NVIDIA-A10-SHARED", 4))
+
+
+def finish(steps: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def lost_by_pods(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
+    """Ask every pod about every node."""
+    pods = [size for size, count in sizes.items() for _ in range(count)]
+    nodes = [free for free, count in frees.items() for _ in range(count)]
+    return sum(free for size in pods for free in nodes if free < size) / len(pods) if pods else 0.0
+
+
+@given(COUNTS, st.dictionaries(st.integers(1, 8), st.integers(1, 5), max_size=4))
+def test_fragmentation_equals_its_slow_twin(frees: Mapping[int, int], sizes: Mapping[int, int]) -> None:
+    """F132, F52: free GPUs that a pod as they run now could not use, on average."""
+    assert fragmentation(frees, sizes) == lost_by_pods(frees, sizes)
+
+
+def test_fragmentation_counts_what_the_usual_pod_cannot_use() -> None:
+    """F132: half the pods ask one GPU and lose nothing; half ask eight, and lose the seven of a broken node."""
+    assert fragmentation(Counter({8: 2, 7: 1}), Counter({1: 3, 8: 3})) == 3.5
+
+
+def change(state: State, drawn: random.Random) -> None:
+    """Do one of what happens to a fleet."""
+    name = f"n{drawn.randrange(6)}"
+    match drawn.randrange(5):
+        case 0:
+            product, amount = drawn.choice(MAKES)
+            state.put_node(node_document(name, product, offers={"nvidia.com/gpu": amount}))
+        case 1:
+            state.drop_node(name)
+        case 2:
+            state.drop_pod(f"p{drawn.randrange(12)}")
+        case _:
+            made = pod(gpus(drawn.randrange(1, 5)), nodeName=name)
+            made["metadata"] |= {"uid": f"p{drawn.randrange(12)}", "namespace": drawn.choice("abc")}
+            state.put_pod({**made, "status": {"phase": drawn.choice(["Running", "Succeeded"])}})
+
+
+def test_map_that_follows_equals_one_made_from_scratch() -> None:
+    """F132: after each of 600 changes, seen at once or many together."""
+    state, drawn = State(knowledge()), random.Random(1121)
+    following = FleetMap(state)
+
+    for _ in range(600):
+        change(state, drawn)
+        if drawn.random() < 0.4:
+            finish(following.catch_up())
+            fresh = FleetMap(state)
+            finish(fresh.catch_up())
+            assert following.tiles == fresh.tiles
+            assert following.totals() == fresh.totals()
+            assert following.choices() == fresh.choices()
+
+
+def test_changed_names_every_node_whose_tile_is_another() -> None:
+    """F132: what open pages are told; a heartbeat is nothing."""
+    state = State(knowledge())
+    for name in "abc":
+        state.put_node(node_document(name))
+    found = FleetMap(state)
+    finish(found.catch_up())
+    found.changed.clear()
+
+    state.put_node(node_document("a"))
+    state.drop_node("b")
+    state.put_node(node_document("c", "Tesla-T4"))
+    finish(found.catch_up())
+
+    assert set(found.changed) == {"b", "c"}
+
+
+def test_map_catches_up_where_too_much_was_missed() -> None:
+    """F132: State forgets old changes; the map then looks at all nodes."""
+    state = State(knowledge())
+    found = FleetMap(state)
+    state.put_node(node_document("a"))
+    finish(found.catch_up())
+    state.put_node(node_document("b"))
+    state.changes.forget()
+
+    finish(found.catch_up())
+
+    assert set(found.tiles) == {"a", "b"}
+
+
+def test_history_is_bounded() -> None:
+    """F132: in memory, no database."""
+    found = FleetMap(State(knowledge()))
+    for _ in range(SAMPLES_KEPT + 5):
+        finish(found.sample())
+
+    assert len(found.samples) == SAMPLES_KEPT
+
+
+def test_groups_are_by_product_and_in_the_order_of_names() -> None:
+    """F132."""
+    state = State(knowledge())
+    for name, product in (("b", "Tesla-T4"), ("a", "Tesla-T4"), ("c", "NVIDIA-H100-80GB-HBM3")):
+        state.put_node(node_document(name, product))
+    found = FleetMap(state)
+    finish(found.catch_up())
+
+    groups = finish(found.shown(Wanted()))
+
+    assert [(each.product, each.count) for each in groups] == [("H100-80GB-HBM3", 1), ("Tesla-T4", 2)]
+    assert groups[1].parts[0].index("n-a") < groups[1].parts[0].index("n-b")
+    assert finish(found.shown(Wanted(product="K80"))) == ()
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
+def test_chart_goes_from_edge_to_edge_and_stays_inside(shares: list[float]) -> None:
+    """F132."""
+    points = [tuple(map(float, each.split())) for each in chart(shares, "x", "an hour").path[1:].split("L")]
+
+    assert len(points) == len(shares)
+    assert (points[0][0], points[-1][0]) == (0, WIDTH)
+    assert all(0 <= y <= HEIGHT for _, y in points)
+
+
+def test_chart_of_one_point_says_that_there_is_no_history() -> None:
+    """F132."""
+    assert chart([0.5], "H100", "a minute").path == ""

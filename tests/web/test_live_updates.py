@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What open pages are told: each its own, nothing that did not change, and of too much only that it was much."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.explain_route import Explainer
+from app.api.recent_decisions import Tail
+from app.api.time_slices import Turns
+from app.server.service import Usher
+from app.web.fleet_map import FleetMap
+from app.web.live_updates import MOST_TILES, TOTALS_TICKS, Live
+from app.web.pending_reasons import Causes
+from app.web.routes import Page, kept_up
+from app.web.server_sent_events import Listener, Listeners
+from app.web.views.decision_rows import Asked
+from tests.bench.fleet import node
+from tests.builders import gpus, node_document, pod, usher
+
+
+class Opened:
+    """A service with one page open, that shows `of`."""
+
+    def __init__(self, service: Usher, of: str, since: int | None = None) -> None:
+        self.service = service
+        page, explainer = Page(service), Explainer(service)
+        self.causes = Causes(service, explainer)
+        fleet = FleetMap(service.state)
+        self.live = Live(service, fleet, self.causes, Turns("pages"), Tail(), "start", page.totals)
+        at = service.generation if since is None else since
+        self.listener = Listener(of, at, Asked())
+
+    def told(self, *changes: Any) -> list[tuple[str, Any]]:
+        """Make each change and let the task look once after it; gives what the page then heard."""
+
+        async def play() -> None:
+            with self.live.listeners.listening(self.listener):
+                await self.live.look()
+                for each in changes:
+                    each()
+                    await self.live.look()
+
+        asyncio.run(play())
+        found = []
+        while not self.listener.untold.empty():
+            message = self.listener.untold.get_nowait()
+            assert message is not None
+            name, data = message.decode().strip().split("\n")
+            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+        return found
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Usher:
+    return usher(tmp_path)
+
+
+def test_open_map_hears_of_the_tiles_that_changed_and_of_nothing_else(own: Usher) -> None:
+    """F132: deltas."""
+    state = own.state
+
+    told = Opened(own, "fleet").told(
+        lambda: None,
+        lambda: state.put_node(node_document("brand-new")),
+        lambda: state.put_node(node_document("brand-new")),
+        lambda: state.drop_node("brand-new"),
+    )
+
+    tiles = [data["tiles"] for name, data in told if name == "tiles"]
+    assert told[0] == ("hello", {"start": "start"})
+    assert [list(each) for each in tiles] == [["brand-new"], ["brand-new"]]
+    assert tiles[-1]["brand-new"] is None
+
+
+def test_page_that_was_made_earlier_hears_what_it_missed(own: Usher) -> None:
+    """F132: between the answer and the stream."""
+    made_at = own.generation
+    own.state.put_node(node_document("h200-0", "NVIDIA-H200"))
+    opened = Opened(own, "fleet", since=made_at)
+
+    told = opened.told()
+
+    assert own.generation > made_at
+    assert list(next(data for name, data in told if name == "tiles")["tiles"]) == ["h200-0"]
+
+
+def test_of_more_changes_than_a_person_sees_it_hears_only_that(tmp_path: Path) -> None:
+    """F132: the page loads itself again."""
+    service = usher(tmp_path, [node(index) for index in range(MOST_TILES + 1)])
+
+    def all_change() -> None:
+        for index in range(MOST_TILES + 1):
+            service.state.drop_node(node(index)["metadata"]["name"])
+
+    names = [name for name, _ in Opened(service, "fleet").told(all_change)]
+
+    assert names == ["hello", "reload"]
+
+
+def test_totals_are_told_now_and_then(own: Usher) -> None:
+    """F132: not at each change."""
+    changes = [lambda: own.state.put_node(node_document("a"))] + [lambda: None] * TOTALS_TICKS
+
+    told = [name for name, _ in Opened(own, "fleet").told(*changes)]
+
+    assert told.count("totals") == 1
+
+
+def test_open_list_hears_that_a_pod_came_or_its_cause(own: Usher) -> None:
+    """F132."""
+    waiting = pod(gpus(99))
+    waiting["metadata"] |= {"name": "w", "uid": "w"}
+    opened = Opened(own, "pending")
+
+    told = [name for name, _ in opened.told(lambda: None, lambda: own.state.put_pod(waiting), lambda: None)]
+
+    assert told == ["hello", "waiting", "waiting"]
+
+
+def test_pages_hear_nothing_once_the_service_ends() -> None:
+    """F132, HA-04."""
+
+    async def end() -> tuple[bytes | None, bool]:
+        listeners, listener = Listeners(), Listener("fleet", 0, Asked())
+        with listeners.listening(listener):
+            listeners.tell(listeners.of("fleet"), "tiles", {})
+            listeners.close()
+            return listener.untold.get_nowait(), listeners.closed
+
+    assert asyncio.run(end()) == (None, True)
+
+
+def test_bug_of_the_page_does_not_end_the_service() -> None:
+    """F132: its tasks begin again, and admission goes on."""
+    begun = []
+
+    async def fail() -> None:
+        begun.append(1)
+        if len(begun) == 3:
+            raise asyncio.CancelledError
+        raise ValueError("a bug")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(kept_up(fail, pause_seconds=0))
+
+    assert len(begun) == 3

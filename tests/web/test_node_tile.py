@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles: cells as a person would count them, on every sample fleet, and the state that a node is said to be in."""
+
+from collections import Counter
+
+import pytest
+
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.demo.notation import fleet_names
+from app.demo.sample_fleets import demo_fleet
+from app.nodes.gpu_health import Health
+from app.web.views.node_tile import MOST_IN_A_RUN, WHOLE, Cell, NodeState, Tile, tile_of
+from tests.builders import gpus, knowledge, node_document, pod
+
+
+def state_of(fleet: str | None = None) -> State:
+    state = State(knowledge())
+    if fleet:
+        fill(state, demo_fleet(fleet))
+    return state
+
+
+def tile(state: State, name: str) -> Tile:
+    return tile_of(state.nodes[name], state.holdings(name), state.booked(name), state.knowledge)
+
+
+def drawn(found: Tile) -> list[tuple[str, int, int, str]]:
+    return [(run.cell.name, run.count, run.width, run.text) for run in found.runs]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "node", "state", "cells"),
+    [
+        ("mixed", "h100-1", NodeState.Partly, [("Used", 2, 8, ""), ("Free", 6, 8, "")]),
+        ("mixed", "h100-0", NodeState.Full, [("Used", 8, 8, "")]),
+        ("mixed", "h200-0", NodeState.Free, [("Free", 8, 8, "")]),
+        ("mixed", "h100-ghost-0", NodeState.Ghost, [("Ghost", 8, 8, "")]),
+        ("mixed", "a100-upgrading-0", NodeState.Upgrading, [("Free", 8, 8, "")]),
+        ("mixed", "h100-mig-pending", NodeState.Changing, [("Free", 4, 1, ""), ("Free", 1, 4, "")]),
+        ("mixed", "h100-mig-success", NodeState.Free, [("Free", 4, 1, ""), ("Free", 1, 4, "")]),
+        ("mixed", "a100-mig-single-0", NodeState.Free, [("Free", 7, 1, "")]),
+        ("mixed", "a10-shared-0", NodeState.Partly, [("Shared", 1, 8, "1/4")]),
+        ("mixed", "t4-mps-0", NodeState.Free, [("Shared", 1, 8, "0/2")]),
+    ],
+)
+def test_cells_are_what_the_node_has(
+    fleet: str, node: str, state: NodeState, cells: list[tuple[str, int, int, str]]
+) -> None:
+    """F132: free, used, shared with count, MIG slices to their size, upgrading, ghost."""
+    found = tile(state_of(fleet), node)
+
+    assert (found.state, drawn(found)) == (state, cells)
+
+
+@pytest.mark.parametrize("fleet", fleet_names())
+def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
+    """F132: cells that are free are as many as are free; slices of a GPU are no wider than it."""
+    state = state_of(fleet)
+
+    for name, node in state.nodes.items():
+        if not node.has_gpus:
+            continue
+        found = tile(state, name)
+        cells: Counter[Cell] = Counter()
+        for run in found.runs:
+            cells[run.cell] += run.count
+            assert 1 <= run.count <= MOST_IN_A_RUN
+            assert 1 <= run.width <= WHOLE
+        if node.node_class.offered and Cell.Shared not in cells:
+            assert (cells[Cell.Free], cells[Cell.Used]) == (found.free, found.units - found.free)
+        if node.free.gpus and not node.node_class.offered:
+            assert sum(run.count * run.width for run in found.runs) == WHOLE * len(node.free.gpus)
+
+
+def test_ill_gpus_are_drawn_among_the_free_ones_first() -> None:
+    """F132: DCGM says how many of a node's GPUs are ill, here one that the plugin has not withdrawn."""
+    state = state_of("mixed")
+    state.put_health("h100-1", Health(ill=1))
+
+    found = tile(state, "h100-1")
+
+    assert drawn(found) == [("Used", 2, 8, ""), ("Free", 5, 8, ""), ("Ill", 1, 8, "")]
+    assert found.state is NodeState.Ill
+
+
+def test_gpus_that_the_plugin_withdrew_are_drawn_besides() -> None:
+    """F132."""
+    state = state_of()
+    state.put_node(node_document(offers={"nvidia.com/gpu": 6}, capacity={"nvidia.com/gpu": 8}))
+
+    assert drawn(tile(state, "n")) == [("Free", 6, 8, ""), ("Ill", 2, 8, "")]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "requests", "stranded"),
+    [
+        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"cpu": "8"}, 7),
+        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"cpu": "63500m"}, 7),
+        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"memory": "512Gi"}, 7),
+        ({"cpu": "64", "memory": "512Gi", "pods": "1"}, {}, 7),
+        ({}, {"cpu": "64"}, 0),
+    ],
+    ids=["room", "no cpu", "no memory", "no place", "unknown"],
+)
+def test_free_gpus_of_a_node_that_is_full_otherwise_are_stranded(
+    allocatable: dict[str, str], requests: dict[str, str], stranded: int
+) -> None:
+    """F132: CPU, memory, places for pods; what a node does not tell of strands nothing."""
+    state = state_of()
+    document = node_document()
+    document["status"]["allocatable"] |= allocatable
+    state.put_node(document)
+    asked = {"nvidia.com/gpu": "1", **requests}
+    holder = pod({"name": "m", "resources": {"limits": asked, "requests": asked}}, nodeName="n")
+    state.put_pod({**holder, "status": {"phase": "Running"}})
+
+    found = tile(state, "n")
+
+    assert found.free == 7
+    assert found.stranded == (0 if requests == {"cpu": "8"} else stranded)
+
+
+def test_words_say_what_the_colours_do() -> None:
+    """F132: for who cannot see them."""
+    assert tile(state_of("mixed"), "h100-1").words == "h100-1: partly used, 2 of 8 used; team-b 2"
+    assert tile(state_of("mixed"), "h100-ghost-0").words == (
+        "h100-ghost-0: ghost GPUs, labels promise 8, none is offered"
+    )
+
+
+def test_namespaces_of_a_tile_are_those_that_hold_its_gpus() -> None:
+    """F132."""
+    state = state_of()
+    state.put_node(node_document())
+    for namespace in ("b", "a", "b"):
+        made = pod(gpus(2), nodeName="n")
+        made["metadata"] |= {"namespace": namespace, "uid": f"{namespace}{len(state.holdings('n'))}"}
+        state.put_pod({**made, "status": {"phase": "Running"}})
+
+    found = tile(state, "n")
+
+    assert found.namespaces == ("a", "b")
+    assert found.sizes == (2, 2, 2)
+    assert found.words.endswith("; b 4; a 2")

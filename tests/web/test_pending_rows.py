@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting pods: who is on the list, why they wait, and what it costs to find out."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.api.explain_route import Explainer
+from app.cluster.state import State
+from app.cluster.watched_kinds import core_kinds
+from app.kube.pending_pods import Waiting, read_waiting
+from app.server.service import Usher
+from app.values.errors import WireError
+from app.web.pending_reasons import Causes
+from app.web.views.pending_rows import rows
+from tests.builders import gpus, knowledge, pod
+
+
+def waiting(name: str, amount: int = 1, **status: str) -> dict[str, Any]:
+    made = pod(gpus(amount))
+    made["metadata"] |= {"name": name, "uid": name}
+    return {**made, "status": {"phase": "Pending", **status}}
+
+
+@pytest.mark.parametrize(
+    ("document", "waits"),
+    [
+        (waiting("a"), True),
+        (waiting("a", nominatedNodeName="n"), True),
+        (waiting("a", phase="Failed"), False),
+        (pod(gpus(1), nodeName="n"), False),
+        (pod({"name": "m", "resources": {"limits": {"cpu": "1"}}}), False),
+        (pod(gpus(0)), False),
+        ({"metadata": {}, "spec": {}}, False),
+    ],
+    ids=["pending", "nominated", "failed", "bound", "no gpu", "none asked", "empty"],
+)
+def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None:
+    """F132."""
+    assert (read_waiting(document, knowledge()) is not None) == waits
+
+
+def test_list_follows_what_the_watch_says() -> None:
+    """F132: a pod is on it until it is bound, is finished or is gone; its document is not kept of a live cluster."""
+    state = State(knowledge())
+    kind = next(each for each in core_kinds(state, None, "x") if each.name == "pods")  # type: ignore[arg-type]
+
+    def see(document: Mapping[str, Any]) -> list[str]:
+        kind.take("", document["metadata"]["uid"], kind.read(document))
+        return [each.name for each in state.waiting.values()]
+
+    assert see(waiting("a")) == ["a"]
+    assert see(waiting("b")) == ["a", "b"]
+    assert [each.document for each in state.waiting.values()] == [None, None]
+    assert see({**waiting("a"), "spec": {**waiting("a")["spec"], "nodeName": "n"}}) == ["b"]
+    kind.drop("", "b")
+    assert len(state.waiting) == 0
+    assert state.waiting.generation == 4
+
+
+class Live:
+    """A service with a live cluster, in which pods can be asked for; `fetched`: those that were."""
+
+    def __init__(self, service: Usher, documents: list[dict[str, Any]]) -> None:
+        self._service = service
+        self._documents = {each["metadata"]["name"]: each for each in documents}
+        self.fetched: list[str] = []
+        self.state = State(knowledge())
+        self.state.nodes = service.state.nodes
+        for each in documents:
+            self.state.waiting.take(each["metadata"]["uid"], read_waiting(each, knowledge()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    async def fetch_pod(self, _namespace: str, name: str) -> Mapping[str, Any]:
+        self.fetched.append(name)
+        if name == "gone":
+            raise WireError(404, "gone")
+        return self._documents[name]
+
+
+class Counting(Explainer):
+    """Counts explanations."""
+
+    explained = 0
+
+    async def of(self, document: Mapping[str, Any], live: bool) -> Any:
+        self.explained += 1
+        return await super().of(document, live)
+
+
+def test_pods_that_ask_the_same_are_explained_once(service: Usher) -> None:
+    """F132: 30 replicas of one template cost one explanation; a pod that is gone meanwhile costs nothing."""
+    live = Live(service, [*(waiting(f"same-{index}") for index in range(30)), waiting("other", 16), waiting("gone")])
+    explainer = Counting(live)
+    causes = Causes(live, explainer)
+
+    causes.wanted()
+    before = causes.looking
+    asyncio.run(causes.look())
+    found = rows(live.state.waiting.values(), causes.known())
+
+    assert (before, causes.looking) == (True, False)
+    assert len(live.fetched) == 32
+    assert explainer.explained == 2
+    assert [each.name for each in found if each.cause is None] == ["gone"]
+    assert {each.cause.reason for each in found if each.cause} == {"UntoleratedTaint"}
+
+
+def test_nothing_is_worked_out_again_while_nothing_changed(service: Usher) -> None:
+    """F132."""
+    live = Live(service, [waiting("a")])
+    explainer = Counting(live)
+    causes = Causes(live, explainer)
+
+    for _ in range(3):
+        asyncio.run(causes.look())
+
+    assert (live.fetched, explainer.explained) == (["a"], 1)
+
+
+def test_pods_that_are_gone_are_forgotten(service: Usher) -> None:
+    """F132: nothing piles up."""
+    live = Live(service, [waiting("a"), waiting("b", 16)])
+    causes = Causes(live, Explainer(live))
+    asyncio.run(causes.look())
+
+    live.state.waiting.take("a", None)
+    asyncio.run(causes.look())
+
+    assert [each.name for each in causes.known()] == ["b"]
+
+
+def test_who_waits_longest_comes_first() -> None:
+    """F132: a time that is unknown comes last."""
+    found = rows(
+        [Waiting("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))], {}
+    )
+
+    assert [each.name for each in found] == ["z", "y", "x"]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server-sent events: few listeners, none that holds anything up, and all of them ended before the service ends."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.client_certificates import ABORT
+from app.api.decision_line import Decision
+from app.api.recent_decisions import KEPT, Tail
+from app.values.reasons import Code
+from app.web.server_sent_events import MOST_LISTENERS, MOST_UNTOLD, Listener, Listeners, Stream
+from app.web.views.decision_rows import Asked, rows_of
+from tests.builders import gpus, pod, review, usher
+from tests.running import Running, running
+
+TIMEOUT = httpx.Timeout(20)
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[Running]:
+    with running(usher(tmp_path)) as found:
+        yield found
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    """Read a stream as the specification says: name and data of each event."""
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def test_decision_is_told_to_who_asked_for_it(clients: Running) -> None:
+    """F132: live tail."""
+    asked = {"of": "decisions", "reason": "QuantityFractional"}
+    with clients.people.stream("GET", "/events", params=asked, timeout=TIMEOUT) as stream:
+        told = events(stream.iter_lines())
+        hello = next(told)
+        for document in (pod(), pod(gpus("500m"))):
+            clients.tls.post("/mutate", json=review(document))
+        name, data = next(told)
+
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    assert stream.headers["x-accel-buffering"] == "no"
+    assert hello[0] == "hello"
+    assert name == "decisions"
+    assert data["html"].count("<tr") == 1
+    assert "QuantityFractional" in data["html"]
+
+
+def test_listeners_are_bounded_and_a_place_comes_free_again(clients: Running) -> None:
+    """F132: 503 beyond, which browsers take for an end; the page tries again."""
+    address = str(clients.people.base_url)
+    with httpx.Client(
+        base_url=address, trust_env=False, timeout=TIMEOUT, limits=httpx.Limits(max_connections=None)
+    ) as client:
+        streams = [client.send(client.build_request("GET", "/events"), stream=True) for _ in range(MOST_LISTENERS)]
+        refused = client.get("/events")
+        streams[0].close()
+        again = _when_there_is_room(client)
+
+        assert {each.status_code for each in streams} == {200}
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert again.status_code == 200
+        for each in (*streams, again):
+            each.close()
+
+
+def _when_there_is_room(client: httpx.Client) -> httpx.Response:
+    """Ask until a place is free: the service hears of a closed connection a moment later."""
+    for _ in range(200):
+        found = _stream(client)
+        if found.status_code == 200:
+            return found
+        found.close()
+    raise AssertionError("no place came free")
+
+
+def _stream(client: httpx.Client) -> httpx.Response:
+    return client.send(client.build_request("GET", "/events"), stream=True)
+
+
+def test_streams_end_before_the_service_does(tmp_path: Path) -> None:
+    """F132, HA-04: an open page does not delay the end by the grace of ten seconds."""
+    service = usher(tmp_path)
+    ended = []
+    with running(service) as clients:
+        stream = _stream(clients.people)
+        lines = stream.iter_lines()
+        next(lines)
+        clients.loop.call_soon_threadsafe(lambda: setattr(service, "draining", True))
+        ended = list(lines)
+        refused = clients.people.get("/events")
+        stream.close()
+
+    assert "retry: 2000" not in ended
+    assert refused.status_code == 503
+
+
+class Slow:
+    """A caller's side of an ASGI connection that takes the head of an answer, and then nothing any more."""
+
+    def __init__(self) -> None:
+        self.aborted = asyncio.Event()
+        self.scope = {"type": "http", ABORT: self.aborted.set}
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+
+def test_listener_that_takes_nothing_is_cut_off() -> None:
+    """F132: its connection is ended at once, since bytes that wait would keep it."""
+
+    async def listen() -> tuple[bool, int]:
+        listeners, slow = Listeners(taking_seconds=0.01), Slow()
+        stream = Stream(listeners, Listener("fleet", 0, Asked()))
+        await asyncio.wait_for(stream(slow.scope, slow.receive, slow.send), 20)
+        return slow.aborted.is_set(), len(listeners.of("fleet"))
+
+    assert asyncio.run(listen()) == (True, 0)
+
+
+def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
+    """F132: what waits for one listener is bounded."""
+
+    async def tell() -> tuple[list[bool], bytes | None]:
+        listeners, slow, quick = Listeners(), Listener("fleet", 0, Asked()), Listener("fleet", 0, Asked())
+        with listeners.listening(slow), listeners.listening(quick):
+            for index in range(MOST_UNTOLD + 1):
+                listeners.tell(listeners.of("fleet"), "tiles", index)
+                await quick.untold.get()
+            return [each is quick for each in listeners.of("fleet")], slow.untold.get_nowait()
+
+    assert asyncio.run(tell()) == ([True], None)
+
+
+def test_tail_keeps_the_last_and_counts_all() -> None:
+    """F132: a bounded ring."""
+    tail = Tail()
+    for index in range(KEPT + 7):
+        tail.note("filter", Decision("answered", pod=str(index)), 1000)
+
+    kept = tail.since(0)
+
+    assert (tail.total, len(kept)) == (KEPT + 7, KEPT)
+    assert [each.number for each in tail.since(KEPT + 4)] == [KEPT + 5, KEPT + 6, KEPT + 7]
+    assert (kept[0].number, kept[0].decision.pod) == (8, "7")
+    assert tail.since(tail.total) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "pods"),
+    [
+        (Asked(), ["b", "a"]),
+        (Asked(verb="filter"), ["b"]),
+        (Asked(reason="DriverTooOld"), ["b"]),
+        (Asked(namespace="x"), ["a"]),
+        (Asked(verb="mutate", reason="DriverTooOld"), []),
+    ],
+    ids=["all", "verb", "reason", "namespace", "none"],
+)
+def test_rows_are_filtered_and_newest_first(asked: Asked, pods: list[str]) -> None:
+    """F132."""
+    tail = Tail()
+    tail.note("mutate", Decision("patched", namespace="x", pod="a"), 1000)
+    found = Decision("answered", namespace="y", pod="b", reasons={Code.DriverTooOld: 3}, asked=5, kept=2)
+    tail.note("filter", found, 2_000_000)
+
+    rows = rows_of(tail.since(0), asked)
+
+    assert [each.pod for each in rows] == pods
+    if "b" in pods:
+        assert (rows[0].counts, rows[0].milliseconds, rows[0].reasons) == ("2 of 5", "2.00", (("DriverTooOld", 3),))

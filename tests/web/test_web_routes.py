@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's routes: well-formed, escaped, strict in what they let a browser do, and honest about what is wrong."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.server.service import Usher
+from app.web.api import create_people_app
+from tests.api.conftest import Ask
+from tests.bench.fleet import nodes
+from tests.builders import gpus, node_document, pod, policies, policy, usher
+from tests.web.html import Reader
+
+BROWSER = {"Accept": "text/html"}
+PAGES = ["/", "/?as=table", "/nodes/h100-1", "/nodes/cpu-0", "/pending", "/pending/team-a/train-h100-0",
+         "/pending/team-b/notebook-0", "/policies", "/decisions"]  # fmt: skip
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>"
+TAGS = frozenset(
+    # One word after the other, as they come in a page.
+    re.split(
+        " +",
+        "html head meta title link script body a header p nav ul li main h1 h2 h3 form label select option button "
+        "section div span i b table caption thead tbody tr th td svg path meter ol pre code textarea footer input "
+        "strong",
+    )
+)
+
+
+def read(answer: httpx.Response, status: int = 200) -> Reader:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    return Reader(answer.text.removeprefix("<!doctype html>"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_page_is_well_formed_and_has_its_landmarks(service: Usher, ask: Ask, path: str) -> None:
+    """F132."""
+    page = read(ask(create_people_app(service), "GET", path))
+
+    assert page.one("html").attributes["lang"] == "en"
+    assert page.one("title").text.endswith("gpu-usher")
+    assert page.one("main").attributes["id"] == "main"
+    assert len(page.all("h1")) == 1
+    assert page.all("a")[0].attributes["href"] == "#main"
+    assert {each.attributes.get("scope") for each in page.all("th")} <= {"col", "row"}
+    assert {each.tag for each in page.elements} <= TAGS
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/nodes/none", "/static/page.css", "/static/none"])
+def test_browser_may_do_little_with_it(service: Usher, ask: Ask, path: str) -> None:
+    """F132: a strict Content-Security-Policy, and nothing inline that it would have to allow."""
+    answer = ask(create_people_app(service), "GET", path)
+
+    rules = dict(rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; "))
+    assert rules["default-src"] == "'none'"
+    assert {rules[each] for each in ("script-src", "style-src", "connect-src", "img-src", "form-action")} == {"'self'"}
+    assert {rules[each] for each in ("frame-ancestors", "base-uri")} == {"'none'"}
+    assert " style=" not in answer.text
+    assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+
+
+def hostile(folder: Path) -> Usher:
+    """Make a service in which every name that anybody else chooses is hostile."""
+    node = node_document(HOSTILE, product=f"NVIDIA-{HOSTILE}", driver=None)
+    node["metadata"]["labels"]["nvidia.com/mig.config.state"] = HOSTILE
+    node["spec"]["taints"] = [{"key": HOSTILE, "value": HOSTILE, "effect": "NoSchedule"}]
+    holder, waiting = pod(gpus(1), nodeName=HOSTILE), pod(gpus(1), annotations={"products": HOSTILE})
+    holder["metadata"] |= {"name": HOSTILE, "namespace": HOSTILE, "uid": "h"}
+    waiting["metadata"] |= {"name": HOSTILE, "namespace": HOSTILE, "creationTimestamp": HOSTILE}
+    made = policies(policy("plain", f"priority: 1, description: {json.dumps(HOSTILE)}"))
+    service = usher(folder, [node, {**holder, "status": {"phase": "Running"}}, waiting], made)
+    service.book.error = f"{HOSTILE}:1:1: {HOSTILE}"
+    return service
+
+
+def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, ask: Ask) -> None:
+    """F132: names of nodes, pods, namespaces, labels, taints and files; messages that quote them."""
+    app = create_people_app(hostile(tmp_path))
+    name = httpx.URL("http://x/").join("").copy_with(path="/" + HOSTILE.replace("/", "%2F")).raw_path.decode()
+    shown = ""
+
+    for path in ("/", "/?as=table", "/nodes" + name, "/pending", "/policies", f"/?product={HOSTILE}", "/decisions"):
+        answer = ask(app, "GET", path)
+        page = read(answer, answer.status_code)
+        shown += answer.text
+        assert {each.tag for each in page.elements} <= TAGS
+        assert len(page.all("script")) == 1
+        assert not [key for each in page.elements for key in each.attributes if key.startswith("on")]
+
+    assert shown.count("&lt;script&gt;") > 10
+
+
+def test_pasted_hostile_manifest_is_shown_as_text(service: Usher, ask: Ask) -> None:
+    """F132."""
+    manifest = json.dumps({"metadata": {"name": HOSTILE}, "spec": {"containers": [gpus(1, image=HOSTILE)]}})
+
+    page = read(ask(create_people_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
+
+    assert page.one("h3").text == f"Pod default/{HOSTILE}"
+    assert page.one("textarea").text == manifest
+    assert len(page.all("script")) == 1
+
+
+@pytest.mark.parametrize("key", ["product", "driver", "state", "namespace"])
+def test_filter_shows_each_node_under_the_words_it_has(service: Usher, ask: Ask, key: str) -> None:
+    """F132: all choices together show every node that has any; the table shows the same as the map."""
+    app = create_people_app(service)
+    choices = [each.text for each in read(ask(app, "GET", "/")).all("option") if each.text != "all"]
+    found: set[str] = set()
+
+    for choice in choices:
+        page = read(ask(app, "GET", "/", params={key: choice}))
+        table = read(ask(app, "GET", "/", params={key: choice, "as": "table"}))
+        rows = {each.attributes["href"].removeprefix("/nodes/") for each in table.all("a")
+                if each.attributes["href"].startswith("/nodes/")}  # fmt: skip
+        assert rows == page.tiles
+        found |= page.tiles
+
+    everything = {name for name, node in service.nodes.items() if node.has_gpus}
+    held = {name for name in everything if service.state.holdings(name)}
+    assert found == (held if key == "namespace" else everything)
+
+
+def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
+    """F132."""
+    app = create_people_app(usher(tmp_path, list(nodes(600))))
+
+    found = [read(ask(app, "GET", f"/?as=table&page={page}")) for page in ("1", "2", "3", "4", "x", "9" * 9)]
+
+    assert [len(each.all("tbody")) for each in found] == [2] * 6
+    names = [{a.attributes["href"] for a in each.all("a") if "/nodes/" in a.attributes["href"]} for each in found]
+    assert [len(each) for each in names] == [250, 250, 100, 100, 250, 250]
+    assert len(names[0] | names[1] | names[2]) == 600
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/nodes/none", 404), ("/pending/a/none", 404), ("/pending/A!/none", 404)],
+    ids=["node", "pod", "odd"],
+)
+def test_what_is_not_there_is_said_so(service: Usher, ask: Ask, path: str, status: int) -> None:
+    """F132."""
+    page = read(ask(create_people_app(service), "GET", path), status)
+
+    assert "none" in page.one("main").text or "no" in page.one("main").text
+
+
+@pytest.mark.parametrize("path", ["/static/", "/static/..%2fbase.html", "/static/../templates/base.html", "/events/x"])
+def test_only_the_files_of_the_page_are_given_out(service: Usher, ask: Ask, path: str) -> None:
+    """F132."""
+    assert ask(create_people_app(service), "GET", path).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "says"),
+    [
+        ({"pod": "a: &x 1\nb: *x\n"}, 400, "anchors and aliases are refused"),
+        ({"pod": "{"}, 400, "not JSON"),
+        ({"pod": ""}, 400, "got 0 objects"),
+        ({"pod": "kind: Service\n"}, 400, "wants a Pod or"),
+        ({"pod": "a: 1\n---\na: 2\n"}, 400, "got 2 objects, wants one"),
+        ({"pod": "[1]"}, 400, "got no object"),
+        ({"pod": "spec: {containers: 7}\n"}, 400, "spec.containers"),
+        ({"other": "x"}, 400, "got 0 objects"),
+        ({"pod": "x" * 70_000}, 400, "wants at most 65536"),
+        ({"pod": "x" * 300_000}, 413, "larger than"),
+    ],
+    ids=["aliases", "half", "nothing", "Service", "two", "list", "malformed", "no pod", "long", "too long"],
+)
+def test_manifest_that_cannot_be_tried_is_answered_with_why(
+    service: Usher, ask: Ask, sent: Mapping[str, str], status: int, says: str
+) -> None:
+    """F132, F85."""
+    page = read(ask(create_people_app(service), "POST", "/dry-run", data=dict(sent), headers=BROWSER), status)
+
+    assert says in page.one("main").text
+
+
+def test_workload_can_be_tried_too(service: Usher, ask: Ask) -> None:
+    """F132, F85."""
+    manifest = (
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d, namespace: team-a}\nspec:\n  template:\n"
+        "    spec:\n      containers:\n      - {name: m, resources: {requests: {nvidia.com/gpu: 1}}}\n"
+    )
+
+    page = read(ask(create_people_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
+
+    assert page.one("h3").text == "Deployment team-a/d"
+    assert "+            nvidia.com/gpu: 1" in "".join(page.one("pre").texts)
+
+
+def test_client_that_is_no_browser_still_gets_json(service: Usher, ask: Ask) -> None:
+    """F85: curl says that it sends a form whatever it sends."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+
+    answer = ask(create_people_app(service), "POST", "/dry-run", content=json.dumps(pod()), headers=form)
+
+    assert answer.json()["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("POST", "/explain", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("POST", "/dry-run", {"Sec-Fetch-Site": "same-site"}, 403),
+        ("GET", "/events", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
+        ("GET", "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ("GET", "/", {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
+        ("POST", "/explain", {"Sec-Fetch-Site": "same-origin"}, 200),
+        ("POST", "/explain", {}, 200),
+    ],
+    ids=["other site", "other port", "events", "a link", "typed", "our page", "curl"],
+)
+def test_other_sites_pages_get_nothing(
+    service: Usher, ask: Ask, method: str, path: str, headers: Mapping[str, str], status: int
+) -> None:
+    """F132: a page of another site, open in the same browser, can neither ask nor hold streams open."""
+    body = {"json": pod()} if method == "POST" else {}
+
+    assert ask(create_people_app(service), method, path, headers=dict(headers), **body).status_code == status
+
+
+def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, ask: Ask) -> None:
+    """F132."""
+    made = usher(tmp_path)
+    made.book.error = "training.yaml:10:7: spec.placement.x: unknown field"
+    for _ in range(3):
+        made.metrics.policies_matched(["training"], "patched")
+
+    page = read(ask(create_people_app(made), "GET", "/policies"))
+    row = next(each.text for each in page.all("tr") if each.text.startswith("training"))
+
+    assert "training.yaml:10:7: spec.placement.x: unknown field" in page.one("main").text
+    assert row.endswith("3000")
+
+
+def test_pod_page_says_what_explain_says(service: Usher, ask: Ask) -> None:
+    """F132, F83, F84: the same data as `explain -o json`."""
+    app = create_people_app(service)
+    asked = {"namespace": "team-a", "name": "train-h100-0"}
+    found = ask(app, "POST", "/explain?nodes=true", json=asked).json()
+
+    shown = read(ask(app, "GET", "/pending/team-a/train-h100-0")).one("main").text
+
+    said = [found["primary"]["message"], *found["needs"], *(step["stage"] for step in found["funnel"]),
+            *(edit["text"] for fix in found["fixes"] for edit in fix["edits"]),
+            *(each["node"] for each in found["verdicts"]), *(each["remedy"] for each in found["refused"])]  # fmt: skip
+    assert [each for each in said if " ".join(each.split()) not in shown] == []
+
+
+def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:
+    """INTERFACES §10, State: slices, with rests between."""
+    service = usher(tmp_path, list(nodes(400)))
+
+    async def beside() -> int:
+        transport = httpx.ASGITransport(app=create_people_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            turns = 0
+            task = asyncio.create_task(client.get("/"))
+            while not task.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert task.result().status_code == 200
+            return turns
+
+    assert asyncio.run(beside()) > 10
