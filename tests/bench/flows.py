@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.bench.flows`: through which files of app/ an AdmissionReview, a filter call and a node event go.
+
+Each flow is played until its caches are warm and once more under a profiler, which notes every call of our own
+functions. A file is entered once; a change is a call from one file of ours into another.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import app
+from app.api.admission_routes import review as answer_review
+from app.api.extender_routes import filter_nodes
+from tests.bench.fleet import node, node_name, nodes
+from tests.builders import container, pod, review, usher
+
+APP = Path(app.__file__).parent
+NODES = 100
+WARM_ROUNDS = 3
+
+
+@dataclass(slots=True)
+class Flow:
+    """What was called. `files`: in the order in which they were entered."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    """File, relative to app/ → calls."""
+    changes: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Count the calls of our functions."""
+        return sum(self.files.values())
+
+
+def record(act: Callable[[], object]) -> Flow:
+    """Play a flow once, with every call noted."""
+    flow, last = Flow(), ""
+
+    def note(frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal last
+        path = Path(frame.f_code.co_filename)
+        if event != "call" or not path.is_relative_to(APP) or frame.f_code.co_name.startswith("<"):
+            return
+        name = str(path.relative_to(APP))
+        flow.files[name] = flow.files.get(name, 0) + 1
+        flow.changes += name != last
+        last = name
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return flow
+
+
+def flows() -> dict[str, Flow]:
+    """Play the three flows on a service of 100 nodes."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = usher(Path(folder), list(nodes(NODES)))
+        asking = pod(container(requests={"nvidia.com/gpu": "2"}, image="nvcr.io/nvidia/pytorch:24.05-py3"))
+        admission = json.dumps(review(asking)).encode()
+        names = [node_name(index) for index in range(NODES)]
+        extender = json.dumps({"Pod": asking, "NodeNames": names, "Nodes": None}).encode()
+        played: dict[str, Callable[[], object]] = {
+            "POST /mutate": lambda: answer_review(admission, "mutate", service),
+            "POST /scheduler/filter": lambda: filter_nodes(extender, service),
+            "node event": lambda: service.state.put_node(node(0)),
+        }
+        for _ in range(WARM_ROUNDS):
+            for act in played.values():
+                act()
+        return {name: record(act) for name, act in played.items()}
+
+
+def main() -> None:
+    """Print each flow: its figures, then its files in the order in which they are entered."""
+    for name, flow in flows().items():
+        print(f"{name}: {len(flow.files)} files, {flow.calls} calls, {flow.changes} changes of file")
+        for file, calls in flow.files.items():
+            print(f"  {file} ({calls})")
+
+
+if __name__ == "__main__":
+    main()

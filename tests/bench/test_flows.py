@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three flows as docs/architecture.md tells them, beside what is really called."""
+
+import re
+from pathlib import Path
+
+from tests.bench.flows import Flow, flows
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+SECTIONS = {
+    "POST /mutate": "An AdmissionReview",
+    "POST /scheduler/filter": "A filter call",
+    "node event": "A node event",
+}
+OUTSIDE = ("server/protocol.py", "server/limits.py", "cluster/reflector.py", "cluster/live.py", "placement/scorers.py",
+           "placement/ranking.py")  # fmt: skip
+"""What a flow told from its socket on names besides what the measured part calls."""
+
+
+def told(section: str) -> list[str]:
+    text = PAGE.split(f"### {section}\n")[1].split("\n###")[0]
+    return [each for each in re.findall(r"`([a-z_/]+\.py)`", text) if each not in OUTSIDE]
+
+
+def test_page_names_files_that_the_flows_enter() -> None:
+    played: dict[str, Flow] = flows()
+    for name, section in SECTIONS.items():
+        assert set(told(section)) <= set(played[name].files), name
+
+
+def test_every_file_and_room_that_the_page_names_is_there() -> None:
+    rooms = {each.name for each in (ROOT / "app").iterdir() if (each / "__init__.py").exists()}
+    rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", PAGE, re.MULTILINE)
+
+    assert {each for row in rows for each in re.findall(r"`([a-z]+)`", row)} == rooms
+    assert [each for each in re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", PAGE) if not (ROOT / "app" / each).exists()] == []
