@@ -10,11 +10,18 @@ from rich.padding import Padding
 from typer.core import TyperCommand, TyperGroup
 
 from app.cli.manual import MANUAL, Page
-from app.cli.source import sampled
+from app.demo.notation import DEFAULT
 
 ERRORS = (("2", "bad input; stderr says what was found and what is wanted"),
           ("3", "our own fault, or a cluster or service that does not answer"))  # fmt: skip
 TERMINAL = {"NO_COLOR": "no colour on a terminal either", "COLUMNS": "width of the text"}
+
+
+def sampled(args: list[str]) -> list[str]:
+    """Write `--demo` in a command line as the option that it is short for."""
+    named = any(each.split("=")[0] == "--demo-fleet" for each in args)
+    short = [] if named else ["--demo-fleet", DEFAULT]
+    return [word for each in args for word in (short if each == "--demo" else [each])]
 
 
 class Verb(TyperCommand):

@@ -18,8 +18,8 @@ from app.cluster.list_once import read_objects
 from app.cluster.policy_sources import policies_of
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.demo.notation import fleet_names
-from app.demo.sample_fleets import DEFAULT, demo_fleet
+from app.demo.notation import DEFAULT, fleet_names
+from app.demo.sample_fleets import demo_fleet
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
 from app.values.errors import BadInput
@@ -36,13 +36,6 @@ DemoFleet = Annotated[
 Policies = Annotated[
     Path | None, typer.Option("--policies", help="Directory of policies; the shipped ones by default.")
 ]
-
-
-def sampled(args: list[str]) -> list[str]:
-    """Write `--demo` in a command line as the option that it is short for."""
-    named = any(each.split("=")[0] == "--demo-fleet" for each in args)
-    short = [] if named else ["--demo-fleet", DEFAULT]
-    return [word for each in args for word in (short if each == "--demo" else [each])]
 
 
 Objects = list[dict[str, Any]]

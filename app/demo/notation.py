@@ -14,6 +14,8 @@ import msgspec
 from app.values.errors import BadInput
 
 FOLDER = Path(__file__).parent / "fleets"
+DEFAULT = "mixed"
+"""The sample fleet of `--demo`."""
 
 
 class GPU(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

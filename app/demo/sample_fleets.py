@@ -9,9 +9,8 @@ from typing import Any
 
 from app.demo.devices import device_class, resource_slice
 from app.demo.gfd import node_labels
-from app.demo.notation import Fleet, Pod, Pool, read_fleet
+from app.demo.notation import DEFAULT, Fleet, Pod, Pool, read_fleet
 
-DEFAULT = "mixed"
 WHOLE = "nvidia.com/gpu"
 POD = {"apiVersion": "v1", "kind": "Pod"}
 ADMITTED = {

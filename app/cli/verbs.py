@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of the command line, each imported when it is called: together they take two seconds of CPU to import."""
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.main
+
+from app.cli.help import Verb
+
+VERBS = {
+    "serve": "serve:serve",
+    "demo": "demo:demo",
+    "explain": "explain:explain_pod",
+    "doctor": "doctor:doctor",
+    "inventory": "inventory:inventory",
+    "mutate": "mutate:mutate",
+    "diff": "diff:diff",
+    "replay": "replay:replay",
+    "simulate": "simulate:simulate",
+    "lint": "lint:lint",
+    "test": "policy_tests:run_cases",
+    "schema": "json_schema:schema",
+    "scheduler-config": "scheduler_config:scheduler_config",
+    "certs": "certs:certs",
+    "export": "export:export",
+    "whatif": "whatif:whatif",
+    "advise": "advise:advice",
+}
+"""Verb → module of app.cli and the function in it, or the group of commands."""
+
+
+class Verbs(MutableMapping[str, Any]):
+    """The commands by name, in the order of VERBS: to look one up imports it."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+def load(name: str) -> Any:
+    """Import a verb, and make its command; KeyError where there is none of this name."""
+    module, _, attribute = VERBS[name].partition(":")
+    found = getattr(import_module(f"app.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        verb, found = found, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        found.command(name, cls=Verb)(verb)
+    command = typer.main.get_command(found)
+    command.name = name
+    return command

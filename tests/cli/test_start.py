@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command line that starts costs: verbs are imported when they are called."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tests.bench.measure import reference
+
+REFERENCE_MS = 2.0
+"""The reference loop of `make bench` on the machine for which the bounds are set; they scale with it."""
+BOUNDS: dict[tuple[str, ...], float] = {("--version",): 0.25, ("lint",): 0.5}
+"""Command → seconds of CPU on that machine."""
+ROUNDS = 3
+HEAVY = ("fastapi", "pydantic", "kubernetes", "yaml", "cryptography", "uvicorn", "httpx")
+
+
+def cpu_seconds(words: tuple[str, ...]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "app.cli.main", *words], check=True, capture_output=True, timeout=120)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("words", BOUNDS, ids=" ".join)
+def test_command_starts_within_its_cpu_time(words: tuple[str, ...]) -> None:
+    """A ratio to the reference loop, measured in the same run; the best of some rounds."""
+    ratios = [cpu_seconds(words) / reference() for _ in range(ROUNDS)]
+
+    assert min(ratios) <= BOUNDS[words] / REFERENCE_MS, ratios
+
+
+def test_version_imports_no_verb_and_nothing_heavy() -> None:
+    code = (
+        "import sys; from app.cli.main import app; import typer.main; typer.main.get_command(app); "
+        "print(*(each for each in sys.modules if each.split('.')[0] in "
+        f"{HEAVY!r} or each.startswith('app.cli.') and each.split('.')[2] not in ('main', 'help', 'manual', 'verbs')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.split() == []
