@@ -15,7 +15,7 @@ OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock sbom audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock sbom audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,13 +37,18 @@ run: $(STAMP) ## serve the demo fleet on loopback; Ctrl-C stops it
 demo: $(STAMP) ## play the recorded payloads against `make run`, or against a server of its own
 	@$(BIN)/gpu-usher demo
 
-test: $(STAMP) ## run the tests
+test: $(STAMP) ## run the tests that need only Python (minutes)
+	@$(BIN)/python -m tests.tiers test
+
+test-all: test test-rest ## run every test but the long ones
+
+test-rest: $(STAMP) ## run what `make test` leaves out, with real components where they can be had
 	@$(BIN)/python -m tests.controlplane.binaries --if-possible
 	@$(BIN)/python -m tests.deploy.tools --if-possible
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m tests.chromium --if-possible
-	@$(BIN)/python -m pytest $(SHARED) -m "not long"
+	@$(BIN)/python -m tests.tiers e2e browser thorough
 
 test-long: $(STAMP) controlplane prometheus haproxy chromium ## run every test, the long ones too; keeps its table in tests/results
 	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
@@ -63,8 +68,11 @@ haproxy: $(STAMP) ## fetch a real HAProxy for the tests (Debian packages, unpack
 chromium: $(STAMP) ## fetch a real browser for the tests (Debian packages, unpacked here; once)
 	@$(BIN)/python -m tests.chromium
 
-e2e: $(STAMP) controlplane ## play the scenarios on a real kube-apiserver and kube-scheduler
-	@$(BIN)/python -m pytest tests/e2e --durations=0
+e2e: $(STAMP) controlplane prometheus haproxy ## play the scenarios on a real kube-apiserver and kube-scheduler
+	@$(BIN)/python -m tests.tiers e2e
+
+test-browser: $(STAMP) chromium ## read and walk the web page in a real browser
+	@$(BIN)/python -m tests.tiers browser
 
 chaos: $(STAMP) controlplane prometheus haproxy ## try every fault that loopback can show, and print what was seen
 	@$(BIN)/python -m tests.chaos

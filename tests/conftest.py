@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from app.telemetry.logs import LOGGER
+from tests.tiers import MARKS
 
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
@@ -16,7 +17,11 @@ SCENARIOS = "tests/e2e/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the scenarios, which take longest: two processes then end at about the same time."""
+    """Mark the tiers; begin with the scenarios, which take longest: two processes then end at about the same time."""
+    for item in items:
+        for mark, names in MARKS.items():
+            if item.nodeid.startswith(names):
+                item.add_marker(mark)
     items.sort(key=lambda item: not item.nodeid.startswith(SCENARIOS))
 
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.tiers TIER…`: run the tests of one or more tiers, and say what each took.
+
+`test` needs only Python. `e2e` runs real components: the control plane, Prometheus, HAProxy, helm. `browser` runs
+Chromium. `thorough` poses random inputs by the hundred thousand. What is marked `long` is left to `make test-long`.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+MARKS: Mapping[str, tuple[str, ...]] = {
+    "components": (
+        "tests/e2e/",
+        "tests/api/test_rolling.py",
+        "tests/chaos/test_replicas.py",
+        "tests/cluster/test_prometheus.py",
+        "tests/corpus/test_corpus_e2e.py",
+        "tests/deploy/test_chart.py",
+        "tests/deploy/test_digests.py",
+        "tests/deploy/test_identities.py",
+        "tests/deploy/test_network_policy.py",
+        "tests/deploy/test_image.py::test_buildkit",
+        "tests/telemetry/test_dashboard.py::test_prometheus",
+        "tests/telemetry/test_metrics.py::test_metrics_are_named",
+        "tests/telemetry/test_metrics.py::test_the_linter",
+        "tests/telemetry/test_rules.py",
+        "tests/telemetry/test_stack.py",
+    ),
+    "browser": ("tests/browser/",),
+    "thorough": (
+        "tests/admission/test_affinity_necessary.py",
+        "tests/admission/test_hundred_thousand.py",
+        "tests/fuzz/",
+        "tests/placement/test_twin.py",
+    ),
+}
+"""Mark → the tests that tests/conftest.py gives it, by how their names begin."""
+TIERS: Mapping[str, str] = {
+    "test": "not (components or browser or thorough or long)",
+    "e2e": "components and not long",
+    "browser": "browser and not long",
+    "thorough": "thorough and not long",
+}
+"""Tier → what pytest selects."""
+SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Two processes, file by file; tests/conftest.py says which come first."""
+
+
+def run(tier: str) -> int:
+    """Run a tier; gives pytest's exit code."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    code = subprocess.run([sys.executable, "-m", "pytest", *SHARED, "-m", TIERS[tier]], check=False).returncode
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{tier}: {time.monotonic() - began:.0f} s, {spent:.0f} s of CPU", flush=True)
+    return code
+
+
+def main(tiers: list[str]) -> int:
+    """Run tiers one after another, also after one that failed; the first exit code that is not 0."""
+    return next((code for code in [run(tier) for tier in tiers] if code), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
