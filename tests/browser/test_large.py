@@ -75,7 +75,7 @@ def weekday(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.long
 def test_pictures_of_the_front_page_are_kept(browser: Browser, large: Served, weekday: Served) -> None:
-    """F132: what README shows is what is served; none is larger than a page may be."""
+    """F132: what README and the tour show is what is served; none is larger than a page may be."""
     pictures = (
         (weekday, "/", "fleet", "light"),
         (large, "/", "large", "dark"),

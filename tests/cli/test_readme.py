@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's console blocks: what it shows of commands that need no cluster is what they print."""
+"""The console blocks of README and docs/: what they show of commands that need no cluster is what they print."""
 
 import re
 import shlex
@@ -14,7 +14,8 @@ from app.cli.main import app
 from app.cluster.files import shipped_policies
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "README.md").read_text("utf-8")
+TEXT = "\n".join(path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+README_BYTES = 9_000
 EDIT = re.compile(r"sed -i 's/(.*)/(.*)/' (\S+)$")
 
 
@@ -61,5 +62,26 @@ def test_readme_shows_what_is_printed(
         assert not wanted or any(words(each)[: len(wanted)] == wanted for each in rest), line
 
 
-def test_readme_shows_the_commands_of_the_tour() -> None:
-    assert len(SHOWN) >= 6
+def test_pages_show_the_commands_of_the_tour() -> None:
+    assert len(SHOWN) >= 8
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
+        path, _, heading = target.partition("#")
+        file = ((ROOT / page).parent / path) if path else ROOT / page
+        assert file.exists(), target
+        assert not heading or heading in {
+            anchor(each) for each in re.findall(r"(?m)^#+ (.*)$", file.read_text("utf-8"))
+        }
+
+
+def anchor(heading: str) -> str:
+    """Write a heading as GitHub's anchor to it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
