@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from app.server.service import Usher
 from tests.browser.opening import WAIT_MS, Served, served, tab
@@ -39,7 +39,7 @@ def test_filter_shows_what_it_says_with_and_without_scripts(browser: Browser, de
             if not scripts:
                 opened.page.click("form.filter button")
             opened.page.wait_for_url("**/?product=H100-80GB-HBM3*", timeout=WAIT_MS)
-            opened.page.wait_for_function("document.querySelectorAll('.tiles .t').length === 6") if scripts else None
+            expect(opened.page.locator(".tiles .t")).to_have_count(6, timeout=WAIT_MS)
 
             names = opened.page.eval_on_selector_all(".tiles .t b", "all => all.map(each => each.textContent)")
 

@@ -226,6 +226,7 @@ def test_second_preemptor_counts_on_no_memory_that_the_first_will_have(
     first, second = (urgent(where, scheduler, "16Gi", name, nodeSelector=AT_X) for name in ("first", "second"))
     create_pod(plane, first)
     eventually("the first has its place", lambda: read_pod(plane, first)["status"].get("nominatedNodeName"))
+    eventually("the service has counted it", lambda: left(service, where, "a10-x", "1Gi"))
 
     create_pod(plane, second)
     refused(plane, second)
