@@ -15,7 +15,7 @@ from app.api.decision_recorder import open_recorder
 from app.api.operations_routes import create_ops_app
 from app.api.recent_decisions import Tail
 from app.cluster.policy_watch import Taken
-from app.server.aside import asking, serve_aside
+from app.server.aside import asking, making_way, serve_aside
 from app.server.certificate_renewal import TURN_SECONDS, Upkeep
 from app.server.connections import Connections
 from app.server.limits import Limits
@@ -122,7 +122,7 @@ class Listeners:
         """Make the servers, that of operations first."""
         usher, metrics, settings = self._usher, self._metrics, self._usher.settings
         ops_app = create_ops_app(usher, metrics, asking(asyncio.get_running_loop()))
-        yield make_server(ops_app, self._ops, shared=self._shared())
+        yield make_server(making_way(ops_app), self._ops, shared=self._shared())
         tls_app: ASGIApp = create_tls_app(
             usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing, tail=self._tail
         )

@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.api.sockets import connect
 from tests.builders import usher
 from tests.running import running
+from tests.server.callers import LIVEZ
 
 DEFAULT_SECONDS = 0.005
 """Python's own switch interval."""
@@ -62,3 +66,18 @@ def test_main_loop_gets_its_turns_beside_a_busy_thread(tmp_path: Path) -> None:
         sys.setswitchinterval(before)
 
     assert statistics.median(ours) < statistics.median(default) / 2, (ours, default)
+
+
+def test_thread_of_operations_sleeps_before_each_pipelined_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A least time, so that a busy machine cannot fail it: where the thread does not sleep the main loop starves."""
+    monkeypatch.setattr("app.server.aside.PAUSE_SECONDS", 0.01)
+    with running(usher(tmp_path)) as clients, connect(clients.ops.base_url.port) as sock:
+        sock.settimeout(20)
+        began, read = time.monotonic(), b""
+        sock.sendall(LIVEZ * 50)
+        while read.count(b"HTTP/1.1 200") < 50:
+            read += sock.recv(65_536)
+
+        assert time.monotonic() - began >= 0.5
