@@ -68,11 +68,12 @@ def test_main_loop_gets_its_turns_beside_a_busy_thread(tmp_path: Path) -> None:
     assert statistics.median(ours) < statistics.median(default) / 2, (ours, default)
 
 
-def test_thread_of_operations_sleeps_before_each_pipelined_request(
+def test_thread_of_operations_sleeps_between_pipelined_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A least time, so that a busy machine cannot fail it: where the thread does not sleep the main loop starves."""
     monkeypatch.setattr("app.server.aside.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("app.server.aside.WORK_SECONDS", 0.0)
     with running(usher(tmp_path)) as clients, connect(clients.ops.base_url.port) as sock:
         sock.settimeout(20)
         began, read = time.monotonic(), b""
