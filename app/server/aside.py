@@ -19,9 +19,9 @@ SWITCH_SECONDS = 0.0005
 """sys.setswitchinterval: how long a thread that asks for the interpreter waits for one that computes. Python's 5 ms are
 too long for an admission, which asks some hundred times."""
 PAUSE_SECONDS = 0.0002
-"""Between requests, after WORK_SECONDS. A thread that does I/O gives the interpreter away too shortly for another to wake up in time,
-and has it again first: beside one client that pipelined on the operations port the p99 of admissions was 2.3 s without
-a pause (DECISIONS 115)."""
+"""Between requests, after WORK_SECONDS. A thread that does I/O gives the interpreter away too shortly for another to
+wake up in time, and has it again first: beside one client that pipelined on the operations port the p99 of admissions
+was 2.3 s without a pause (DECISIONS 115)."""
 WORK_SECONDS = 0.0005
 """So long the main loop may wait for it: cheap requests share a pause, or a probe waits behind those of 200 callers."""
 
