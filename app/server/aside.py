@@ -2,7 +2,6 @@
 """A listener in a thread and on an event loop of its own: its callers do not wait for what the main loop does."""
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -15,9 +14,6 @@ from app.server.listener import BoundedServer
 T = TypeVar("T")
 ANSWER_SECONDS = 0.5
 """For the main loop to come to a question of ours; half of the kubelet's time-out for a probe."""
-SWITCH_SECONDS = 0.0005
-"""sys.setswitchinterval: how long a thread that asks for the interpreter waits for one that computes. Python's 5 ms are
-too long for an admission, which asks some hundred times."""
 PAUSE_SECONDS = 0.0002
 """Between requests, after WORK_SECONDS. A thread that does I/O gives the interpreter away too shortly for another to
 wake up in time, and has it again first: beside one client that pipelined on the operations port the p99 of admissions
@@ -55,11 +51,7 @@ def making_way(app: ASGIApp) -> ASGIApp:
 
 
 async def serve_aside(server: BoundedServer, name: str) -> None:
-    """Serve until the server is told to end; `name` is that of the thread.
-
-    The process's threads share one interpreter, which they hand over more often from here on (SWITCH_SECONDS).
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
+    """Serve until the server is told to end; `name` is that of the thread."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 

@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main loop beside a thread that computes: the operations listener has one, and anybody can keep it busy."""
+"""The thread of operations, which shares one interpreter with the main loop and which anybody can keep busy."""
 
-import asyncio
-import statistics
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,56 +10,6 @@ from tests.api.sockets import connect
 from tests.builders import usher
 from tests.running import running
 from tests.server.callers import LIVEZ
-
-DEFAULT_SECONDS = 0.005
-"""Python's own switch interval."""
-TURNS = 40
-"""Of the loop; in each it gives the interpreter away, and asks for it again."""
-
-
-@contextmanager
-def computing() -> Iterator[None]:
-    """Keep the interpreter busy in another thread."""
-    over = threading.Event()
-
-    def compute() -> None:
-        while not over.is_set():
-            sum(range(100))
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(20)
-
-
-async def seconds_of_turns() -> float:
-    began = time.monotonic()
-    for _ in range(TURNS):
-        await asyncio.sleep(0.0001)
-    return time.monotonic() - began
-
-
-def test_main_loop_gets_its_turns_beside_a_busy_thread(tmp_path: Path) -> None:
-    """A ratio within one run: with Python's default one pipelining client delayed each admission by half a second."""
-    ours: list[float] = []
-    default: list[float] = []
-    before = sys.getswitchinterval()
-    try:
-        with running(usher(tmp_path)) as clients:
-            switch = sys.getswitchinterval()
-            for _ in range(5):
-                for seconds, measured in ((switch, ours), (DEFAULT_SECONDS, default)):
-                    sys.setswitchinterval(seconds)
-                    with computing():
-                        turns = asyncio.run_coroutine_threadsafe(seconds_of_turns(), clients.loop)
-                        measured.append(turns.result(60))
-    finally:
-        sys.setswitchinterval(before)
-
-    assert statistics.median(ours) < statistics.median(default) / 2, (ours, default)
 
 
 def test_thread_of_operations_sleeps_between_pipelined_requests(
