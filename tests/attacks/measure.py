@@ -14,7 +14,7 @@ from tests.api.sockets import answer, connect, post
 
 SAMPLE_SECONDS = 0.25
 PROBE_SECONDS = 1.0
-"""timeoutSeconds of the kubelet's probes in our manifests."""
+"""A probe is late after this; our manifests give readiness two seconds and liveness five."""
 HONEST_SECONDS = 2.0
 """timeoutSeconds of /mutate in our manifests: what is answered later is a pod that nobody looked at."""
 HONEST_PAUSE_SECONDS = 0.2
