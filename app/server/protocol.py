@@ -21,6 +21,8 @@ from app.values.errors import WireError
 
 PROBES = (b"/livez", b"/readyz")
 """Answered however many requests are in hand: the kubelet must not end a replica for being busy."""
+FOLLOWS = "gpu-usher.follows"
+"""Key of the ASGI scope: whether the connection asked something before."""
 TLS_BUFFER = 64 * KIB
 """Each way, of a TLS connection: the event loop's own are 512 and 256 KiB, 480 MiB for all connections."""
 
@@ -75,6 +77,7 @@ class GuardedProtocol(ReadingProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope.update(self._extras)  # type: ignore[typeddict-item]
+        self.scope[FOLLOWS] = self.cycle is not None  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
         size = len(self.url)

@@ -10,6 +10,7 @@ from functools import partial
 from tests.attacks.target import Attack, Crowd, Target, open_plain, open_tls, receive_all, receive_some, send_some
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ONE_GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PIPELINE = GET * 8_000
 """280 kB: the event loop read up to 256 KiB at once, and parsed all of it."""
@@ -18,7 +19,6 @@ TRICKLERS = 530
 """More than the 512 requests that a listener takes in hand."""
 DEAF = 200
 HALF_HEADERS = 600
-HANDSHAKES = 1_000
 TRICKLE_SECONDS = 0.7
 """Between two bytes of a trickling body, far below any limit on the silence between two pieces."""
 
@@ -76,14 +76,19 @@ def trickle_headers(connect: Callable[[Target], socket.socket | None], start: by
     crowd.close()
 
 
-def half_handshakes(start: bytes, target: Target) -> None:
-    """Open connections to the TLS port that never finish their handshake."""
-    crowd = Crowd(HANDSHAKES, lambda: open_plain(target.tls))
+def send_once(connect: Callable[[Target], socket.socket | None], start: bytes, count: int, target: Target) -> None:
+    """Send `start` on so many connections, each opened again once the replica ends it."""
+    crowd = Crowd(count, partial(connect, target))
     for _ in target.turns():
         for sock in crowd.refill():
             send_some(sock, start)
         crowd.each(receive_some)
     crowd.close()
+
+
+def plain_tls(target: Target) -> socket.socket | None:
+    """Connect to the TLS port, and leave the handshake out."""
+    return open_plain(target.tls)
 
 
 def plain_ops(target: Target) -> socket.socket | None:
@@ -103,6 +108,7 @@ CONNECTION_ATTACKS = (
     Attack("pipelined-ops", "1 reader pipelines GET / on the ops port", partial(pipeline, plain_ops, 1, True)),
     Attack("pipelined-tls-deaf", "15 TLS peers pipeline, read nothing", partial(pipeline, open_tls, 15, False)),
     Attack("pipelined-ops-deaf", "15 peers pipeline on ops, read nothing", partial(pipeline, plain_ops, 15, False)),
+    Attack("reconnecting-ops", "50 peers ask GET / on ops, each time anew", partial(send_once, plain_ops, ONE_GET, 50)),
     Attack("deaf-ops", "200 peers ask /metrics, read nothing", partial(ask_and_never_read, plain_ops, METRICS)),
     Attack("deaf-tls", "200 TLS peers ask, read nothing", partial(ask_and_never_read, open_tls, GET)),
     Attack("trickled-bodies-tls", "530 TLS bodies, 1 byte per 0.7 s", partial(trickle_bodies, open_tls)),
@@ -116,6 +122,10 @@ CONNECTION_ATTACKS = (
         "200 TLS bodies in chunks whose trailer never ends",
         partial(ask_and_never_read, open_tls, TRAILER),
     ),
-    Attack("handshakes-silent", "1,000 connections without a ClientHello", partial(half_handshakes, b"")),
-    Attack("handshakes-half", "1,000 with half a ClientHello", partial(half_handshakes, CLIENT_HELLO_START)),
+    Attack("handshakes-silent", "1,000 connections without a ClientHello", partial(send_once, plain_tls, b"", 1_000)),
+    Attack(
+        "handshakes-half",
+        "1,000 with half a ClientHello",
+        partial(send_once, plain_tls, CLIENT_HELLO_START, 1_000),
+    ),
 )

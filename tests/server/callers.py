@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callers of a running server: what they send slowly or never take, and what the metrics say became of them."""
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -8,6 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
+from app.server.connections import Connections
+from app.server.limits import Limits
+from app.server.listener import make_server
+from app.server.listeners import bind
 from tests.api.sockets import TIMEOUT_SECONDS, answer, connect, post
 from tests.running import Running
 
@@ -40,6 +47,21 @@ def served(port: int | None, ca: Path | None, asked: bytes = b"") -> int:
         sock.sendall(asked or post())
         return answer(sock)[0]
     return 0
+
+
+@contextlib.contextmanager
+def serving(app: ASGIApp, limits: Limits = Limits()) -> Iterator[int]:  # noqa: B008  # frozen
+    """Serve an application on a port of its own; what is still in hand at the end is cancelled."""
+    sock = bind("127.0.0.1", 0, "--port")
+    server = make_server(app, sock, shared=Connections(limits))
+    server.config.timeout_graceful_shutdown = 0
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        yield sock.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(TIMEOUT_SECONDS)
 
 
 @contextlib.contextmanager

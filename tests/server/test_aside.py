@@ -1,28 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread of operations, which shares one interpreter with the main loop and which anybody can keep busy."""
 
+import contextlib
+import socket
 import time
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
-from tests.api.sockets import connect
+from app.server.aside import making_way
+from tests.api.sockets import TIMEOUT_SECONDS, connect
 from tests.builders import usher
 from tests.running import running
-from tests.server.callers import LIVEZ
+from tests.server.callers import LIVEZ, METRICS, served, serving
 
 
-def test_thread_of_operations_sleeps_between_pipelined_requests(
+def test_thread_of_operations_sleeps_between_requests_of_new_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A least time, so that a busy machine cannot fail it: where the thread does not sleep the main loop starves."""
-    monkeypatch.setattr("app.server.aside.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("app.server.aside.PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("app.server.aside.WORK_SECONDS", 0.0)
-    with running(usher(tmp_path)) as clients, connect(clients.ops.base_url.port) as sock:
-        sock.settimeout(20)
-        began, read = time.monotonic(), b""
-        sock.sendall(LIVEZ * 50)
-        while read.count(b"HTTP/1.1 200") < 50:
-            read += sock.recv(65_536)
+    with running(usher(tmp_path)) as clients:
+        began = time.monotonic()
+        statuses = {served(clients.ops.base_url.port, None, LIVEZ) for _ in range(25)}
+
+        assert statuses == {200}
+        assert time.monotonic() - began >= 0.5
+
+
+def test_pipelined_requests_have_a_turn_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A least time again: those of all connections together wait, one after the other."""
+    monkeypatch.setattr("app.server.aside.TURN_SECONDS", 0.01)
+    with running(usher(tmp_path)) as clients, contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(connect(clients.ops.base_url.port)) for _ in range(5)]
+        began = time.monotonic()
+        for sock in socks:
+            sock.sendall(LIVEZ * 11)
+        for sock in socks:
+            assert answers(sock, 11) == 11
 
         assert time.monotonic() - began >= 0.5
+
+
+def test_probe_on_a_connection_of_its_own_waits_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet opens a connection for each probe."""
+    monkeypatch.setattr("app.server.aside.TURN_SECONDS", 3600.0)
+    served_paths: list[str] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        served_paths.append(scope["path"])
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    with serving(making_way(note)) as port, connect(port) as sock:
+        sock.sendall(METRICS * 3)
+        assert answers(sock, 1) == 1
+        assert [served(port, None, LIVEZ) for _ in range(2)] == [200, 200]
+
+    assert served_paths == ["/metrics", "/livez", "/livez"]
+
+
+def answers(sock: socket.socket, count: int) -> int:
+    """Read until there are so many answers; gives how many came."""
+    sock.settimeout(TIMEOUT_SECONDS)
+    read = b""
+    while read.count(b"HTTP/1.1 200") < count and (piece := sock.recv(65_536)):
+        read += piece
+    return read.count(b"HTTP/1.1 200")

@@ -3,19 +3,15 @@
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from app.server.connections import Connections
 from app.server.limits import Limits
-from app.server.listener import make_server
-from app.server.listeners import bind
-from tests.api.sockets import TIMEOUT_SECONDS, connect
+from tests.api.sockets import connect
 from tests.controlplane.processes import wait_until
-from tests.server.callers import served
+from tests.server.callers import served, serving
 
 REQUESTS = 4
 
@@ -30,14 +26,8 @@ async def hang(scope: Scope, _receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    sock = bind("127.0.0.1", 0, "--port")
-    server = make_server(hang, sock, shared=Connections(Limits(requests=REQUESTS)))
-    server.config.timeout_graceful_shutdown = 0
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    yield sock.getsockname()[1]
-    server.should_exit = True
-    thread.join(TIMEOUT_SECONDS)
+    with serving(hang, Limits(requests=REQUESTS)) as port:
+        yield port
 
 
 def get(path: str) -> bytes:
