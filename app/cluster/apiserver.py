@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server over HTTP: a body at a time, or a stream of lines. Reads, and reviews, which nothing keeps.
 
-aiohttp, which the `kubernetes` package brings along, costs 5.5 µs a watch event where httpx costs 14 (DECISIONS).
+aiohttp, which the `kubernetes` package brings along, costs 5.5 µs a watch event where httpx costs 14
+(docs/decisions/0010-watch-the-api-server-with-a-reflector-of-our-own.md).
 """
 
 import asyncio

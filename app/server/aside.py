@@ -18,7 +18,7 @@ ANSWER_SECONDS = 0.5
 PAUSE_SECONDS = 0.0002
 """Before a request, after WORK_SECONDS. A thread that does I/O gives the interpreter away too shortly for another to
 wake up in time, and has it again first: beside one client that pipelined on the operations port the p99 of admissions
-was 1.8 s without a pause (DECISIONS 115)."""
+was 1.8 s without a pause (docs/decisions/0031-serve-operations-from-a-thread-of-their-own.md)."""
 WORK_SECONDS = 0.0005
 """The thread answers requests for so long between two pauses. Cheap requests share one: with a pause before each, a
 probe beside 200 callers of /metrics took up to 0.5 s."""

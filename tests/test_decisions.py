@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decision records in docs/decisions are complete, listed in their index, and name files that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+FOLDER = REPOSITORY / "docs" / "decisions"
+INDEX = FOLDER / "README.md"
+RECORDS = tuple(sorted(path for path in FOLDER.glob("*.md") if path != INDEX))
+HEADINGS = ["Status", "Context", "Decision", "Consequences"]
+SUPERSEDED = re.compile(r"Superseded by \[\d+\. [^\]]+\]\((?P<record>\d{4}-[a-z0-9-]+\.md)\)")
+
+CITING = ("app", "deploy", "docs", "policies", "tests")
+"""Folders whose files may cite a record, besides the pages at the root."""
+
+_CITATION = re.compile(r"(?<![\w.])(?:\.\./)*(?:docs/)?decisions/\d{4}[\w.-]*")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_DATE = re.compile(r"^Date: (\d{4}-\d\d-\d\d(?:, extended \d{4}-\d\d-\d\d)?)$", re.MULTILINE)
+_CODE = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
+_DOMAIN = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+/")
+"""Begins a qualified name of Kubernetes, such as `nvidia.com/gpu`, which is no path."""
+
+
+def paths_named(text: str) -> list[str]:
+    """List the paths within the repository that a text names in backticks: those with a slash in them."""
+    return [code for code in _CODE.findall(text) if _PATH.fullmatch(code) and not _DOMAIN.match(code)]
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """List the links of a page to files that do not exist, and to headings that the file does not have."""
+    return [link for link in _LINK.findall(text) if "://" not in link and not _leads_somewhere(page, link)]
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    return target.exists() and (not anchor or anchor in _anchors(target.read_text("utf-8")))
+
+
+def _anchors(text: str) -> set[str]:
+    """Give the anchors of a page's headings as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _title(text: str) -> tuple[str, str]:
+    """Split the first line of a record into its number and its title."""
+    number, title = re.fullmatch(r"# (\d+)\. (.+)", text.partition("\n")[0]).groups()  # type: ignore[union-attr]
+    return number, title
+
+
+def test_records_are_numbered_without_a_gap() -> None:
+    assert [int(path.name[:4]) for path in RECORDS] == list(range(1, len(RECORDS) + 1))
+    assert RECORDS
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem[:4])
+def test_record_has_a_number_a_title_a_date_and_the_four_headings(record: Path) -> None:
+    text = record.read_text("utf-8")
+    number, title = _title(text)
+
+    assert record.stem == f"{int(number):04}-{re.sub('[^a-z0-9]+', '-', title.lower()).strip('-')}"
+    assert len(_DATE.findall(text)) == 1
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    assert all(part.strip() for part in re.split(r"^## .+$", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem[:4])
+def test_status_is_accepted_or_names_the_later_record_that_supersedes_it(record: Path) -> None:
+    status = record.read_text("utf-8").partition("## Status\n")[2].partition("\n## ")[0].strip()
+    superseded = SUPERSEDED.match(" ".join(status.split()))
+
+    assert superseded or status.startswith("Accepted.")
+    assert superseded is None or superseded["record"] > record.name
+
+
+@pytest.mark.parametrize("page", [INDEX, *RECORDS], ids=lambda path: path.stem[:6])
+def test_links_and_paths_of_a_page_lead_to_files_of_the_repository(page: Path) -> None:
+    text = page.read_text("utf-8")
+
+    assert broken_links(page, text) == []
+    assert [path for path in paths_named(text) if not (REPOSITORY / path).exists()] == []
+
+
+def test_index_lists_each_record_once_with_its_title_and_dates() -> None:
+    entries = re.findall(r"^- \[([^\]]+)\]\(([^)]+)\) \(([^)]+)\)$", INDEX.read_text("utf-8"), re.MULTILINE)
+    wanted = []
+    for record in RECORDS:
+        text = record.read_text("utf-8")
+        later = SUPERSEDED.search(" ".join(text.split()))
+        ends = f", superseded by {int(later['record'][:4])}" if later else ""
+        wanted.append((". ".join(_title(text)), record.name, _DATE.findall(text)[0] + ends))
+
+    assert sorted(entries, key=lambda entry: entry[1]) == wanted
+
+
+def test_records_that_other_files_cite_exist() -> None:
+    files = [path for folder in CITING for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".md", ".py")]
+    cited = {
+        (str(path.relative_to(REPOSITORY)), citation.group().rpartition("/")[2])
+        for path in (*files, *REPOSITORY.glob("*.md"))
+        for citation in _CITATION.finditer(path.read_text("utf-8"))
+    }
+
+    assert sorted((path, name) for path, name in cited if not (FOLDER / name).is_file()) == []
+    assert {"docs/placement.md", "app/server/aside.py"} <= {path for path, _ in cited}
+
+
+def test_a_path_a_name_and_a_route_in_backticks_are_told_apart() -> None:
+    text = "`app/cli`, `.ci/run`, `nvidia.com/gpu`, `/mutate`, `mig-*.count`, `make lock`, `docs/none.md`"
+
+    assert paths_named(text) == ["app/cli", ".ci/run", "docs/none.md"]
+
+
+def test_broken_links_are_found() -> None:
+    text = "[a](0001-none.md) [b](README.md#no-such-heading) [c](README.md#decisions) [d](https://example.com/none)"
+
+    assert broken_links(INDEX, text) == ["0001-none.md", "README.md#no-such-heading"]
