@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.admission.fleet_facts import Fleet, fleet_of
-from app.admission.review import Setting
+from app.admission.fleet_facts import FleetFacts, fleet_of
+from app.admission.review import ReviewContext
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
@@ -22,7 +22,7 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.load import load_policies
 from app.policy.match import Ruling, rule_on
-from app.server.service import Usher
+from app.server.service import Service
 from app.settings import Settings
 from app.tls.serving_certificates import Certificates, issue_if_needed
 
@@ -124,14 +124,14 @@ def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> 
     return ruling(document, policy_set).demand
 
 
-def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> Fleet:
+def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> FleetFacts:
     """Sum up built nodes; `classes`: names of RuntimeClasses, None where they could not be listed."""
     return fleet_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
 
 
-def setting(policy_set: PolicySet | None = None, fleet: Fleet | None = None) -> Setting:
+def setting(policy_set: PolicySet | None = None, fleet: FleetFacts | None = None) -> ReviewContext:
     """Make the setting of a review; by default the shipped policies and an unknown fleet."""
-    return Setting(policy_set or shipped(), fleet or Fleet(), knowledge())
+    return ReviewContext(policy_set or shipped(), fleet or FleetFacts(), knowledge())
 
 
 def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]:
@@ -151,15 +151,15 @@ def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]
     }
 
 
-def usher(
+def make_service(
     directory: Path, objects: list[dict[str, Any]] | None = None, policy_set: PolicySet | None = None, **settings: Any
-) -> Usher:
+) -> Service:
     """Put a service together in memory; by default the demo fleet and the shipped policies."""
     chosen = Settings(demo=True, certs=directory, port=0, ops_port=0, ui_address="127.0.0.1:0", **settings)
     book = PolicyBook(settings.get("policies") or shipped_policies(), knowledge(), lambda: "2026-11-21")
     book.current = policy_set or book.current
     now = dt.datetime.now(dt.UTC)
-    built = Usher(chosen, Certificates(issue_if_needed(directory, now), now), State(knowledge()), book)
+    built = Service(chosen, Certificates(issue_if_needed(directory, now), now), State(knowledge()), book)
     fill(built.state, demo_fleet() if objects is None else objects)
     built.synced = True
     return built

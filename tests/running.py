@@ -12,7 +12,7 @@ import httpx
 
 from app.server.limits import Limits
 from app.server.listeners import Listeners
-from app.server.service import Usher
+from app.server.service import Service
 
 START_SECONDS = 20
 """Bound on start and stop; both take well under a second."""
@@ -29,7 +29,7 @@ class Running:
 
 
 @contextmanager
-def running(service: Usher, limits: Limits = Limits()) -> Iterator[Running]:  # noqa: B008  # frozen
+def running(service: Service, limits: Limits = Limits()) -> Iterator[Running]:  # noqa: B008  # frozen
     """Run a service for as long as the block lasts."""
     started = threading.Event()
     served: list[Listeners] = []

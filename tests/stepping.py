@@ -14,11 +14,11 @@ from app.api.wire import decode_json, encode
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.policy.load import load_steps
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import MalformedPod, PolicyError, QuantityError, WireError
 from app.web.api import dry_run
 from tests.bench.measure import reference
-from tests.builders import usher
+from tests.builders import make_service
 
 MOST_REFERENCES = 25.0
 """50 ms on a machine whose reference loop takes 2 ms."""
@@ -27,9 +27,9 @@ ROUNDS = 20
 
 
 @cache
-def service() -> Usher:
+def service() -> Service:
     """Make a service of the mixed demo fleet, out of the collector's sight as `serve` has it."""
-    made = usher(Path(mkdtemp()), demo_fleet("mixed"))
+    made = make_service(Path(mkdtemp()), demo_fleet("mixed"))
     gc.collect()
     gc.freeze()
     return made

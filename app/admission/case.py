@@ -7,12 +7,12 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from app.admission.fleet_facts import Fleet
+from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation, apply
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
-from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
+from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 
@@ -20,7 +20,7 @@ WARNING_LIMIT = 120
 """Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""
 
 
-class Form(Enum):
+class PodForm(Enum):
     """What is reviewed: a pod, the template that a workload makes pods of, or a running pod's new ephemeral ones."""
 
     Pod = "Pod"
@@ -29,11 +29,11 @@ class Form(Enum):
     Ephemeral = "EphemeralContainers"
 
 
-TEMPLATES = frozenset({Form.Template, Form.DaemonSet})
+TEMPLATES = frozenset({PodForm.Template, PodForm.DaemonSet})
 
 
 @dataclass(frozen=True)
-class Case:
+class ReviewedPod:
     """Everything a mutator or validator may look at. `document` is the Pod as it stands after earlier mutators.
 
     `rules`: what admission does, at the level (enforced, warned, audited) that is looked at. `form`: Template where
@@ -46,15 +46,15 @@ class Case:
     pod: Pod
     ruling: Ruling
     rules: AdmissionRules
-    fleet: Fleet
+    fleet: FleetFacts
     knowledge: Knowledge
-    form: Form = Form.Pod
+    form: PodForm = PodForm.Pod
     asks: bool = True
     served: bool = True
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()
     before: Mapping[str, Any] | None = None
-    claimed: Claimed = NOTHING_CLAIMED
+    claimed: ClaimedDevices = NOTHING_CLAIMED
 
     @cached_property
     def gpu_resources(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Case:
         """List the GPU resources of the pod that a container names, be it with zero."""
         return tuple(name for name in container.resources() if name in self._gpus)
 
-    def after(self, operations: Sequence[Operation]) -> "Case":
+    def after(self, operations: Sequence[Operation]) -> "ReviewedPod":
         """Give the case with the operations applied.
 
         Raises PatchError if they do not apply: a bug of ours.
@@ -118,7 +118,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PodChange:
     """What a mutator does: operations that apply in order, what to put on record, what to tell the user (or None)."""
 
     operations: tuple[Operation, ...]

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from app.admission.case import Case, Change
+from app.admission.case import PodChange, ReviewedPod
 from app.admission.json_patch import Operation, append, apply, put
 from app.kube.pods import Container
 from app.values.json_members import member, objects
@@ -15,7 +15,7 @@ SHM_VOLUME = "gpu-usher-shm"
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 
 
-def provide_cpu_and_memory(case: Case) -> Iterator[Change]:
+def provide_cpu_and_memory(case: ReviewedPod) -> Iterator[PodChange]:
     """Request CPU and memory for each GPU asked, where the container, or the pod as a whole, requests none."""
     document: Any = case.document
     for resource, per_gpu in (("cpu", case.rules.defaults.cpu_per_gpu), ("memory", case.rules.defaults.memory_per_gpu)):
@@ -28,17 +28,17 @@ def provide_cpu_and_memory(case: Case) -> Iterator[Change]:
                 continue
             operations = tuple(_request(document, container, resource, amount))
             document = apply(document, operations)
-            yield Change(operations, f"{container.name}: {resource} request set to {amount}")
+            yield PodChange(operations, f"{container.name}: {resource} request set to {amount}")
 
 
-def _of_pod(case: Case, resource: str) -> bool:
+def _of_pod(case: ReviewedPod, resource: str) -> bool:
     """Tell whether the pod as a whole asks for it (spec.resources, KEP-2837)."""
     whole = member(case.document["spec"], "resources", dict, "spec.") or {}
     sides = (member(whole, side, dict, "spec.resources.") or {} for side in ("requests", "limits"))
     return any(resource in side for side in sides)
 
 
-def _overriding(case: Case, field: str) -> bool:
+def _overriding(case: ReviewedPod, field: str) -> bool:
     return f"defaults.{field}" in case.rules.override
 
 
@@ -56,7 +56,7 @@ def _request(document: Any, container: Container, resource: str, amount: str) ->
         yield put(apply(document, [first]), (*path, "limits", resource), amount)
 
 
-def provide_shared_memory(case: Case) -> Iterator[Change]:
+def provide_shared_memory(case: ReviewedPod) -> Iterator[PodChange]:
     """Mount memory at /dev/shm where GPUs talk through it: NCCL and data loaders need more than the usual 64 MiB."""
     size = case.rules.defaults.shared_memory
     if size is None or sum(units for _, units in case.amounts()) < 2 or case.document["spec"].get("hostIPC"):
@@ -74,16 +74,16 @@ def provide_shared_memory(case: Case) -> Iterator[Change]:
         path = ("spec", container.list_name, str(container.index), "volumeMounts")
         operations.append(append(document, path, {"name": SHM_VOLUME, "mountPath": SHM}))
     names = ", ".join(each.name for each in lacking)
-    yield Change(tuple(operations), f"{SHM} of {size} mounted in {names}")
+    yield PodChange(tuple(operations), f"{SHM} of {size} mounted in {names}")
 
 
-def _mounts(case: Case, container: Container) -> bool:
+def _mounts(case: ReviewedPod, container: Container) -> bool:
     where = f"spec.{container.list_name}[{container.index}]."
     mounts = objects(case.raw(container), "volumeMounts", where)
     return any(str(each.get("mountPath")).rstrip("/") == SHM for _, each in mounts)
 
 
-def provide_driver_capabilities(case: Case) -> Iterator[Change]:
+def provide_driver_capabilities(case: ReviewedPod) -> Iterator[PodChange]:
     """Say which driver libraries are mounted, where the container does not."""
     wanted = case.rules.defaults.driver_capabilities
     if wanted is None:
@@ -93,10 +93,10 @@ def provide_driver_capabilities(case: Case) -> Iterator[Change]:
         if named and (not _overriding(case, "driver_capabilities") or container.variable(CAPABILITIES) == wanted):
             continue
         done = f"{container.name}: {CAPABILITIES} set to {wanted}"
-        yield Change(tuple(_set_variable(case, container, {"name": CAPABILITIES, "value": wanted})), done)
+        yield PodChange(tuple(_set_variable(case, container, {"name": CAPABILITIES, "value": wanted})), done)
 
 
-def _set_variable(case: Case, container: Container, variable: dict[str, str]) -> Iterator[Operation]:
+def _set_variable(case: ReviewedPod, container: Container, variable: dict[str, str]) -> Iterator[Operation]:
     """Set a variable wherever it stands, or append it; of several the last one counts, so all are set."""
     path = ("spec", container.list_name, str(container.index), "env")
     present = case.raw(container).get("env") or ()

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from app.admission.affinity.mutator import prefer, require
-from app.admission.case import Case, Change
+from app.admission.case import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
 from app.values.json_members import member, objects
 
@@ -16,7 +16,7 @@ WEIGHT = 100
 NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
 
 
-def keep_off_gpu_nodes(case: Case) -> Iterator[Change]:
+def keep_off_gpu_nodes(case: ReviewedPod) -> Iterator[PodChange]:
     """Ask for nodes without GPUs; a DaemonSet's pod is for its node, one with a node has its place.
 
     One that claims devices of whatever kind, or has GPUs handed on to it, goes where they are.
@@ -26,14 +26,14 @@ def keep_off_gpu_nodes(case: Case) -> Iterator[Change]:
         return
     operations = require(case.document, [NO_GPU]) if how == "required" else prefer(case.document, [(WEIGHT, NO_GPU)])
     if operations:
-        yield Change(operations, f"{how} node affinity added: no GPU node")
+        yield PodChange(operations, f"{how} node affinity added: no GPU node")
 
 
-def _goes_to_devices(case: Case) -> bool:
+def _goes_to_devices(case: ReviewedPod) -> bool:
     named = (name for each in case.pod.containers for name in each.resources())
     return bool(case.pod.claims or case.handed_on) or any(map(case.knowledge.families.implicit_class, named))
 
 
-def _of_daemon_set(case: Case) -> bool:
+def _of_daemon_set(case: ReviewedPod) -> bool:
     metadata = member(case.document, "metadata", dict, "") or {}
     return any(each.get("kind") == "DaemonSet" for _, each in objects(metadata, "ownerReferences", "metadata."))

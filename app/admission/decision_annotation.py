@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.case import Case
+from app.admission.case import ReviewedPod
 from app.admission.json_patch import Operation, put
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX
@@ -18,7 +18,7 @@ MOST_ACTIONS = 32
 """Actions on record; a pod of more containers than a person reads needs no more."""
 
 
-def record_decision(case: Case, record: tuple[str, ...], changed: bool) -> list[Operation]:
+def record_decision(case: ReviewedPod, record: tuple[str, ...], changed: bool) -> list[Operation]:
     """Write the decision annotation, unless nothing changed and the one there fits the pod.
 
     A record for people; nothing reads it to decide. No time and no random value, so that it is idempotent. Where the
@@ -58,7 +58,7 @@ def _shortened(actions: list[str]) -> list[str]:
     return [*actions[: MOST_ACTIONS - 1], f"and {len(actions) - MOST_ACTIONS + 1} more"]
 
 
-def _record(case: Case) -> dict[str, Any]:
+def _record(case: ReviewedPod) -> dict[str, Any]:
     """Read the record that is there; empty if there is none of our form."""
     try:
         found = json.loads(case.pod.annotations.get(DECISION) or "null")
@@ -68,7 +68,7 @@ def _record(case: Case) -> dict[str, Any]:
     return found if ours else {}
 
 
-def forged(case: Case) -> bool:
+def forged(case: ReviewedPod) -> bool:
     """Tell whether a record is there that we did not write."""
     return DECISION in case.pod.annotations and not _ours(case.document)
 
@@ -88,7 +88,7 @@ def _ours(document: Mapping[str, Any]) -> bool:
         return False  # nothing that Kubernetes writes nests so deep
 
 
-def _fingerprint(case: Case) -> str:
+def _fingerprint(case: ReviewedPod) -> str:
     """Hash the parts of the Pod that decisions rest on.
 
     Not the whole spec: in-tree admission plugins change that after us (CONTROL_PLANE §2.4), and a record that

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import Case, Change, Form
+from app.admission.case import PodChange, PodForm, ReviewedPod
 from app.admission.json_patch import Operation, append
 from app.knowledge.toolkit_env import EXPANDED, ToolkitEnv, ToolkitVariable
 from app.kube.pods import Container
@@ -31,7 +31,7 @@ HIDDEN = {"name": VISIBLE, "value": "void"}
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
+class DeviceAccess:
     """How devices are taken. `who`: the container's name, or "pod"; `given`: it asks for a GPU too; `word`: by what.
 
     `hideable`: setting NVIDIA_VISIBLE_DEVICES to void ends it, and it is no reason to take away what is at `path`.
@@ -49,7 +49,7 @@ class Taking:
         return f"{VISIBLE}: void beside it" if self.hideable else "no such setting"
 
 
-def takings(case: Case) -> Iterator[Taking]:
+def takings(case: ReviewedPod) -> Iterator[DeviceAccess]:
     """List every way in which devices are taken that nobody gave, those of one list in the order of the list.
 
     Raises OversizedPod for more than a pod of people has.
@@ -60,10 +60,10 @@ def takings(case: Case) -> Iterator[Taking]:
         yield taking
 
 
-def _takings(case: Case) -> Iterator[Taking]:
-    for key, value in case.pod.annotations.items() if case.form is not Form.Ephemeral else ():
+def _takings(case: ReviewedPod) -> Iterator[DeviceAccess]:
+    for key, value in case.pod.annotations.items() if case.form is not PodForm.Ephemeral else ():
         if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in case.knowledge.families.all):
-            yield Taking("pod", case.asks, ("metadata", "annotations", key), key[:40])
+            yield DeviceAccess("pod", case.asks, ("metadata", "annotations", key), key[:40])
     for container in guarded(case):
         raw = case.raw(container)
         where = f"spec.{container.list_name}[{container.index}]."
@@ -74,7 +74,7 @@ def _takings(case: Case) -> Iterator[Taking]:
                 yield _taking(case, container, DEVICE_MOUNTS, "volumeMounts", index)
 
 
-def _by_variables(case: Case, container: Container, env: Sequence[Mapping[str, Any]]) -> Iterator[Taking]:
+def _by_variables(case: ReviewedPod, container: Container, env: Sequence[Mapping[str, Any]]) -> Iterator[DeviceAccess]:
     """List the variables that give what the container was not given; those that another hides once, by the first."""
     table, asks, hideable = case.knowledge.toolkit_env, given(case, container), set[str]()
     for index, variable in enumerate(env):
@@ -100,8 +100,8 @@ def _says_something(variable: Mapping[str, Any]) -> bool:
     return not variable.get("valueFrom") and bool(value) and EXPANDED not in value
 
 
-def _taking(case: Case, container: Container, word: str, list_name: str, index: int) -> Taking:
-    return Taking(container.name, given(case, container), _path(container, list_name, str(index)), word)
+def _taking(case: ReviewedPod, container: Container, word: str, list_name: str, index: int) -> DeviceAccess:
+    return DeviceAccess(container.name, given(case, container), _path(container, list_name, str(index)), word)
 
 
 def _cleaned(path: str) -> str:
@@ -109,14 +109,14 @@ def _cleaned(path: str) -> str:
     return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
-def guarded(case: Case) -> tuple[Container, ...]:
+def guarded(case: ReviewedPod) -> tuple[Container, ...]:
     """List the containers that the guard looks at; ephemeral ones that are there already cannot be changed."""
-    if case.form is not Form.Ephemeral:
+    if case.form is not PodForm.Ephemeral:
         return case.pod.containers
     return tuple(each for each in case.pod.ephemeral if each.name not in case.settled)
 
 
-def given(case: Case, container: Container) -> bool:
+def given(case: ReviewedPod, container: Container) -> bool:
     """Tell whether a container asks for a GPU itself, by its resources or by a claim; one nobody knows yet may be."""
     if case.units(container) > 0 or container.name in case.claimed.containers:
         return True
@@ -124,7 +124,7 @@ def given(case: Case, container: Container) -> bool:
     return bool(resources.get("claims") and case.claimed.unknown)
 
 
-def guard_devices(case: Case) -> Iterator[Change]:
+def guard_devices(case: ReviewedPod) -> Iterator[PodChange]:
     """Take away what would take GPUs (Strip); besides, show containers that ask for none that they have none (Void)."""
     mode = case.rules.visible_devices
     if mode not in ("Strip", "Void"):
@@ -139,7 +139,7 @@ def guard_devices(case: Case) -> Iterator[Change]:
             yield _change(taking, Operation("remove", taking.path), "removed")
 
 
-def hide_devices(case: Case) -> Iterator[Change]:
+def hide_devices(case: ReviewedPod) -> Iterator[PodChange]:
     """Set the variable to void where a container asks for no GPU, since its image may say otherwise (Void)."""
     if case.rules.visible_devices != "Void":
         return
@@ -147,13 +147,13 @@ def hide_devices(case: Case) -> Iterator[Change]:
         named = any(name == VISIBLE for name, _ in container.env)
         if not named and not given(case, container):
             operation = append(case.document, _path(container, "env"), HIDDEN)
-            yield Change((operation,), f"{container.name}: {VISIBLE} set to void")
+            yield PodChange((operation,), f"{container.name}: {VISIBLE} set to void")
 
 
 def _path(container: Container, *rest: str) -> tuple[str, ...]:
     return ("spec", container.list_name, str(container.index), *rest)
 
 
-def _change(taking: Taking, operation: Operation, done: str) -> Change:
+def _change(taking: DeviceAccess, operation: Operation, done: str) -> PodChange:
     record = f"{taking.who}: {taking.word} {done}"
-    return Change((operation,), record, f"{record}: ask for the GPU in limits")
+    return PodChange((operation,), record, f"{record}: ask for the GPU in limits")

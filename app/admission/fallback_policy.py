@@ -43,17 +43,17 @@ _CREATED = "request.operation != 'CREATE' || "
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Validation:
     """One validation: CEL that is true where the object is fine, and the words of the refusal."""
 
     expression: str
     message: str
 
 
-Maker = Callable[[AdmissionRules, Knowledge], Iterator[Check]]
+Maker = Callable[[AdmissionRules, Knowledge], Iterator[Validation]]
 
 
-def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """F26: containers that run together; what starts before them is not counted."""
     if rules.max_gpus_per_pod is None:
         return
@@ -62,33 +62,33 @@ def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]
     ours = f"{limits}.filter(k, ({names_ours(knowledge.families)}) && {amount}.isInteger())"
     expression = f"object.spec.containers.map(c, {ours}.map(k, {amount}.asInteger()).sum()).sum()"
     wants = f"at most {rules.max_gpus_per_pod} GPUs per pod"
-    yield Check(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"too many GPUs: wants {wants}")
+    yield Validation(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"too many GPUs: wants {wants}")
 
 
-def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """F12: where the policy would take it away, nobody does while we are down, so that it is refused."""
     if rules.visible_devices == "Leave":
         return
     table = knowledge.toolkit_env.values()
     taken = " || ".join(taken_by(each) for each in table if not (each.beside_gpu or each.hidden_by))
-    yield Check(
+    yield Validation(
         f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {taken}))",
         f"{VISIBLE} or its like, or control of GPUs: wants no such setting, ask for the GPU in limits",
     )
     beside = " || ".join(taken_by(each) for each in table if each.beside_gpu and not each.hidden_by)
-    yield Check(
+    yield Validation(
         f"variables.guarded.all(c, !has(c.env) || {asks_for_some(knowledge.families)} || !c.env.exists(e, {beside}))",
         "devices beside a GPU: wants no such setting, ask for the GPU in limits",
     )
     for each in table:
         if each.hidden_by:
-            yield Check(
+            yield Validation(
                 f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {taken_by(each)})"
                 f" || {asks_for_some(knowledge.families)} || {hidden(each, knowledge.toolkit_env)})",
                 f"{each.name} without {each.hidden_by} gives every GPU: wants {each.hidden_by}: void beside it",
             )
     mounts = f"c.volumeMounts.all(m, !m.mountPath.contains({quoted(DEVICE_FOLDER)}))"
-    yield Check(
+    yield Validation(
         f"variables.guarded.all(c, !has(c.volumeMounts) || {mounts})",
         f"a mount below {DEVICE_FOLDER}: wants no such mount, ask for the GPU in limits",
     )
@@ -97,34 +97,34 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[C
         f"{annotations}[k].contains({quoted(f'{family.name}.com/')})" for family in knowledge.families.all
     )
     named = f"{annotations}.all(k, !k.startsWith({quoted(CDI)}) || !({makers}))"
-    yield Check(
+    yield Validation(
         f"{_CREATED}!has({annotations}) || {named}",
         f"an annotation {CDI}*: wants no such annotation, ask for the GPU in limits",
     )
 
 
-def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """F14: of a pod that names a GPU no container may be privileged."""
     if rules.privileged != "Deny":
         return
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
-    yield Check(
+    yield Validation(
         f"{_CREATED}!({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
         "privileged in a GPU pod: wants privileged: false",
     )
 
 
-def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Check]:
+def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
     """F13: a node of one's own choice, or another scheduler than the policy's."""
     if rules.bypass != "Deny":
         return
-    yield Check(
+    yield Validation(
         f"{_CREATED}!has(object.spec.nodeName) || object.spec.nodeName == ''",
         "spec.nodeName is set: wants none, so that the scheduler chooses",
     )
     if rules.scheduler_name:
         wanted = quoted(rules.scheduler_name)
-        yield Check(
+        yield Validation(
             f"{_CREATED}object.spec.schedulerName == {wanted}",
             f"another scheduler than the policy's: wants schedulerName {rules.scheduler_name}",
         )
@@ -136,22 +136,22 @@ def _amounts() -> str:
     return f"(has(c.resources) ? {' + '.join(both)} : [])"
 
 
-def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Check]:
+def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
     """F12: device files of GPUs as a volume."""
     if rules.visible_devices != "Leave":
-        yield Check(_no_volume(GPU_FILES), "a hostPath of GPUs: wants no such volume, ask for the GPU in limits")
+        yield Validation(_no_volume(GPU_FILES), "a hostPath of GPUs: wants no such volume, ask for the GPU in limits")
 
 
-def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """F14: a pod that asks for no GPU reaches all of a node's; one that asks is judged by `unprivileged`."""
     if rules.privileged != "Deny":
         return
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
-    yield Check(
+    yield Validation(
         f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
         "privileged, sees every GPU of its node: wants privileged: false",
     )
-    yield Check(_no_volume(ALL_FILES), "a hostPath with every device in it: wants no such volume")
+    yield Validation(_no_volume(ALL_FILES), "a hostPath with every device in it: wants no such volume")
 
 
 def _no_volume(pattern: str) -> str:
@@ -167,7 +167,7 @@ DEVICE_CHECKS: tuple[Maker, ...] = (devices_not_mounted, node_not_reached)
 """Of pods that need not concern GPUs otherwise: a policy of their own, which fails open as their webhook does."""
 
 
-def _checks(makers: tuple[Maker, ...], rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Check]:
+def _checks(makers: tuple[Maker, ...], rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     for maker in makers:
         yield from maker(rules, knowledge)
 
@@ -189,7 +189,7 @@ def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledg
 
 
 def _pair(
-    name: str, checks: list[Check], action: str, conditions: list[dict[str, str]], fails: str
+    name: str, checks: list[Validation], action: str, conditions: list[dict[str, str]], fails: str
 ) -> list[dict[str, Any]]:
     version = "admissionregistration.k8s.io/v1"
     validations = [{"expression": each.expression, "message": f"gpu-usher: {each.message}"} for each in checks]

@@ -21,15 +21,15 @@ STATE_KEYS = (MIG_STATE, UPGRADE_STATE, PLUGIN)
 """Labels of MIG Manager and of the GPU Operator that say what is being done to a node."""
 
 
-KinKey = tuple[NodeClass, tuple[Taint, ...], tuple[tuple[str, str], ...]]
-"""What a kin is told by: class, taints, labels."""
+NodeGroupKey = tuple[NodeClass, tuple[Taint, ...], tuple[tuple[str, str], ...]]
+"""What tells one group of nodes from another: class, taints, labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kin:
+class NodeGroup:
     """Nodes that admission need not tell apart: one class, the same taints, the same labels as far as they tell.
 
-    Compared by identity: there is one for all nodes of a KinKey.
+    Compared by identity: there is one for all nodes of a NodeGroupKey.
     """
 
     node_class: NodeClass
@@ -42,22 +42,22 @@ class Kin:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
+class FleetFacts:
     """What admission knows of the cluster; compared by identity, so that what follows from it can be kept.
 
     `runtime_classes`: the node selector of each; None where they could not be listed. `provisioners`: dialects that
-    some node speaks, with or without GPUs. `groups`: labels of a cloud on nodes that speak no dialect: their groups may
-    bring nodes of which nobody here knows a word. `free`: units of each GPU resource on nodes of a kin, a live view.
+    some node speaks, with or without GPUs. `pools`: labels of node pools on nodes that speak no dialect; their pools
+    may bring nodes whose labels nobody here knows. `free`: units of each GPU resource on nodes of a group, a live view.
     """
 
-    kin: tuple[Kin, ...] = ()
+    node_groups: tuple[NodeGroup, ...] = ()
     runtime_classes: Mapping[str, Mapping[str, str]] | None = None
     provisioners: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    free: Mapping[tuple[Kin, str], int] = field(default_factory=dict)
+    pools: tuple[str, ...] = ()
+    free: Mapping[tuple[NodeGroup, str], int] = field(default_factory=dict)
 
 
-def kin_key(node: Node, knowledge: Knowledge) -> KinKey | None:
+def node_group_key(node: Node, knowledge: Knowledge) -> NodeGroupKey | None:
     """Say which kind of GPU node it is; None for one without GPUs."""
     if not node.has_gpus:
         return None
@@ -67,22 +67,22 @@ def kin_key(node: Node, knowledge: Knowledge) -> KinKey | None:
 
 def fleet_of(
     nodes: Iterable[Node], runtime_classes: Mapping[str, Mapping[str, str]] | None, knowledge: Knowledge
-) -> Fleet:
+) -> FleetFacts:
     """Sum up nodes at once, as the state does one by one."""
-    kinds: dict[KinKey, Kin] = {}
-    free: dict[tuple[Kin, str], int] = {}
+    kinds: dict[NodeGroupKey, NodeGroup] = {}
+    free: dict[tuple[NodeGroup, str], int] = {}
     provisioners: set[str] = set()
     groups: set[str] = set()
     for node in nodes:
         spoken, unspoken = words_of(node.labels, knowledge)
         provisioners.update(spoken)
         groups.update(unspoken)
-        key = kin_key(node, knowledge)
+        key = node_group_key(node, knowledge)
         if key is not None:
-            kin = kinds.setdefault(key, Kin(*key))
+            group = kinds.setdefault(key, NodeGroup(*key))
             for resource, units in node.free.units.items():
-                free[kin, resource] = free.get((kin, resource), 0) + max(0, units)
-    return Fleet(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), tuple(sorted(groups)), free)
+                free[group, resource] = free.get((group, resource), 0) + max(0, units)
+    return FleetFacts(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), tuple(sorted(groups)), free)
 
 
 def words_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -99,11 +99,11 @@ def telling_keys(knowledge: Knowledge) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
-def serving(demand: Demand, fleet: Fleet) -> tuple[Kin, ...]:
+def serving(demand: Demand, fleet: FleetFacts) -> tuple[NodeGroup, ...]:
     """List the kinds of nodes that could serve a demand, now or with other pods gone."""
     verdicts: dict[int, Reason | None] = {}
-    for kin in fleet.kin:
-        key = id(kin.node_class)
+    for group in fleet.node_groups:
+        key = id(group.node_class)
         if key not in verdicts:
-            verdicts[key] = judge_class(demand, kin.node_class)
-    return tuple(kin for kin in fleet.kin if verdicts[id(kin.node_class)] is None)
+            verdicts[key] = judge_class(demand, group.node_class)
+    return tuple(group for group in fleet.node_groups if verdicts[id(group.node_class)] is None)

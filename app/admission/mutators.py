@@ -6,7 +6,7 @@ from typing import Any
 
 from app.admission.affinity.mutator import MOST_TERMS, prefer, require
 from app.admission.affinity.terms import NEED_WEIGHT, Term, Terms, terms_of
-from app.admission.case import TEMPLATES, Case, Change, Form
+from app.admission.case import TEMPLATES, PodChange, PodForm, ReviewedPod
 from app.admission.container_defaults import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
 from app.admission.cpu_guard import keep_off_gpu_nodes
 from app.admission.device_guard import guard_devices, hide_devices
@@ -17,10 +17,10 @@ from app.kube.pods import Container
 from app.values.json_members import member
 from app.values.reasons import Code, reason
 
-Mutator = Callable[[Case], Iterator[Change]]
+Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
 
-def repair_resources(case: Case) -> Iterator[Change]:
+def repair_resources(case: ReviewedPod) -> Iterator[PodChange]:
     """Copy requests without limits to limits, and settle requests that differ from limits (F7).
 
     The API server refuses both for extended resources (facts: k8s rules limit-required, equal).
@@ -34,7 +34,7 @@ def repair_resources(case: Case) -> Iterator[Change]:
                 yield change
 
 
-def _repair(case: Case, document: Any, container: Container, resource: str) -> Change | None:
+def _repair(case: ReviewedPod, document: Any, container: Container, resource: str) -> PodChange | None:
     if resource not in container.limits:
         copied = case.rules.requests_only == "CopyToLimits"
         return _copy(document, container, resource, "requests", "limits") if copied else None
@@ -45,7 +45,7 @@ def _repair(case: Case, document: Any, container: Container, resource: str) -> C
     return None
 
 
-def _only_requests_edited(case: Case, container: Container, resource: str) -> bool:
+def _only_requests_edited(case: ReviewedPod, container: Container, resource: str) -> bool:
     """Tell whether an edit of a template changed requests and left limits, which we may have added (F18)."""
     former = case.former.get(container.name)
     if former is None:
@@ -54,22 +54,22 @@ def _only_requests_edited(case: Case, container: Container, resource: str) -> bo
     return same and former.requests.get(resource) != container.requests[resource]
 
 
-def _copy(document: Any, container: Container, resource: str, source: str, target: str) -> Change:
+def _copy(document: Any, container: Container, resource: str, source: str, target: str) -> PodChange:
     raw = document["spec"][container.list_name][container.index]["resources"][source][resource]
     path = ("spec", container.list_name, str(container.index), "resources", target, resource)
     done = f"{resource} {target} set to {raw} as in {source}"
     lacking = resource not in container.limits
     why = "the API server refuses requests without limits" if lacking else "requests must equal limits"
-    return Change((put(document, path, raw),), f"{container.name}: {done}", f"{container.name}: {done}: {why}")
+    return PodChange((put(document, path, raw),), f"{container.name}: {done}", f"{container.name}: {done}: {why}")
 
 
-def set_runtime_class(case: Case) -> Iterator[Change]:
+def set_runtime_class(case: ReviewedPod) -> Iterator[PodChange]:
     """Set runtimeClassName where the pod names none and the class exists; a missing one rejects the pod (F5, F6)."""
     name, said = case.rules.runtime_class_name, case.pod.runtime_class_name
     known = case.fleet.runtime_classes
     if said and case.form in TEMPLATES and known is not None and said not in known:
         missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {said[:24]} does not exist").message
-        yield Change((), missing, f"{missing}: no pod of this template would be created")
+        yield PodChange((), missing, f"{missing}: no pod of this template would be created")
     if name is None or name == said or not _suits_family(case, name):
         return
     if said is not None and (
@@ -79,14 +79,14 @@ def set_runtime_class(case: Case) -> Iterator[Change]:
     known = case.fleet.runtime_classes
     if known is None or name not in known:
         unknown = "is not known to exist" if known is None else "does not exist"
-        yield Change((), f"RuntimeClass {name} {unknown}, runtimeClassName not set")  # doctor tells who can mend it
+        yield PodChange((), f"RuntimeClass {name} {unknown}, runtimeClassName not set")  # doctor tells who can mend it
     elif obstacle := _obstacle(case, name, known[name]):
-        yield Change((), obstacle, obstacle)
+        yield PodChange((), obstacle, obstacle)
     else:
-        yield Change((put(case.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
+        yield PodChange((put(case.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
 
 
-def _obstacle(case: Case, name: str, selector: Mapping[str, str]) -> str | None:
+def _obstacle(case: ReviewedPod, name: str, selector: Mapping[str, str]) -> str | None:
     """Say why the API server would refuse the pod with this RuntimeClass: it selects other nodes."""
     chosen = member(case.document["spec"], "nodeSelector", dict, "spec.") or {}
     for key, value in selector.items():
@@ -95,21 +95,21 @@ def _obstacle(case: Case, name: str, selector: Mapping[str, str]) -> str | None:
     return None
 
 
-def _suits_family(case: Case, name: str) -> bool:
+def _suits_family(case: ReviewedPod, name: str) -> bool:
     """Keep one vendor's runtime class off pods that ask for another vendor's GPUs only."""
     owners = [family for family in case.knowledge.families.all if name.startswith(family.name)]
     return not owners or any(family in owners for family in case.families())
 
 
-def set_scheduler(case: Case) -> Iterator[Change]:
+def set_scheduler(case: ReviewedPod) -> Iterator[PodChange]:
     """Send the pod to the scheduler that the policy names, unless it chose one itself (F13, S14)."""
     name, said = case.rules.scheduler_name, case.pod.scheduler_name
     free = said == "default-scheduler" or "scheduler_name" in case.rules.override
     if name is not None and said != name and free:
-        yield Change((put(case.document, ("spec", "schedulerName"), name),), f"schedulerName set to {name}")
+        yield PodChange((put(case.document, ("spec", "schedulerName"), name),), f"schedulerName set to {name}")
 
 
-def set_priority_class(case: Case) -> Iterator[Change]:
+def set_priority_class(case: ReviewedPod) -> Iterator[PodChange]:
     """Set priorityClassName unless the pod names one.
 
     What the API server's own plugin has worked out from no class must go, or it is refused (CONTROL_PLANE §2.4).
@@ -121,10 +121,10 @@ def set_priority_class(case: Case) -> Iterator[Change]:
     computed = [key for key in ("priority", "preemptionPolicy") if key in case.document["spec"]]
     removed = [Operation("remove", ("spec", key)) for key in computed]
     operations = (*removed, put(case.document, ("spec", "priorityClassName"), name))
-    yield Change(operations, f"priorityClassName set to {name}")
+    yield PodChange(operations, f"priorityClassName set to {name}")
 
 
-def add_tolerations(case: Case) -> Iterator[Change]:
+def add_tolerations(case: ReviewedPod) -> Iterator[PodChange]:
     """Tolerate the GPU taints of the nodes that could serve the pod (F2, F3, F4)."""
     wanted = wanted_tolerations(case)
     operations: list[Operation] = []
@@ -134,13 +134,13 @@ def add_tolerations(case: Case) -> Iterator[Change]:
         document = apply(document, operations[-1:])
     if operations:
         keys = ", ".join(dict.fromkeys(each["key"] for each in wanted))
-        if case.form is Form.DaemonSet and any(taint[0] in keys for taint in seen_taints(case)):
+        if case.form is PodForm.DaemonSet and any(taint[0] in keys for taint in seen_taints(case)):
             missing = f"the template does not tolerate {keys}"  # by which the controller decides, before any pod
-            yield Change((), missing, f"{missing}: its pods stay off tainted nodes")
-        yield Change(tuple(operations), f"toleration added for {keys}")
+            yield PodChange((), missing, f"{missing}: its pods stay off tainted nodes")
+        yield PodChange(tuple(operations), f"toleration added for {keys}")
 
 
-def add_affinity(case: Case) -> Iterator[Change]:
+def add_affinity(case: ReviewedPod) -> Iterator[PodChange]:
     """Write needs and preferences that labels can express as node affinity (F10, F136)."""
     mode, demand = case.rules.affinity_mode, case.ruling.demand
     if mode == "Off" or not demand.judged:
@@ -150,9 +150,9 @@ def add_affinity(case: Case) -> Iterator[Change]:
     if mode == "Required" and terms.required:
         operations = require(case.document, terms.required)
         if operations is None:
-            yield Change((), TOO_MANY_TERMS, TOO_MANY_TERMS)
+            yield PodChange((), TOO_MANY_TERMS, TOO_MANY_TERMS)
         elif operations:
-            yield Change(operations, f"required node affinity added on {_keys(terms.required)}", _closing(terms))
+            yield PodChange(operations, f"required node affinity added on {_keys(terms.required)}", _closing(terms))
             case = case.after(operations)
     elif mode == "Preferred":
         preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
@@ -160,7 +160,7 @@ def add_affinity(case: Case) -> Iterator[Change]:
     if operations:
         hard = mode == "Required"
         warning = UNSURE if hard and terms.unsure else ONLY_PREFERRED if hard and terms.soft else None
-        yield Change(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
+        yield PodChange(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
 
 
 def _closing(terms: Terms) -> str | None:
@@ -209,9 +209,9 @@ FOR_OTHERS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
 """What is done to pods that ask for no GPU."""
 
 
-def mutators_of(case: Case) -> tuple[Mutator, ...]:
+def mutators_of(case: ReviewedPod) -> tuple[Mutator, ...]:
     """List the mutators that an object is for."""
-    if case.form is Form.Ephemeral:
+    if case.form is PodForm.Ephemeral:
         chosen = GUARDS
     elif not case.asks:
         chosen = GUARDS | FOR_OTHERS

@@ -8,7 +8,7 @@ matchConditions and the fallback read paths by the same regular expressions (RE2
 import re
 from collections.abc import Iterator
 
-from app.admission.case import Case, Form
+from app.admission.case import PodForm, ReviewedPod
 from app.admission.device_guard import DEVICE_FOLDER, guarded
 from app.kube.pods import Container
 from app.values.json_members import member, objects
@@ -22,7 +22,7 @@ LONGEST_PATH = 4096
 """Characters of a path (Linux PATH_MAX); no longer one can be mounted."""
 
 
-def devices_not_mounted(case: Case) -> Iterator[Reason]:
+def devices_not_mounted(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse volumes of the GPUs' device files, whether the pod asks for a GPU or not (F12)."""
     if case.rules.visible_devices == "Leave":
         return
@@ -31,11 +31,11 @@ def devices_not_mounted(case: Case) -> Iterator[Reason]:
             yield reason(Code.VisibleDevicesForbidden, f"hostPath {path[:40]}", "no such volume")
 
 
-def node_not_reached(case: Case) -> Iterator[Reason]:
+def node_not_reached(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse pods without a GPU that are privileged or mount all devices: they see every GPU of the node (F14)."""
     if case.rules.privileged != "Deny":
         return
-    if not (case.asks or case.handed_on) or case.form is Form.Ephemeral:
+    if not (case.asks or case.handed_on) or case.form is PodForm.Ephemeral:
         for container in guarded(case):
             if is_privileged(case, container):
                 wrong = f"container {container.name[:24]}: privileged, sees every GPU"
@@ -45,16 +45,16 @@ def node_not_reached(case: Case) -> Iterator[Reason]:
             yield reason(Code.NodeDevicesReached, f"hostPath {path[:40]} has every GPU in it", "no such volume")
 
 
-def is_privileged(case: Case, container: Container) -> bool:
+def is_privileged(case: ReviewedPod, container: Container) -> bool:
     """Tell whether a container is privileged."""
     where = f"spec.{container.list_name}[{container.index}]."
     context = member(case.raw(container), "securityContext", dict, where) or {}
     return context.get("privileged") is True
 
 
-def _host_paths(case: Case) -> Iterator[str]:
+def _host_paths(case: ReviewedPod) -> Iterator[str]:
     """List the folders and files of the node that the pod's volumes are."""
-    if case.form is Form.Ephemeral:
+    if case.form is PodForm.Ephemeral:
         return
     spec = member(case.document, "spec", dict, "") or {}
     for index, volume in objects(spec, "volumes", "spec."):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.json_patch import apply
-from app.admission.review import Setting, denial, mutate
-from app.admission.review_targets import WORKLOADS, Subject, subject_of
+from app.admission.review import ReviewContext, denial, mutate
+from app.admission.review_targets import WORKLOADS, ReviewTarget, subject_of
 from app.values.errors import BadInput
 from app.values.json_members import member
 
@@ -33,8 +33,8 @@ def preview(
     document: Mapping[str, Any],
     namespace: str,
     labels_of: Callable[[str], Mapping[str, str]],
-    setting: Setting,
-    subject: Subject | None = None,
+    setting: ReviewContext,
+    subject: ReviewTarget | None = None,
 ) -> Preview:
     """Show what creating an object in a namespace would come to.
 
@@ -62,7 +62,7 @@ def preview(
 
 
 def admitted(
-    document: Mapping[str, Any], namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: Setting
+    document: Mapping[str, Any], namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: ReviewContext
 ) -> Mapping[str, Any]:
     """Give the pod that an object is, or that a workload makes, as admission lets it in; as it is where it is denied.
 
@@ -79,7 +79,7 @@ def admitted(
 _KINDS = tuple(sorted(name.removesuffix("s") for _, name in WORKLOADS))
 
 
-def created(document: Mapping[str, Any]) -> Subject | None:
+def created(document: Mapping[str, Any]) -> ReviewTarget | None:
     """Find the pod, or the template, of an object that is to be created; None for kinds that are not reviewed.
 
     Raises MalformedPod.

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import TEMPLATES, WARNING_LIMIT, Case, Change, Form, one_line
+from app.admission.case import TEMPLATES, WARNING_LIMIT, PodChange, PodForm, ReviewedPod, one_line
 from app.admission.decision_annotation import forged, record_decision
 from app.admission.exemptions import EXEMPT_LABELS
-from app.admission.fleet_facts import Fleet
+from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation
 from app.admission.mutators import AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
 from app.kube.pods import DECISION, Pod, read_pod
-from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
+from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling, rule_on
@@ -30,7 +30,7 @@ OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ReviewContext:
     """Where a review happens: the policies in force, the fleet as known now, the fact tables.
 
     `form`, `settled`, `before`: what the object is, and what of it was there before (see Case).
@@ -38,13 +38,13 @@ class Setting:
     """
 
     policies: PolicySet
-    fleet: Fleet
+    fleet: FleetFacts
     knowledge: Knowledge
-    form: Form = Form.Pod
+    form: PodForm = PodForm.Pod
     settled: frozenset[str] = frozenset()
     before: Mapping[str, Any] | None = None
-    claimed: Callable[[Pod], Claimed] = lambda _pod: NOTHING_CLAIMED
-    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, Claimed], Ruling] = rule_on
+    claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NOTHING_CLAIMED
+    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = rule_on
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks, by resources and by claims. `labels` are its namespace's."""
@@ -81,7 +81,7 @@ def denial(verdict: Verdict) -> str:
     return one_line(f"gpu-usher: {'; '.join(parts)}", MESSAGE_LIMIT)
 
 
-def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:
+def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: ReviewContext) -> Verdict:
     """Repair a Pod (or a template, or new ephemeral containers) and judge the result. `labels` are the namespace's.
 
     Raises MalformedPod, QuantityError for shapes that Kubernetes would refuse too.
@@ -108,7 +108,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     warnings += [f"not done, policy only warns: {change.record}" for change in warned]
     warnings += case.ruling.warnings if _ours_to_complete(case) else ()
     warnings += [f"{each} is not known yet: whether it claims GPUs cannot be told" for each in case.claimed.unknown]
-    if case.form is Form.Pod:
+    if case.form is PodForm.Pod:
         written = record_decision(case, record, changed=bool(operations))
         operations += written
         if written and forged(case):
@@ -122,7 +122,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     return _ruled(case, operations=tuple(operations), warnings=_limited(warnings), record=record)
 
 
-def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Verdict:
+def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: ReviewContext) -> Verdict:
     """Judge a Pod as it is, a template as its pods will be; never a patch.
 
     Raises MalformedPod, QuantityError.
@@ -138,12 +138,12 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
     return _ruled(case, warnings=_limited(lenient), reasons=reasons)
 
 
-def _ours_to_complete(case: Case) -> bool:
+def _ours_to_complete(case: ReviewedPod) -> bool:
     """Tell whether an answer is on record even where nothing was done: GPU pods and their templates."""
-    return case.asks and case.form is not Form.Ephemeral
+    return case.asks and case.form is not PodForm.Ephemeral
 
 
-def _ruled(case: Case, **found: Any) -> Verdict:
+def _ruled(case: ReviewedPod, **found: Any) -> Verdict:
     return Verdict(True, policies=case.ruling.policies, policy_hash=case.ruling.policy_hash, **found)
 
 
@@ -152,13 +152,15 @@ def exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> b
     return knowledge.families.infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
-def _open(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: Setting) -> Case | None:
+def _open(
+    document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: ReviewContext
+) -> ReviewedPod | None:
     """Read the Pod; None if its namespace is exempt. Zero GPUs asked is no GPU pod (F9)."""
     pod = read_pod(document, namespace)
     if exempt(pod.namespace, labels, setting.knowledge):
         return None
     ruling = setting.ruling(pod, labels)
-    return Case(
+    return ReviewedPod(
         document=document,
         pod=pod,
         ruling=ruling,
@@ -192,10 +194,10 @@ def _named_schedulers(policies: PolicySet) -> set[str]:
 
 
 def _enforce(
-    case: Case, reopen: Callable[[Mapping[str, Any]], Case | None]
-) -> tuple[Case, list[tuple[Mutator, Change]]]:
+    case: ReviewedPod, reopen: Callable[[Mapping[str, Any]], ReviewedPod | None]
+) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
     """Run the mutators one after another, each on what the earlier ones left; other amounts are ruled on anew."""
-    changes: list[tuple[Mutator, Change]] = []
+    changes: list[tuple[Mutator, PodChange]] = []
     for mutator in mutators_of(case):
         done = list(mutator(case))
         operations = [each for change in done for each in change.operations]
@@ -205,12 +207,14 @@ def _enforce(
     return case, changes
 
 
-def _of_template(mutator: Mutator, change: Change) -> bool:
+def _of_template(mutator: Mutator, change: PodChange) -> bool:
     """Tell whether a change is for a template: a repair, or word of what its pods will not get (F18)."""
     return mutator in REPAIRS or not change.operations
 
 
-def _changes_at(case: Case, rules: AdmissionRules, demand: Demand | None, known: list[Change]) -> list[Change]:
+def _changes_at(
+    case: ReviewedPod, rules: AdmissionRules, demand: Demand | None, known: list[PodChange]
+) -> list[PodChange]:
     """List what milder rules, and a milder demand, would change besides what is known; nothing of it is applied."""
     if rules == case.rules and demand is None:
         return []
@@ -219,7 +223,7 @@ def _changes_at(case: Case, rules: AdmissionRules, demand: Demand | None, known:
     return [change for mutator in mutators_of(case) for change in mutator(milder) if change.record not in seen]
 
 
-def _judge(case: Case) -> tuple[tuple[Reason, ...], list[str]]:
+def _judge(case: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
     """Run every validator: (reasons to refuse, warnings of what milder rules would refuse)."""
     reasons = tuple(dict.fromkeys(found for validator in validators_of(case) for found in validator(case)))
     if case.ruling.warned == case.rules:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.case import Form
+from app.admission.case import PodForm
 from app.admission.json_patch import Operation
 from app.values.json_members import member, objects
 
@@ -26,11 +26,11 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ReviewTarget:
     """A pod, or what stands for one. `path`: where it stands in the object; `settled`, `before`: as in Case."""
 
     document: Mapping[str, Any]
-    form: Form = Form.Pod
+    form: PodForm = PodForm.Pod
     path: tuple[str, ...] = ()
     settled: frozenset[str] = frozenset()
     before: Mapping[str, Any] | None = None
@@ -40,7 +40,7 @@ class Subject:
         return Operation(operation.op, (*self.path, *operation.path), operation.value)
 
 
-def subject_of(request: Mapping[str, Any]) -> Subject | None:
+def subject_of(request: Mapping[str, Any]) -> ReviewTarget | None:
     """Find what a request is about.
 
     Raises MalformedPod.
@@ -52,25 +52,25 @@ def subject_of(request: Mapping[str, Any]) -> Subject | None:
         return None
     kind = str(request.get("operation")), str(request.get("subResource") or "")
     if found == ("", "pods") and kind == ("CREATE", ""):
-        return Subject(made)
+        return ReviewTarget(made)
     if found == ("", "pods") and kind == ("UPDATE", "ephemeralcontainers"):
-        return Subject(made, Form.Ephemeral, settled=_ephemeral_names(before or {}))
+        return ReviewTarget(made, PodForm.Ephemeral, settled=_ephemeral_names(before or {}))
     if found in WORKLOADS and kind[1] == "":
         path, operations = WORKLOADS[found]
-        form = Form.DaemonSet if found[1] == "daemonsets" else Form.Template
+        form = PodForm.DaemonSet if found[1] == "daemonsets" else PodForm.Template
         return _template(made, before, path, form) if kind[0] in operations else None
     return None
 
 
 def _template(
-    made: Mapping[str, Any], before: Mapping[str, Any] | None, path: tuple[str, ...], form: Form
-) -> Subject | None:
+    made: Mapping[str, Any], before: Mapping[str, Any] | None, path: tuple[str, ...], form: PodForm
+) -> ReviewTarget | None:
     template = _at(made, path)
     leaving = (member(made, "metadata", dict, "") or {}).get("deletionTimestamp") is not None
     old = _at(before, path) if before is not None else None
     if template is None or leaving or old == template:
         return None
-    return Subject(template, form, path, before=old)
+    return ReviewTarget(template, form, path, before=old)
 
 
 def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:

@@ -4,13 +4,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from app.admission.case import Case
+from app.admission.case import ReviewedPod
 from app.admission.fleet_facts import Taint, serving
 
 Toleration = dict[str, str]
 
 
-def wanted_tolerations(case: Case) -> list[Toleration]:
+def wanted_tolerations(case: ReviewedPod) -> list[Toleration]:
     """List the tolerations that the pod needs and lacks, in a fixed order.
 
     A family's own taint key is tolerated even where no node carries it now: an autoscaler may bring one.
@@ -29,17 +29,17 @@ def wanted_tolerations(case: Case) -> list[Toleration]:
     return [toleration for toleration in wanted if not any(covers(each, toleration) for each in present)]
 
 
-def _allowed_keys(case: Case) -> tuple[str, ...]:
+def _allowed_keys(case: ReviewedPod) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the asked families, and those of the policies."""
     keys = [key for family in case.families() for key in (family.whole, *family.taint_keys)]
     return tuple(dict.fromkeys((*keys, *case.gpu_resources, *case.rules.toleration_keys)))
 
 
-def seen_taints(case: Case) -> set[Taint]:
+def seen_taints(case: ReviewedPod) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or with other pods gone."""
     if not case.rules.from_node_taints:
         return set()
-    return {taint for kin in serving(case.ruling.demand, case.fleet) for taint in kin.taints}
+    return {taint for group in serving(case.ruling.demand, case.fleet) for taint in group.taints}
 
 
 def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
@@ -54,7 +54,7 @@ def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
             yield {"key": key, "operator": "Exists", "effect": effect}
 
 
-def tolerable(case: Case, taint: Taint) -> bool:
+def tolerable(case: ReviewedPod, taint: Taint) -> bool:
     """Tell whether a pod tolerates a taint, or would by what may be added."""
     key, value, effect = taint
     if effect == "PreferNoSchedule":

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator
 
-from app.admission.case import Case, Form
+from app.admission.case import PodForm, ReviewedPod
 from app.admission.device_guard import takings
 from app.admission.fleet_facts import serving
 from app.admission.node_devices import devices_not_mounted, is_privileged, node_not_reached
@@ -12,10 +12,10 @@ from app.nodes.model import REPLICAS
 from app.values.quantity import whole
 from app.values.reasons import Code, Reason, reason
 
-Validator = Callable[[Case], Iterator[Reason]]
+Validator = Callable[[ReviewedPod], Iterator[Reason]]
 
 
-def amounts_whole(case: Case) -> Iterator[Reason]:
+def amounts_whole(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse fractions and negatives in words that name the alternative (F8)."""
     for container in case.pod.containers:
         for resource in case.gpus_of(container):
@@ -29,7 +29,7 @@ def amounts_whole(case: Case) -> Iterator[Reason]:
                     yield _about(container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number")
 
 
-def limits_present(case: Case) -> Iterator[Reason]:
+def limits_present(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse requests without limits, where the policy says so (F7)."""
     if case.rules.requests_only != "Deny":
         return
@@ -39,7 +39,7 @@ def limits_present(case: Case) -> Iterator[Reason]:
                 yield _about(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
 
 
-def limits_equal_requests(case: Case) -> Iterator[Reason]:
+def limits_equal_requests(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse requests that differ from limits, where the policy says so (F7)."""
     if case.rules.mismatch != "Deny":
         return
@@ -55,7 +55,7 @@ def limits_equal_requests(case: Case) -> Iterator[Reason]:
                 )
 
 
-def not_too_many(case: Case) -> Iterator[Reason]:
+def not_too_many(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse more GPUs than the policy allows a pod (F26)."""
     allowed, claims = case.rules.max_gpus_per_pod, case.claimed.classes
     if allowed is None:
@@ -67,17 +67,17 @@ def not_too_many(case: Case) -> Iterator[Reason]:
         yield reason(Code.TooManyGPUs, "all GPUs of a node claimed", f"at most {allowed} per pod")
 
 
-def annotations_parse(case: Case) -> Iterator[Reason]:
+def annotations_parse(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse annotations that do not parse: a need nobody understands would be no need."""
     yield from case.ruling.invalid
 
 
-def policies_agree(case: Case) -> Iterator[Reason]:
+def policies_agree(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod for which policies and annotations contradict each other."""
     yield from case.ruling.conflicts
 
 
-def devices_asked_for(case: Case) -> Iterator[Reason]:
+def devices_asked_for(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse GPUs that are taken through the environment or a mount instead of being asked for (F12)."""
     if case.rules.visible_devices != "Deny":
         return
@@ -87,7 +87,7 @@ def devices_asked_for(case: Case) -> Iterator[Reason]:
         yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", taking.wants)
 
 
-def unprivileged(case: Case) -> Iterator[Reason]:
+def unprivileged(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse privileged containers in GPU pods: they see every GPU of the node (F14)."""
     if case.rules.privileged != "Deny":
         return
@@ -96,7 +96,7 @@ def unprivileged(case: Case) -> Iterator[Reason]:
             yield _about(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
 
 
-def scheduled_by_us(case: Case) -> Iterator[Reason]:
+def scheduled_by_us(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse pods that go around the scheduler: to a node of their choice, or to one that the policy does not name."""
     if case.rules.bypass != "Deny":
         return
@@ -107,14 +107,14 @@ def scheduled_by_us(case: Case) -> Iterator[Reason]:
         yield reason(Code.BypassesScheduling, "another scheduler than the policy's", f"schedulerName {wanted}")
 
 
-def replicas_not_gpus(case: Case) -> Iterator[Reason]:
+def replicas_not_gpus(case: ReviewedPod) -> Iterator[Reason]:
     """Refuse several replicas of shared GPUs, which may all be of one GPU: more are not more of it (F68).
 
     A `.shared` resource says so itself; a plain one does where every GPU that would do is shared.
     """
     if case.rules.shared_replicas != "Deny":
         return
-    kinds = [kin.node_class for kin in serving(case.ruling.demand, case.fleet)]
+    kinds = [group.node_class for group in serving(case.ruling.demand, case.fleet)]
     for container in case.pod.containers:
         for resource in case.gpus_of(container):
             asked = container.asks(resource)
@@ -147,8 +147,8 @@ GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted
 """Those for whatever reaches us, whether it asks for a GPU or not."""
 
 
-def validators_of(case: Case) -> tuple[Validator, ...]:
+def validators_of(case: ReviewedPod) -> tuple[Validator, ...]:
     """List the validators that an object is for."""
-    if (case.asks or case.handed_on) and case.form is not Form.Ephemeral:
+    if (case.asks or case.handed_on) and case.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(each for each in VALIDATORS if each in GUARDS)

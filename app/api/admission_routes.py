@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from app.admission.json_patch import apply
-from app.admission.review import UNCONCERNED, Setting, Verdict, denial, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewContext, Verdict, denial, mutate, validate
 from app.admission.review_targets import subject_of
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
@@ -24,7 +24,7 @@ from app.values.json_members import member
 from app.values.reasons import Code, reason
 from app.values.steps import finish
 
-Review = Callable[[Mapping[str, Any], str, Mapping[str, str], Setting], Verdict]
+Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], Verdict]
 V1 = "admission.k8s.io/v1"
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 

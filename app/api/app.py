@@ -14,15 +14,15 @@ from fastapi import FastAPI, Request, Response
 
 from app.api.admission_routes import review_steps
 from app.api.backend import Backend
-from app.api.bodies import ADMISSION_LIMIT, Bodies, extender_limit
+from app.api.bodies import ADMISSION_LIMIT, BodyReader, extender_limit
 from app.api.decision_line import Decision, count, of_answer, of_review, say
 from app.api.decision_recorder import Recorder
-from app.api.extender_routes import Answer, filter_steps, preempt_steps, prioritize_steps
+from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
 from app.api.operations_routes import answer_unknown_routes, bare_app
-from app.api.recent_decisions import Tail
+from app.api.recent_decisions import RecentDecisions
 from app.api.request_deadline import seconds_to_answer
-from app.api.retry_on_change import SecondLooks, may_have_ended
-from app.api.time_slices import Turns
+from app.api.retry_on_change import RetryOnChange, may_have_ended
+from app.api.time_slices import JobQueue
 from app.api.tracing import Tracing
 from app.api.wire import status_body
 from app.telemetry.logs import LOGGER, event
@@ -30,7 +30,7 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
 
 JSON = "application/json"
-Verb = Callable[[bytes, Backend], Generator[None, None, Answer]]
+Verb = Callable[[bytes, Backend], Generator[None, None, ExtenderAnswer]]
 Steps = Generator[None, None, tuple[bytes, Decision]]
 Answering = Callable[[bytes], Steps]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
@@ -48,22 +48,22 @@ def create_tls_app(
     clock: Callable[[], float] = time.perf_counter,
     recorder: Recorder | None = None,
     tracing: Tracing | None = None,
-    tail: Tail | None = None,
+    tail: RecentDecisions | None = None,
 ) -> FastAPI:
     """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
     app = bare_app(tracing)
-    desk = Desk(backend, metrics, clock, recorder, tracing, tail)
+    routes = WebhookRoutes(backend, metrics, clock, recorder, tracing, tail)
     if role != "extender":
         for verb in ADMISSION_VERBS:
-            app.add_route(f"/{verb}", desk.admission_route(verb), methods=["POST"])
+            app.add_route(f"/{verb}", routes.admission_route(verb), methods=["POST"])
     if role != "admission":
         for verb, answer in EXTENDER_VERBS:
-            app.add_route(f"/scheduler/{verb}", desk.extender_route(verb, answer), methods=["POST"])
+            app.add_route(f"/scheduler/{verb}", routes.extender_route(verb, answer), methods=["POST"])
     answer_unknown_routes(app)
     return app
 
 
-class Desk:
+class WebhookRoutes:
     """Where a request becomes an answer, a log line and a metric."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Desk:
         clock: Callable[[], float],
         recorder: Recorder | None = None,
         tracing: Tracing | None = None,
-        tail: Tail | None = None,
+        tail: RecentDecisions | None = None,
     ) -> None:
         self._tail = tail
         self._backend = backend
@@ -82,9 +82,9 @@ class Desk:
         self._cpu = time.thread_time_ns
         self._recorder = recorder
         self._tracing = tracing
-        self._bodies = Bodies()
-        self._second_looks = SecondLooks(backend)
-        self._turns = {verb: Turns(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
+        self._bodies = BodyReader()
+        self._second_looks = RetryOnChange(backend)
+        self._turns = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of mutate or validate."""

@@ -4,11 +4,11 @@
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from app.admission.review import Setting
-from app.explain.survey import World
+from app.admission.review import ReviewContext
+from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
-from app.kube.gpu_usage import Holding
-from app.kube.pending_pods import Waiting
+from app.kube.gpu_usage import GPUUsage
+from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
@@ -17,7 +17,7 @@ from app.policy.match import Ruling
 from app.values.reasons import Code
 
 
-class Appraised(Protocol):
+class DemandVerdicts(Protocol):
     """The verdicts on all known nodes for one demand."""
 
     @property
@@ -50,7 +50,7 @@ class Appraised(Protocol):
         ...
 
 
-class Changed(Protocol):
+class ChangedNodes(Protocol):
     """The log of changed nodes."""
 
     @property
@@ -63,7 +63,7 @@ class Changed(Protocol):
         ...
 
 
-class WaitingPods(Protocol):
+class PendingPods(Protocol):
     """The GPU pods that wait for a node."""
 
     @property
@@ -76,12 +76,12 @@ class WaitingPods(Protocol):
         """How many found no room in the list."""
         ...
 
-    def values(self) -> Collection[Waiting]:
+    def values(self) -> Collection[PendingPod]:
         """Those that are kept."""
         ...
 
 
-class Seen(Protocol):
+class FleetView(Protocol):
     """What the page shows of the cluster: the index itself, read between two turns of the event loop."""
 
     @property
@@ -95,16 +95,16 @@ class Seen(Protocol):
         ...
 
     @property
-    def changes(self) -> Changed:
+    def changes(self) -> ChangedNodes:
         """Which nodes are other than they were."""
         ...
 
     @property
-    def waiting(self) -> WaitingPods:
+    def waiting(self) -> PendingPods:
         """The GPU pods that wait for a node."""
         ...
 
-    def holdings(self, node: str) -> tuple[Holding, ...]:
+    def holdings(self, node: str) -> tuple[GPUUsage, ...]:
         """What bound pods hold of a node's GPUs."""
         ...
 
@@ -155,7 +155,7 @@ class Backend(Protocol):
         """What the policy set would suffer from an edit; None for nothing. In steps."""
         ...
 
-    def setting(self) -> Setting:
+    def setting(self) -> ReviewContext:
         """Policies, fleet and facts for a review."""
         ...
 
@@ -183,12 +183,12 @@ class Backend(Protocol):
         """A node as it would be with these pods gone; None for one that is not known."""
         ...
 
-    def appraise(self, demand: Demand) -> Appraised:
+    def appraise(self, demand: Demand) -> DemandVerdicts:
         """Judge all nodes for a demand."""
         ...
 
     @property
-    def state(self) -> Seen:
+    def state(self) -> FleetView:
         """What is known of the cluster, for the page."""
         ...
 
@@ -201,7 +201,7 @@ class Backend(Protocol):
         """How many pods each policy matched since the start, by what became of them."""
         ...
 
-    def world(self) -> World:
+    def world(self) -> ClusterSnapshot:
         """A copy of what is known now, for what takes longer than one turn of the event loop."""
         ...
 

@@ -36,7 +36,7 @@ def extender_limit(nodes: int) -> int:
     return min(EXTENDER_LIMIT, ADMISSION_LIMIT + NODE_BYTES * nodes)
 
 
-class Bodies:
+class BodyReader:
     """Reads bodies, and counts the large ones in hand and the bytes of the others."""
 
     def __init__(self) -> None:

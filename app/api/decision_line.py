@@ -11,7 +11,7 @@ from typing import Any
 
 from app.api.admission_routes import Reviewed
 from app.api.backend import Backend
-from app.api.extender_routes import Answer
+from app.api.extender_routes import ExtenderAnswer
 from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
 from app.values.reasons import Code
@@ -72,7 +72,7 @@ def of_review(reviewed: Reviewed, backend: Backend) -> Decision:
     )
 
 
-def of_answer(answered: Answer, backend: Backend) -> Decision:
+def of_answer(answered: ExtenderAnswer, backend: Backend) -> Decision:
     """Say what an extender verb decided; the policies are looked up only for a line that is written."""
     level = logging.INFO if answered.refused or answered.error else logging.DEBUG  # all fit: nothing to explain
     outcome = "none_fits" if answered.asked and not answered.kept else "answered"

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.admission.case import Form
+from app.admission.case import PodForm
 from app.admission.redaction import reduce_pod
 from app.admission.review_targets import subject_of
 from app.api.decision_line import Decision
@@ -129,7 +129,7 @@ def _review(body: bytes) -> dict[str, Any] | None:
         "form": subject.form.name,
         "pod": reduce_pod(subject.document),
     }
-    if subject.form is not Form.Pod:
+    if subject.form is not PodForm.Pod:
         asked["settled"] = sorted(subject.settled)
         asked["before"] = None if subject.before is None else reduce_pod(subject.before)
     return asked

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.case import Form
+from app.admission.case import PodForm
 from app.api.admission_routes import REVIEWS
 from app.api.backend import Backend
 from app.api.decision_recorder import VERSION
@@ -26,7 +26,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Differing:
+class DifferingDecision:
     """A line that decides otherwise. `line`: its number, from 1; `was`, `now`: its members of DECIDED."""
 
     line: int
@@ -63,10 +63,10 @@ def _problem(line: Any) -> str | None:
     for key, kind in {**wanted, "pod": dict, "decision": str, "reasons": dict, "actions": list, "answer": str}.items():
         if not isinstance(line.get(key), kind):
             return f"no {key}"
-    return "no such form" if verb in REVIEWS and line["form"] not in Form.__members__ else None
+    return "no such form" if verb in REVIEWS and line["form"] not in PodForm.__members__ else None
 
 
-def differing(lines: Iterable[Line], backend: Backend) -> Iterator[Differing | None]:
+def differing(lines: Iterable[Line], backend: Backend) -> Iterator[DifferingDecision | None]:
     """Decide each line again, in the order of the log: promises rest on it. Gives None for one that decides the same.
 
     Of questions with whole nodes the answer's bytes are not compared: the nodes are recorded by name only.
@@ -76,7 +76,11 @@ def differing(lines: Iterable[Line], backend: Backend) -> Iterator[Differing | N
         now = decided_again(line, backend)
         if line.get("whole_nodes"):
             now["answer"] = was["answer"]
-        yield None if was == now else Differing(number, line["verb"], _name(line), str(line.get("uid", "")), was, now)
+        yield (
+            None
+            if was == now
+            else DifferingDecision(number, line["verb"], _name(line), str(line.get("uid", "")), was, now)
+        )
 
 
 def _name(line: Line) -> str:
@@ -96,7 +100,7 @@ def decided_again(line: Line, backend: Backend) -> dict[str, Any]:
 def _reviewed(line: Line, backend: Backend) -> dict[str, Any]:
     setting = replace(
         backend.setting(),
-        form=Form[line["form"]],
+        form=PodForm[line["form"]],
         settled=frozenset(line.get("settled", ())),
         before=line.get("before"),
     )

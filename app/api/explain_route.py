@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.api.backend import Backend
-from app.api.time_slices import JOB_SECONDS, Turns, in_slices
+from app.api.time_slices import JOB_SECONDS, JobQueue, in_slices
 from app.explain.pending_pod import Explanation, explain
 from app.values.errors import MalformedPod, WireError
 from app.values.json_members import member
@@ -17,7 +17,7 @@ class Explainer:
 
     def __init__(self, backend: Backend, seconds: float = JOB_SECONDS) -> None:
         self._backend = backend
-        self._turns = Turns("explanations", seconds)
+        self._turns = JobQueue("explanations", seconds)
 
     async def answer(self, body: Any, by_node: bool) -> Explanation:
         """Explain a Pod, or the pod of the cluster that a reference names.

@@ -52,7 +52,7 @@ NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExtenderAnswer:
     """An answer, and what the log and the metrics say of it.
 
     `refused`: how many nodes, by reason. `behind`: how many kept nodes are full in our view, which is a pod late.
@@ -67,12 +67,12 @@ class Answer:
     behind: int = 0
 
 
-def filter_nodes(body: bytes, backend: Backend) -> Answer:
+def filter_nodes(body: bytes, backend: Backend) -> ExtenderAnswer:
     """Answer filter at once, as filter_steps does."""
     return finish(filter_steps(body, backend))
 
 
-def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]:
+def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
     """Answer filter: which of the given nodes fit, and why the others do not. Names in one step, whole nodes in many.
 
     Raises WireError 400 and 413.
@@ -80,7 +80,7 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]
     args = _read_args(body, backend)
     pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
-        return Answer(encode({"Error": problem}), pod, error=problem)
+        return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
     demand = backend.demand(pod)
     names = args.NodeNames
     if names is None:
@@ -94,7 +94,7 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]
     return replace(filtered, pod=pod)
 
 
-def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[Answer, Sequence[str]]:
+def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[ExtenderAnswer, Sequence[str]]:
     """Filter names; gives the answer, and the names of the nodes that fit."""
     appraised = backend.appraise(demand)
     kept: list[str] = names
@@ -118,7 +118,7 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[A
 
 def _filter_full(
     args: ExtenderArgs, demand: Demand, backend: Backend
-) -> Generator[None, None, tuple[Answer, Sequence[str]]]:
+) -> Generator[None, None, tuple[ExtenderAnswer, Sequence[str]]]:
     """Filter whole nodes; gives the answer, and the names of the nodes that fit."""
     raws, nodes = yield from _full_nodes(args, backend)
     verdicts = []
@@ -141,10 +141,10 @@ def _filter_full(
     return filtered, [nodes[index].name for index in kept]
 
 
-def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> Answer:
+def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> ExtenderAnswer:
     """Let every node through, and keep the real verdict for the log."""
     body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
-    return Answer(body, None, asked, kept, refused)
+    return ExtenderAnswer(body, None, asked, kept, refused)
 
 
 def _filtered(
@@ -154,17 +154,17 @@ def _filtered(
     failed: Mapping[str, str],
     unresolvable: Mapping[str, str],
     refused: Mapping[Code, int],
-) -> Answer:
+) -> ExtenderAnswer:
     body = encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
-    return Answer(body, None, asked, kept, refused)
+    return ExtenderAnswer(body, None, asked, kept, refused)
 
 
-def prioritize(body: bytes, backend: Backend) -> Answer:
+def prioritize(body: bytes, backend: Backend) -> ExtenderAnswer:
     """Answer prioritize at once, as prioritize_steps does."""
     return finish(prioritize_steps(body, backend))
 
 
-def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]:
+def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
     """Answer prioritize: one integer 0..10 per given node, the winner 10; all 0 without a view of the cluster.
 
     Raises WireError 400 and 413.
@@ -187,15 +187,15 @@ def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Ans
     else:
         scores = wire_scores(names, totals, demand.ranked)
         backend.promise(pod, demand, names[scores.index(HIGHEST)])
-    return Answer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
+    return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
 
 
-def preempt(body: bytes, backend: Backend) -> Answer:
+def preempt(body: bytes, backend: Backend) -> ExtenderAnswer:
     """Answer preempt at once, as preempt_steps does."""
     return finish(preempt_steps(body, backend))
 
 
-def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer]:
+def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
     """Answer preempt: the candidates on which evicting the given victims would let the pod run.
 
     Always as NodeNameToMetaVictims (CONTROL_PLANE §5.8). Raises WireError 400, and 503 while the state is
@@ -218,7 +218,7 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Answer
             yield
     kept = spare(demand, candidates, uids, backend.without)
     answer = candidates if backend.shadow else kept
-    return Answer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
+    return ExtenderAnswer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
 
 
 def _check_candidates(candidates: Mapping[str, Mapping[str, Any]] | None) -> None:

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from app import __version__
 from app.api.backend import Backend
 from app.api.readiness import Ask, Readiness, here
-from app.api.scrapes import Scrapes
+from app.api.scrapes import MetricsText
 from app.api.tracing import Tracing, untraced
 from app.api.wire import encode, status_body
 from app.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = here) -> FastA
     def version(_request: Request) -> Response:
         return Response(encode({"version": __version__}), media_type=JSON)
 
-    scrapes = Scrapes(lambda: generate_latest(metrics.registry))
+    scrapes = MetricsText(lambda: generate_latest(metrics.registry))
 
     def scrape(_request: Request) -> Response:
         return Response(scrapes.latest(), media_type=CONTENT_TYPE_LATEST)

@@ -16,7 +16,7 @@ POLICY_LABEL = PREFIX + "policy"
 POLICY_GROUP = "gpu-usher.io"
 
 
-class Policies(Protocol):
+class PolicySource(Protocol):
     """What is asked of the service."""
 
     @property
@@ -36,7 +36,7 @@ def is_policy(request: Mapping[str, Any]) -> bool:
     return found in {("", "configmaps"), (POLICY_GROUP, "gpupolicies")} and not request.get("subResource")
 
 
-def judge_policy(request: Mapping[str, Any], backend: Policies) -> Generator[None, None, tuple[Reason, ...]]:
+def judge_policy(request: Mapping[str, Any], backend: PolicySource) -> Generator[None, None, tuple[Reason, ...]]:
     """Say in steps why an edit of a policy is refused; nothing for one that is fine, or none of ours.
 
     Raises MalformedPod for shapes that no API server sends.
@@ -58,7 +58,7 @@ def judge_policy(request: Mapping[str, Any], backend: Policies) -> Generator[Non
 
 
 def _judge_config_map(
-    made: Mapping[str, Any], before: Mapping[str, Any] | None, backend: Policies, key: str
+    made: Mapping[str, Any], before: Mapping[str, Any] | None, backend: PolicySource, key: str
 ) -> Generator[None, None, str | None]:
     if not _holds_policies(made) or key.partition("/")[0] != backend.namespace:
         return None

@@ -15,7 +15,7 @@ KEPT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RecentDecision:
     """One decision. `number`: of all since the start; `seconds`: of the wall clock; `cpu_ns`: what it took."""
 
     number: int
@@ -30,7 +30,7 @@ class Said:
         return f"{dt.datetime.fromtimestamp(self.seconds, dt.UTC):%H:%M:%S.%f}"[:-3] + "Z"
 
 
-class Tail:
+class RecentDecisions:
     """The last decisions. `total`: how many there were since the start."""
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class Tail:
             decision = replace(decision, actions=(*decision.actions[: MOST_ACTIONS - 1], more))
         self._ring.append((time.time(), verb, decision, cpu_ns))
 
-    def since(self, number: int) -> list[Said]:
+    def since(self, number: int) -> list[RecentDecision]:
         """List the decisions after that many, as far as they are kept, the oldest first."""
         gone = self.total - len(self._ring)
         skipped = max(number - gone, 0)
         kept = islice(self._ring, skipped, None)
-        return [Said(gone + skipped + index, *each) for index, each in enumerate(kept, 1)]
+        return [RecentDecision(gone + skipped + index, *each) for index, each in enumerate(kept, 1)]

@@ -35,7 +35,7 @@ def may_have_ended(decision: Decision) -> bool:
     return decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
 
 
-class SecondLooks:
+class RetryOnChange:
     """When to look again; `clock`: seconds, monotonic."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:

@@ -10,7 +10,7 @@ AT_ONCE = 20.0
 """So many after a rest: several Prometheuses, and a person who looks."""
 
 
-class Scrapes:
+class MetricsText:
     """Gives the text; beyond the rate the last one again, whose bytes all who ask share.
 
     `clock`: seconds, monotonic.

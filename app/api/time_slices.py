@@ -22,14 +22,14 @@ RETRY_SECONDS = 2
 T = TypeVar("T")
 
 
-class Busy(WireError):
+class TooManyJobs(WireError):
     """Too many wait already: 429, with Retry-After."""
 
     def __init__(self, what: str) -> None:
         super().__init__(429, f"{MOST_WAITING} {what} are waited for already, ask again in {RETRY_SECONDS} s")
 
 
-class Late(WireError):
+class JobTimeout(WireError):
     """A job that was not done in time: 503, which says what it waited for."""
 
     def __init__(self, what: str, seconds: float, begun: bool) -> None:
@@ -37,7 +37,7 @@ class Late(WireError):
         super().__init__(503, f"{what}: none within {seconds:g} s, {where}; ask again, or where less is asked for")
 
 
-class Turns:
+class JobQueue:
     """Lets one job after the other run, in the order they came. `what`: the jobs, for those who come too many.
 
     `seconds`: for a job, from its coming to its end.
@@ -56,7 +56,7 @@ class Turns:
         Raises Busy where too many wait, and Late where the job is not done in time.
         """
         if self._waiting > MOST_WAITING:
-            raise Busy(self._what)
+            raise TooManyJobs(self._what)
         self._waiting += 1
         begun = False
         try:
@@ -66,7 +66,7 @@ class Turns:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            raise Late(self._what, self._seconds, begun) from error
+            raise JobTimeout(self._what, self._seconds, begun) from error
         finally:
             self._waiting -= 1
 

@@ -6,14 +6,14 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.help import Group, Verb
+from app.cli.help import Verb, VerbGroup
 from app.cli.output import Output, show
 from app.cli.progress import doing
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cli.whatif import Nodes, names_of, pods_wanting, selected
 from app.whatif.advice import Advice, advise
 
-advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=Group)
+advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=VerbGroup)
 
 
 @advice.callback()

@@ -12,22 +12,22 @@ from typing import Any
 
 import msgspec
 
-from app.cli.certs import Shown
-from app.cli.lint import Linted
-from app.cli.mutate import Mutated
-from app.cli.policy_tests import Ran
-from app.cli.replay import Replayed
-from app.cli.simulate import Simulated
+from app.cli.certs import CertificateCheck
+from app.cli.lint import LintResult
+from app.cli.mutate import MutatedFile
+from app.cli.policy_tests import PolicyTestResult
+from app.cli.replay import ReplayResult
+from app.cli.simulate import SimulationResult
 from app.doctor.fleet_checks import Finding
 from app.explain.gpu_inventory import Inventory
 from app.explain.pending_pod import Explanation
 from app.explain.policy_diff import Differences
-from app.schedulerconfig.verify import Finding as ConfigFinding
+from app.schedulerconfig.verify import ConfigurationFinding as ConfigFinding
 from app.values.errors import BadInput
 from app.web.api import DryRun
 from app.whatif.advice import Advice
 from app.whatif.driver import Rollout
-from app.whatif.mig_relayout import Reshaping
+from app.whatif.mig_relayout import MIGRelayout
 from app.whatif.node_template import NodeTemplate
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,22 +38,22 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "dry-run": (DryRun, "POST /dry-run"),
     "doctor": (tuple[Finding, ...], "gpu-usher doctor -o json"),
     "inventory": (Inventory, "gpu-usher inventory -o json"),
-    "mutate": (Mutated, "gpu-usher mutate -o json"),
+    "mutate": (MutatedFile, "gpu-usher mutate -o json"),
     "diff": (Differences, "gpu-usher diff -o json"),
-    "replay": (Replayed, "gpu-usher replay -o json"),
-    "lint": (Linted, "gpu-usher lint -o json"),
-    "test": (Ran, "gpu-usher test -o json"),
+    "replay": (ReplayResult, "gpu-usher replay -o json"),
+    "lint": (LintResult, "gpu-usher lint -o json"),
+    "test": (PolicyTestResult, "gpu-usher test -o json"),
     "scheduler-config": (
         tuple[ConfigFinding, ...] | Mapping[str, Any],
         "gpu-usher scheduler-config -o json: with --verify the findings, else a KubeSchedulerConfiguration",
     ),
     "whatif-driver": (Rollout, "gpu-usher whatif driver -o json"),
-    "whatif-mig": (Reshaping, "gpu-usher whatif mig -o json"),
+    "whatif-mig": (MIGRelayout, "gpu-usher whatif mig -o json"),
     "whatif-node-template": (NodeTemplate, "gpu-usher whatif node-template -o json"),
     "advise-mig": (Advice, "gpu-usher advise mig -o json"),
-    "simulate": (Simulated, "gpu-usher simulate -o json"),
-    "certs-issue": (Shown, "gpu-usher certs issue -o json"),
-    "certs-show": (Shown, "gpu-usher certs show -o json"),
+    "simulate": (SimulationResult, "gpu-usher simulate -o json"),
+    "certs-issue": (CertificateCheck, "gpu-usher certs issue -o json"),
+    "certs-show": (CertificateCheck, "gpu-usher certs show -o json"),
 }
 """By the command's words joined with `-`, or by the route: the type, and where the answer comes from."""
 

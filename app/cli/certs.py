@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.help import Group, Verb
+from app.cli.help import Verb, VerbGroup
 from app.cli.output import Output, show
 from app.cli.probes import answering
 from app.cluster.access import find_cluster
@@ -23,15 +23,15 @@ from app.telemetry.clock import now
 from app.telemetry.logs import start_logging
 from app.tls.authority import LOCAL_NAMES, service_names
 from app.tls.ca_rotation import WAIT_SECONDS
-from app.tls.certificate_report import Described, Found, describe, problems
+from app.tls.certificate_report import CertificateTexts, DescribedCertificate, describe, problems
 from app.tls.controller import ROTATE, Controller, Names
-from app.tls.kube_objects import MERGE, Kube
+from app.tls.kube_objects import MERGE, KubeClient
 from app.tls.pem import read_bundle, read_certificate, read_file
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import ApiError, BadInput
 
 certs = typer.Typer(
-    help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=Group
+    help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=VerbGroup
 )
 ADDRESS_SECONDS = 10
 """Bound on one TLS handshake."""
@@ -43,11 +43,11 @@ Namespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Wher
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CertificateCheck:
     """A certificate, those who may have signed it, and what is wrong with it, worst first."""
 
-    certificate: Described
-    trusted: tuple[Described, ...]
+    certificate: DescribedCertificate
+    trusted: tuple[DescribedCertificate, ...]
     problems: tuple[str, ...]
 
 
@@ -77,7 +77,7 @@ def rotate(
         issue_if_needed(folder, now(), rotate=True)
         print(f"{folder}/ca.crt has a new CA beside the old; `serve`, or `certs issue` after a minute, does the rest")
         return
-    kube = Kube(find_cluster(kubeconfig, context))
+    kube = KubeClient(find_cluster(kubeconfig, context))
     path = Names(namespace).secret("ca")
     kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
     kube.close()
@@ -100,11 +100,11 @@ def show_(
     if url is not None:
         asked, found = _address(url)
     elif secret is not None:
-        found = _secret(Kube(find_cluster(kubeconfig, context)), namespace, secret)
+        found = _secret(KubeClient(find_cluster(kubeconfig, context)), namespace, secret)
     else:
         found = _files(folder)
     if ca is not None:
-        found = Found(found.certificate, found.key, _read(ca))
+        found = CertificateTexts(found.certificate, found.key, _read(ca))
     raise typer.Exit(1 if _show(found, asked, output) else 0)
 
 
@@ -119,7 +119,7 @@ def controller(
     probe_port: Annotated[int | None, typer.Option(help="Answer /livez and /readyz there; else nowhere.")] = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
-    kube = Kube(find_cluster(kubeconfig, context))
+    kube = KubeClient(find_cluster(kubeconfig, context))
     keeper = Controller(kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,12 +133,12 @@ def controller(
         writer.finish()
 
 
-def _files(folder: Path) -> Found:
+def _files(folder: Path) -> CertificateTexts:
     ca = folder / "ca.crt"
-    return Found(_read(folder / "tls.crt"), _read(folder / "tls.key"), _read(ca) if ca.exists() else None)
+    return CertificateTexts(_read(folder / "tls.crt"), _read(folder / "tls.key"), _read(ca) if ca.exists() else None)
 
 
-def _secret(kube: Kube, namespace: str, name: str) -> Found:
+def _secret(kube: KubeClient, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
     found = kube.read(path)
     kube.close()
@@ -148,10 +148,10 @@ def _secret(kube: Kube, namespace: str, name: str) -> Found:
         data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
     except ValueError as error:
         raise BadInput(f"{path}: {error}: wants base64") from error
-    return Found(data.get("tls.crt", b""), data.get("tls.key", b""), data.get("ca.crt"))
+    return CertificateTexts(data.get("tls.crt", b""), data.get("tls.key", b""), data.get("ca.crt"))
 
 
-def _address(url: str) -> tuple[str, Found]:
+def _address(url: str) -> tuple[str, CertificateTexts]:
     parts = urlsplit(url if "//" in url else f"https://{url}")
     host = parts.hostname
     try:
@@ -160,7 +160,7 @@ def _address(url: str) -> tuple[str, Found]:
         shown = ssl.get_server_certificate((host, parts.port or 443), timeout=ADDRESS_SECONDS)
     except (OSError, ValueError) as error:
         raise BadInput(f"--url {url[:100]}: {error}") from error
-    return host, Found(shown.encode())
+    return host, CertificateTexts(shown.encode())
 
 
 def _read(path: Path) -> bytes:
@@ -172,7 +172,7 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path}: {error}: wants PEM") from error
 
 
-def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
+def _show(found: CertificateTexts, asked: str | None, output: str) -> tuple[str, ...]:
     """Print a certificate and those who may have signed it; gives what is wrong."""
     try:
         leaf = describe(read_certificate(found.certificate))
@@ -180,12 +180,12 @@ def _show(found: Found, asked: str | None, output: str) -> tuple[str, ...]:
     except ValueError as error:
         raise BadInput(f"the certificate: {error}") from error
     trusted = tuple(describe(read_certificate(each)) for each in read_bundle(found.bundle or b""))
-    shown = Shown(leaf, trusted, wrong)
+    shown = CertificateCheck(leaf, trusted, wrong)
     show(shown, output, lambda console: _print(console, shown))
     return wrong
 
 
-def _print(console: Console, shown: Shown) -> None:
+def _print(console: Console, shown: CertificateCheck) -> None:
     leaf = shown.certificate
     console.print(f"certificate  {leaf.subject}, signed by {leaf.signed_by}", markup=False)
     console.print(f"valid        {leaf.begins:%Y-%m-%d %H:%M}Z to {leaf.ends:%Y-%m-%d %H:%M}Z", markup=False)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cluster.files import HERE
-from app.demo.play import QUESTIONS, Admitted, Seat, admit, seat, spared
+from app.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, seat, spared
 from app.server.listeners import Listeners
 from app.server.service import build
 from app.settings import Settings
@@ -59,7 +59,7 @@ def _show(console: Console, send: Any, payloads: Path) -> None:
     console.print(f"gpu-usher leaves [green]{', '.join(left)}[/], so nobody is evicted elsewhere for nothing.")
 
 
-def _admission_table(rows: Iterator[Admitted]) -> Table:
+def _admission_table(rows: Iterator[AdmittedPod]) -> Table:
     table = Table(title="At the door: POST /mutate", title_justify="left", header_style="bold", show_lines=True)
     for name in ("pod", "decision", "what was done", "what the user is told"):
         table.add_column(name, overflow="fold")
@@ -69,7 +69,7 @@ def _admission_table(rows: Iterator[Admitted]) -> Table:
     return table
 
 
-def _seat_table(title: str, seats: list[Seat]) -> Table:
+def _seat_table(title: str, seats: list[NodeOutcome]) -> Table:
     table = Table(title=f"\nTo the seat: {title}", title_justify="left", header_style="bold")
     table.add_column("score", justify="right")
     table.add_column("nodes", overflow="fold", ratio=2)
@@ -115,13 +115,13 @@ def _own_server() -> Iterator[tuple[str, Path]]:
     LOGGER.setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(demo=True, certs=Path(folder), port=0, ops_port=0, ui_address="off")
-        usher = build(settings)
+        service = build(settings)
         ready = threading.Event()
         served: list[Listeners] = []
         loop = asyncio.new_event_loop()
 
         async def serve() -> None:
-            served.append(Listeners(usher))
+            served.append(Listeners(service))
             ready.set()
             await served[0].run()
 

@@ -11,20 +11,29 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.case import Form
-from app.admission.review import Setting
+from app.admission.case import PodForm
+from app.admission.review import ReviewContext
 from app.api.decision_replay import Line
 from app.cli.mutate import read_file
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.replay import read_logs
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
-from app.cluster.best_nodes import FleetSeats
+from app.cluster.best_nodes import BestNodes
 from app.cluster.policy_sources import MOUNTED, holds_policies, policies_of
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.ruling_cache import Rulings
+from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
-from app.explain.policy_diff import HURTS, Asked, Change, Difference, Differences, Side, as_created, compare
+from app.explain.policy_diff import (
+    HURTS,
+    ComparedPod,
+    Difference,
+    Differences,
+    PodDifference,
+    PolicySide,
+    as_created,
+    compare,
+)
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
@@ -67,16 +76,16 @@ def diff(
     asked = map(_of_line, lines) if lines is not None else _of_pods(objects)
     total = len(lines) if lines is not None else sum(each.get("kind") == "Pod" for each in objects)
     with counted(asked, "trying pods under both", total) as each:
-        found = compare(each, _side(old, state), _side(new, state), FleetSeats(state) if objects else None)
+        found = compare(each, _side(old, state), _side(new, state), BestNodes(state) if objects else None)
     show(found, output, lambda console: _show(console, found, limit))
     raise typer.Exit(1 if found.hurts else 0)
 
 
-def _side(source: Path, state: State) -> Side:
-    setting = Setting(
-        _policies(source, state), state.fleet(), state.knowledge, claimed=state.claimed, rule=Rulings().of
+def _side(source: Path, state: State) -> PolicySide:
+    setting = ReviewContext(
+        _policies(source, state), state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of
     )
-    return Side(setting, state.namespace_labels)
+    return PolicySide(setting, state.namespace_labels)
 
 
 def _policies(source: Path, state: State) -> PolicySet:
@@ -92,22 +101,22 @@ def _policies(source: Path, state: State) -> PolicySet:
     return policies_of(objects, None, state.knowledge, today())
 
 
-def _of_pods(objects: Objects) -> Iterator[Asked]:
+def _of_pods(objects: Objects) -> Iterator[ComparedPod]:
     """List the unfinished pods of a cluster."""
     for each in objects:
         if each.get("kind") == "Pod" and (each.get("status") or {}).get("phase") not in FINISHED:
             yield _asked(each, {}, (each.get("spec") or {}).get("nodeName") or "")
 
 
-def _of_line(line: Line) -> Asked:
+def _of_line(line: Line) -> ComparedPod:
     """Take the pod of a line of the log; only a request to admission says which form it has."""
-    form = Form[line["form"]] if "form" in line else Form.Pod
+    form = PodForm[line["form"]] if "form" in line else PodForm.Pod
     more = {"form": form, "settled": frozenset(line.get("settled", ())), "before": line.get("before")}
     asked = _asked(line["pod"], more)
     return replace(asked, document=line["pod"], namespace=line["namespace"]) if "form" in line else asked
 
 
-def _asked(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> Asked:
+def _asked(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> ComparedPod:
     """Read who a pod is.
 
     Raises MalformedPod.
@@ -116,7 +125,7 @@ def _asked(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> A
         metadata = pod.get("metadata") or {}
         namespace = metadata.get("namespace") or "default"
         name = f"{namespace}/{metadata.get('name') or metadata.get('generateName') or 'without a name'}"
-        return Asked(name, namespace, as_created(pod), uid=metadata.get("uid") or "", node=node, **more)
+        return ComparedPod(name, namespace, as_created(pod), uid=metadata.get("uid") or "", node=node, **more)
     except (AttributeError, TypeError) as error:
         raise MalformedPod(f"metadata: wants a Pod as kubectl get pods -o json writes it: {error}") from error
 
@@ -135,8 +144,8 @@ def _show(console: Console, found: Differences, limit: int) -> None:
 
 def _line(each: Difference) -> str:
     where = f" on {each.node}" if each.node else ""
-    if each.change == Change.Refused.value:
+    if each.change == PodDifference.Refused.value:
         return f"{each.pod}{where}: {each.now}"
-    if each.change == Change.Admitted.value:
+    if each.change == PodDifference.Admitted.value:
         return f"{each.pod}{where}: was {each.was}"
     return f"{each.pod}{where}: {each.was} → {each.now}"

@@ -15,18 +15,18 @@ from app.cli.output import Output, show
 from app.cli.progress import doing
 from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.access import find_cluster
-from app.cluster.doctor_survey import Survey, look_over
+from app.cluster.doctor_survey import ClusterObjects, look_over
 from app.cluster.gpu_health_polling import ask_once, find_source
 from app.cluster.snapshot import KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
-from app.doctor.fleet_checks import Finding, Fleet, Level, examine
+from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
 from app.settings import Settings
 from app.telemetry.clock import now
 from app.values.errors import BadInput
 
 NAMES_SHOWN = 4
-COLOUR = {Level.Problem: "red", Level.Advice: "yellow"}
+COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
 
 
 def doctor(
@@ -61,14 +61,14 @@ def doctor(
     )
     with doing(f"examining {len(nodes)} nodes"):
         health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
-        findings = examine(Fleet(nodes, health, frozenset(state.overrun)))
+        findings = examine(ExaminedFleet(nodes, health, frozenset(state.overrun)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
-    raise typer.Exit(1 if any(strict or each.level is Level.Problem for each in findings) else 0)
+    raise typer.Exit(1 if any(strict or each.level is FindingLevel.Problem for each in findings) else 0)
 
 
-def _look_over(kubeconfig: Path, namespace: str, state: State) -> Survey:
+def _look_over(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
     concerns = partial(asks_for_gpus, families=state.knowledge.families)
     with doing("looking the cluster over") as say:
         survey = asyncio.run(look_over(find_cluster(kubeconfig, None), namespace, now, concerns, say))
@@ -81,7 +81,7 @@ def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes
         console.print(f"[bold {COLOUR[each.level]}]{each.level.value:8}[/] [bold]{each.check}[/]: {escape(each.what)}")
         console.print(f"         on {_names(each.nodes + each.objects)}", markup=False)
         console.print(f"         [green]→[/] {escape(each.remedy)}")
-    problems = sum(each.level is Level.Problem for each in findings)
+    problems = sum(each.level is FindingLevel.Problem for each in findings)
     ill = f"{problems or 'no'} problem{'s' * (problems != 1)}"
     console.print(f"{nodes} nodes, {gpu_nodes} with GPUs: {ill}, {len(findings) - problems or 'no'} advice")
 

@@ -21,7 +21,7 @@ from app.cluster.files import read_snapshot_file
 from app.cluster.view import bound_volumes, view
 from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
 from app.explain.pending_pod import Explanation, explain
-from app.explain.survey import World
+from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import neighbours_of
 from app.values.errors import ApiError, BadInput
 from app.values.steps import finish
@@ -140,7 +140,7 @@ def _objects(
     return read_live(kubeconfig, context, LIVE, OPTIONAL)
 
 
-def world_of(objects: list[Any], policies: Path | None) -> World:
+def world_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:
     """Make the cluster of whole objects; policies among them count too.
 
     Raises PolicyError, MalformedPod, QuantityError.

@@ -6,7 +6,7 @@ import yaml
 
 from app import __version__
 from app.admission.fallback_policy import CANNOT, fallback_policies
-from app.cli.help import Group, Verb
+from app.cli.help import Verb, VerbGroup
 from app.cli.source import Policies
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook
@@ -16,7 +16,7 @@ from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
 from app.telemetry.clock import today
 
-export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True, cls=Group)
+export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True, cls=VerbGroup)
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from typer.core import TyperCommand, TyperGroup
 
-from app.cli.manual import MANUAL, Page
+from app.cli.manual import MANUAL, ManualPage
 from app.demo.notation import DEFAULT
 
 ERRORS = (("2", "bad input; stderr says what was found and what is wanted"),
@@ -38,7 +38,7 @@ class Verb(TyperCommand):
         _print(sections(words_of(ctx), self.params))
 
 
-class Group(TyperGroup):
+class VerbGroup(TyperGroup):
     """A group of commands, or the whole command line; its examples are the first of each of its commands."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -69,7 +69,7 @@ def sections(words: str, params: list[Any]) -> Sections:
     yield "See also", [", ".join(f"gpu-usher {each}" for each in page.see)] if page.see else []
 
 
-def environment(page: Page, params: list[Any]) -> dict[str, str]:
+def environment(page: ManualPage, params: list[Any]) -> dict[str, str]:
     """Name the variables that a verb heeds, and what they stand for."""
     options = {each.envvar: f"as {each.opts[0]}" for each in params if getattr(each, "envvar", None)}
     return options | dict(page.environment or {}) | TERMINAL

@@ -22,7 +22,7 @@ from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
-from app.explain.gpu_inventory import Held, Inventory, Kind, Total, take_inventory
+from app.explain.gpu_inventory import Inventory, InventoryRow, InventoryTotal, NamespaceUsage, take_inventory
 from app.telemetry.clock import today
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
@@ -116,14 +116,14 @@ def table_of(found: Inventory) -> Table:
     return table
 
 
-def _counts(of: Kind | Total) -> tuple[str, ...]:
+def _counts(of: InventoryRow | InventoryTotal) -> tuple[str, ...]:
     ill = str(of.unhealthy or "")
     slices = "\n".join(f"{each.profile} {each.free}/{each.all}" for each in of.slices)
     gpus = "" if of.gpus == of.units else str(of.gpus)
     return str(of.units), str(of.free), gpus, ill, slices, _holders(of.held)
 
 
-def _holders(held: tuple[Held, ...]) -> str:
+def _holders(held: tuple[NamespaceUsage, ...]) -> str:
     shown = [f"{each.namespace} {each.units}" for each in held[:NAMESPACES_SHOWN]]
     more = len(held) - NAMESPACES_SHOWN
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -17,7 +17,7 @@ from app.values.errors import PolicyError
 
 
 @dataclass(frozen=True, slots=True)
-class Linted:
+class LintResult:
     """How many policy files and cases were read, and what is wrong in them: file:line:column: what, remedy."""
 
     policies: int
@@ -33,12 +33,12 @@ def lint(
 ) -> None:
     """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
     directory = directory or shipped_policies()
-    found = Linted(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
+    found = LintResult(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.findings else 0)
 
 
-def _show(console: Console, found: Linted) -> None:
+def _show(console: Console, found: LintResult) -> None:
     for line in found.findings:
         console.print(line, markup=False)
     console.print(f"{found.policies} policy files, {found.cases} cases: {len(found.findings) or 'no'} findings")

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.cluster.doctor_survey import SECRET, Survey
+from app.cluster.doctor_survey import SECRET, ClusterObjects
 from app.cluster.policy_sources import policies_of
-from app.cluster.ruling_cache import Rulings
-from app.cluster.slipped_pods import Judges, slip_of
+from app.cluster.ruling_cache import RulingCache
+from app.cluster.slipped_pods import PolicyView, slip_of
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster, Slipped
-from app.doctor.fleet_checks import Finding, Level
+from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
+from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.webhook_checks import Webhook, webhooks
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
-from app.tls.certificate_report import Found, problems
+from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
 from app.values.errors import BadInput, PolicyError
 
@@ -32,7 +32,9 @@ SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
 """Names of deploy/components/second-scheduler and deploy/base."""
 
 
-def examine_live(survey: Survey, state: State, namespace: str, config: Path | None, now: dt.datetime) -> list[Finding]:
+def examine_live(
+    survey: ClusterObjects, state: State, namespace: str, config: Path | None, now: dt.datetime
+) -> list[Finding]:
     """Run the checks of a live cluster, and of its scheduler's configuration (a file, or the ConfigMap of ours).
 
     Raises BadInput for a file that cannot be read.
@@ -56,7 +58,7 @@ def examine_live(survey: Survey, state: State, namespace: str, config: Path | No
     return [*unreadable, *_scheduler(survey, state, config), *found]
 
 
-def _certificates(cluster: Cluster, survey: Survey, now: dt.datetime) -> Iterator[Certificate]:
+def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
     """Judge what each of our webhooks is answered with, as the API server would: its name, its dates, its CA."""
     for each in webhooks(cluster):
         client = each.spec.get("clientConfig") or {}
@@ -95,7 +97,7 @@ def _shown(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certi
 def _judged(webhook: Webhook, where: str, pem: bytes, bundle: bytes, asked: str, now: dt.datetime) -> Certificate:
     try:
         leaf = read_certificate(pem)
-        wrong = tuple(problems(Found(pem, None, bundle), now, asked))
+        wrong = tuple(problems(CertificateTexts(pem, None, bundle), now, asked))
     except ValueError as error:
         return Certificate(f"{webhook.shown} ({where})", 0.0, "", (f"no certificate: {error}",))
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
@@ -103,7 +105,9 @@ def _judged(webhook: Webhook, where: str, pem: bytes, bundle: bytes, asked: str,
     return Certificate(f"{webhook.shown} ({where})", spent, f"{ends:%Y-%m-%d %H:%M}Z", wrong)
 
 
-def _policies(survey: Survey, state: State, namespace: str, now: dt.datetime) -> tuple[PolicySet, list[Finding]]:
+def _policies(
+    survey: ClusterObjects, state: State, namespace: str, now: dt.datetime
+) -> tuple[PolicySet, list[Finding]]:
     """Load the policies that the cluster keeps; the shipped ones where it keeps none, or bad ones."""
     kept = [{"kind": kind, **each} for kind in ("ConfigMap", "GPUPolicy") for each in survey.objects.get(kind, ())]
     today = now.date().isoformat()
@@ -112,14 +116,14 @@ def _policies(survey: Survey, state: State, namespace: str, now: dt.datetime) ->
     except PolicyError as error:
         remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
         place = (f"Namespace {namespace}",)
-        bad = [Finding("PolicyUnreadable", Level.Problem, each, remedy, (), place) for each in error.problems]
+        bad = [Finding("PolicyUnreadable", FindingLevel.Problem, each, remedy, (), place) for each in error.problems]
         return policies_of((), None, state.knowledge, today), bad
 
 
-def _slipped(survey: Survey, state: State, policies: PolicySet) -> Iterator[Slipped]:
+def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
     """Judge running pods that hold GPUs, as the service does."""
-    rulings = Rulings()
-    judges = Judges(
+    rulings = RulingCache()
+    judges = PolicyView(
         lambda pod: rulings.of(pod, state.namespace_labels(pod.namespace), policies, state.knowledge),
         lambda: policies,
         lambda: True,
@@ -131,14 +135,16 @@ def _slipped(survey: Survey, state: State, policies: PolicySet) -> Iterator[Slip
         if node is None:
             continue
         try:
-            slip = slip_of(read_pod(document), node, state, judges)
+            slipped_pod = slip_of(read_pod(document), node, state, judges)
         except BadInput:
             continue  # a shape that the API server would not take today; it runs
-        if slip is not None:
-            yield Slipped(f"{metadata.get('namespace')}/{metadata.get('name')}", slip.kind, slip.why)
+        if slipped_pod is not None:
+            yield SlippedReport(
+                f"{metadata.get('namespace')}/{metadata.get('name')}", slipped_pod.kind, slipped_pod.why
+            )
 
 
-def _scheduler(survey: Survey, state: State, config: Path | None) -> list[Finding]:
+def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> list[Finding]:
     """Verify the scheduler's configuration as `scheduler-config --verify` does; nothing where there is none."""
     offered = tuple(sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered}))
     for file, text in _configurations(survey, config):
@@ -146,8 +152,8 @@ def _scheduler(survey: Survey, state: State, config: Path | None) -> list[Findin
             remarks = verify(file, text, offered, len(state.nodes))
         except PolicyError as error:
             remedy = "gpu-usher scheduler-config writes one"
-            return [Finding("SchedulerConfiguration", Level.Problem, str(error), remedy, (), (file,))]
-        levels = {"danger": Level.Problem, "warning": Level.Advice}
+            return [Finding("SchedulerConfiguration", FindingLevel.Problem, str(error), remedy, (), (file,))]
+        levels = {"danger": FindingLevel.Problem, "warning": FindingLevel.Advice}
         return [
             Finding("SchedulerConfiguration", levels[each.severity], each.message, each.remedy, (), (each.where,))
             for each in remarks
@@ -155,7 +161,7 @@ def _scheduler(survey: Survey, state: State, config: Path | None) -> list[Findin
     return []
 
 
-def _configurations(survey: Survey, config: Path | None) -> Iterator[tuple[str, str]]:
+def _configurations(survey: ClusterObjects, config: Path | None) -> Iterator[tuple[str, str]]:
     if config is not None:
         try:
             yield str(config), config.read_text("utf-8")

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from app import __version__
-from app.cli.help import Group
+from app.cli.help import VerbGroup
 from app.cli.verbs import Verbs
 from app.values.errors import BadInput, UsherError
 
 
-class CommandLine(Group):
+class CommandLine(VerbGroup):
     """All verbs; the module of one is imported when it is called."""
 
     def __init__(self, **words: Any) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManualPage:
     """One verb. `fails`: what exit code 1 means; empty where there is none. `environment`: of other software."""
 
     reads: str
@@ -27,8 +27,8 @@ POLICIES = (
 POLICIES += "ones; and what else the fleet keeps in labelled ConfigMaps and GPUPolicy objects."
 SHIPPED = " Policies: the *.yaml of --policies, else the shipped ones."
 
-MANUAL: Mapping[str, Page] = {
-    "serve": Page(
+MANUAL: Mapping[str, ManualPage] = {
+    "serve": ManualPage(
         "A live cluster (list and watch; the pod's service account, or --kubeconfig), a snapshot or the demo fleet; "
         "the policies' directory, which is watched. Writes certificates into --certs, and nothing to the cluster.",
         (
@@ -39,12 +39,12 @@ MANUAL: Mapping[str, Page] = {
         see=("demo", "explain", "scheduler-config"),
         environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "where --tracing sends to"},
     ),
-    "demo": Page(
+    "demo": ManualPage(
         "Recorded requests of a real API server and scheduler; a server at --url, or one of its own for as long.",
         ("gpu-usher demo", "gpu-usher demo --url https://127.0.0.1:9443 --ca certs/ca.crt"),
         see=("serve", "explain"),
     ),
-    "explain": Page(
+    "explain": ManualPage(
         "A pod: of the fleet by name, or of the file -f. The fleet: of a live cluster (--kubeconfig, else the usual "
         "kubeconfig; with its volumes, DRA objects and policies as far as they may be read), of --snapshot, of --demo, "
         "or of a running service (--url, which needs no rights in the cluster). Writes nothing." + POLICIES,
@@ -57,7 +57,7 @@ MANUAL: Mapping[str, Page] = {
         "no node will do now",
         ("mutate", "doctor", "whatif node-template"),
     ),
-    "doctor": Page(
+    "doctor": ManualPage(
         "Nodes and their pods; with --kubeconfig also webhook configurations, certificates, the scheduler's "
         "configuration, RBAC, policies and running GPU pods; GPU health of --prometheus or --dcgm-exporters. Writes "
         "nothing.",
@@ -69,7 +69,7 @@ MANUAL: Mapping[str, Page] = {
         "something hurts pods now; with --strict, also where there is advice",
         ("explain", "inventory", "scheduler-config", "certs show"),
     ),
-    "simulate": Page(
+    "simulate": ManualPage(
         "A trace of pods and nodes as CSV (--trace, of the shape of openb); without one a synthetic cluster of that "
         "shape. Policies: the shipped ones. Writes only the file of --keep.",
         (
@@ -79,7 +79,7 @@ MANUAL: Mapping[str, Page] = {
         ),
         see=("whatif driver", "inventory"),
     ),
-    "inventory": Page(
+    "inventory": ManualPage(
         FLEET,
         (
             "gpu-usher inventory --demo-fleet mixed",
@@ -88,7 +88,7 @@ MANUAL: Mapping[str, Page] = {
         ),
         see=("doctor", "advise mig"),
     ),
-    "mutate": Page(
+    "mutate": ManualPage(
         "The objects of -f. " + FLEET + POLICIES,
         (
             "gpu-usher mutate -f pod.yaml --demo --diff",
@@ -98,7 +98,7 @@ MANUAL: Mapping[str, Page] = {
         "an object is denied",
         ("explain", "diff"),
     ),
-    "diff": Page(
+    "diff": ManualPage(
         "Two directories of policies, all that is compared; with --decisions a log of `serve --decision-log`. " + FLEET,
         (
             "gpu-usher diff policies/ edited/ --snapshot now.json",
@@ -108,7 +108,7 @@ MANUAL: Mapping[str, Page] = {
         "the edit hurts: a pod is newly refused, or left without any node",
         ("lint", "test", "replay"),
     ),
-    "replay": Page(
+    "replay": ManualPage(
         "Logs of `serve --decision-log`, the oldest first; the fleet as it was when they began. Writes nothing."
         + SHIPPED,
         (
@@ -118,19 +118,19 @@ MANUAL: Mapping[str, Page] = {
         "a line decides otherwise",
         ("diff", "serve"),
     ),
-    "lint": Page(
+    "lint": ManualPage(
         "The *.yaml of a directory and of cases/ below it; the shipped ones without one.",
         ("gpu-usher lint policies/", "gpu-usher lint"),
         "there are findings",
         ("test", "schema", "diff"),
     ),
-    "test": Page(
+    "test": ManualPage(
         "The policies of a directory, and cases/ below it; no cluster.",
         ("gpu-usher test policies/", "gpu-usher test policies/ -o junit > cases.xml"),
         "a case does not hold",
         ("lint", "diff"),
     ),
-    "schema": Page(
+    "schema": ManualPage(
         "Nothing: what is printed is made from the models that read policies and write answers.",
         (
             "gpu-usher schema > policies/schema/gpupolicy.json",
@@ -140,7 +140,7 @@ MANUAL: Mapping[str, Page] = {
         ),
         see=("lint", "export vap"),
     ),
-    "scheduler-config": Page(
+    "scheduler-config": ManualPage(
         "The CA of our certificate; for the resources a snapshot, a cluster or the demo fleet, else every resource "
         "that is known; with --verify a KubeSchedulerConfiguration. Writes nothing: the configuration is on stdout.",
         (
@@ -151,18 +151,18 @@ MANUAL: Mapping[str, Page] = {
         "with --verify, something is dangerous or worth a warning",
         ("doctor", "serve"),
     ),
-    "certs issue": Page(
+    "certs issue": ManualPage(
         "The directory --certs. Writes ca.crt, tls.crt and tls.key there, unless those there are young and right.",
         ("gpu-usher certs issue", "gpu-usher certs issue --certs certs --name gpu-usher.example.com -o json"),
         see=("certs show", "certs rotate"),
     ),
-    "certs rotate": Page(
+    "certs rotate": ManualPage(
         "Writes: a new CA into the directory --certs, or an annotation on the Secret of the CA, which asks the "
         "cluster's `certs controller` to begin.",
         ("gpu-usher certs rotate --certs certs", "gpu-usher certs rotate --kubeconfig ~/.kube/config"),
         see=("certs show", "certs controller"),
     ),
-    "certs show": Page(
+    "certs show": ManualPage(
         "A directory, a Secret (--secret) or an address (--url), one of them. Writes nothing.",
         (
             "gpu-usher certs show",
@@ -172,18 +172,18 @@ MANUAL: Mapping[str, Page] = {
         "it is expired, not yet valid, or does not belong to its key, its CA or the name asked for",
         ("doctor", "certs rotate"),
     ),
-    "certs controller": Page(
+    "certs controller": ManualPage(
         "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations: nothing "
         "else in gpu-usher writes to a cluster. Runs until SIGTERM.",
         ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
         see=("certs rotate", "certs show"),
     ),
-    "export vap": Page(
+    "export vap": ManualPage(
         "Nothing but policies." + SHIPPED,
         ("gpu-usher export vap", "gpu-usher export vap --policies policies/ | kubectl apply -f -"),
         see=("schema",),
     ),
-    "whatif driver": Page(
+    "whatif driver": ManualPage(
         FLEET + POLICIES,
         (
             "gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json",
@@ -192,7 +192,7 @@ MANUAL: Mapping[str, Page] = {
         "pods are left that no node of the fleet could serve",
         ("whatif mig", "explain"),
     ),
-    "whatif mig": Page(
+    "whatif mig": ManualPage(
         FLEET + POLICIES,
         (
             "gpu-usher whatif mig --nodes nvidia.com/mig.capable=true --layout all-1g.10gb --snapshot now.json",
@@ -201,7 +201,7 @@ MANUAL: Mapping[str, Page] = {
         "a node cannot have the layout",
         ("advise mig", "whatif driver"),
     ),
-    "whatif node-template": Page(
+    "whatif node-template": ManualPage(
         "The one Pod or workload of -f; a fleet is not needed. " + FLEET + POLICIES,
         (
             "gpu-usher whatif node-template -f pod.yaml",
@@ -210,7 +210,7 @@ MANUAL: Mapping[str, Page] = {
         "no GPU product will do",
         ("explain", "mutate"),
     ),
-    "advise mig": Page(
+    "advise mig": ManualPage(
         FLEET + POLICIES,
         (
             "gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml",

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.preview import Preview, created, preview
-from app.admission.review import Setting
+from app.admission.review import ReviewContext
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.files import read_snapshot_file
@@ -27,7 +27,7 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Mutated:
+class MutatedFile:
     """All objects of the file that are reviewed, in its order."""
 
     objects: tuple[Preview, ...]
@@ -54,20 +54,20 @@ def mutate(
     fleet = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(fleet)
     rules = policies_in(fleet, policies, state)
-    setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    setting = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     found = {
         index: _previewed(each, namespace_of(each, namespace), state.namespace_labels, setting)
         for index, each in enumerate(objects)
         if created(each) is not None
     }
-    said = Mutated(tuple(found.values()))
+    said = MutatedFile(tuple(found.values()))
     after = [found[index].object if index in found else each for index, each in enumerate(objects)]
     show(said, output, lambda console: _show(console, said, objects, after, diff))
     raise typer.Exit(0 if all(each.allowed for each in found.values()) else 1)
 
 
 def _previewed(
-    document: Object, namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: Setting
+    document: Object, namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: ReviewContext
 ) -> Preview:
     """Preview one object of several.
 
@@ -95,7 +95,7 @@ def namespace_of(document: Object, namespace: str) -> str:
     return member(metadata, "namespace", str, "metadata.") or namespace
 
 
-def _show(console: Console, said: Mutated, before: list[dict[str, Any]], after: list[Object], diff: bool) -> None:
+def _show(console: Console, said: MutatedFile, before: list[dict[str, Any]], after: list[Object], diff: bool) -> None:
     """Print objects or their diff to stdout, and to stderr what is said of them."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     for each in said.objects:

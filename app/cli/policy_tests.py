@@ -21,7 +21,7 @@ Outcomes = dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class PolicyTestResult:
     """How the cases went: by file what differs, nothing where it holds. `untouched`: rules that no case is for."""
 
     cases: Outcomes
@@ -44,7 +44,7 @@ def run_cases(
     cases = {file: read_case(file, text) for file, text in texts.items()}
     outcomes = {file: list(run_case(case, policies, knowledge)) for file, case in cases.items()}
     touched = {each for case in cases.values() for each in rules_touched(case, policies, knowledge)}
-    found = Ran(outcomes, tuple(sorted(rules_of(policies) - touched)))
+    found = PolicyTestResult(outcomes, tuple(sorted(rules_of(policies) - touched)))
     if output == "junit":
         print(_junit(outcomes))
     else:
@@ -52,7 +52,7 @@ def run_cases(
     raise typer.Exit(1 if any(outcomes.values()) else 0)
 
 
-def _print(console: Console, found: Ran) -> None:
+def _print(console: Console, found: PolicyTestResult) -> None:
     for file, differences in found.cases.items():
         mark = "[red]fails[/]" if differences else "[green]holds[/]"
         console.print(f"{mark}  {_sentence(file)}")

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.api.decision_replay import DECIDED, Differing, Line, differing, read_lines
+from app.api.decision_replay import DECIDED, DifferingDecision, Line, differing, read_lines
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.source import DemoFleet, Policies, Snapshots
-from app.server.service import Usher, build
+from app.server.service import Service, build
 from app.settings import Settings
 from app.values.errors import BadInput
 
@@ -25,12 +25,12 @@ Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log,
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """How a log went. `other_policies`: lines that were recorded under other policies than those of the replay."""
 
     lines: int
     other_policies: int
-    differing: tuple[Differing, ...]
+    differing: tuple[DifferingDecision, ...]
 
 
 def replay(
@@ -52,7 +52,7 @@ def replay(
     lines = read_logs(logs)
     other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
     with counted(differing(lines, service), "deciding again", len(lines)) as told:
-        found = Replayed(len(lines), other, tuple(each for each in told if each is not None))
+        found = ReplayResult(len(lines), other, tuple(each for each in told if each is not None))
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.differing else 0)
 
@@ -63,7 +63,7 @@ def offline(
     policies: Path | None,
     recount: bool = True,
     filter_answer: str = "all",
-) -> Usher:
+) -> Service:
     """Put the service together about a snapshot, with nothing listening and nothing left on disk.
 
     Raises BadInput.
@@ -102,7 +102,7 @@ def _read_log(path: Path) -> Iterator[Line]:
         raise BadInput(f"{path}: {error}: wants a file of serve --decision-log") from error
 
 
-def _show(console: Console, found: Replayed) -> None:
+def _show(console: Console, found: ReplayResult) -> None:
     for each in found.differing[:LINES_SHOWN]:
         console.print(f"[yellow]line {each.line}[/] [bold]{each.verb}[/] {escape(each.pod)}: {escape(_change(each))}")
     if len(found.differing) > LINES_SHOWN:
@@ -112,7 +112,7 @@ def _show(console: Console, found: Replayed) -> None:
     console.print(f"{found.lines} lines: {len(found.differing) or 'none'} decide otherwise")
 
 
-def _change(each: Differing) -> str:
+def _change(each: DifferingDecision) -> str:
     parts = [
         f"{key} {_words(each.was[key])}, now {_words(each.now[key])}"
         for key in DECIDED

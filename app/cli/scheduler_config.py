@@ -14,8 +14,8 @@ from rich.table import Table
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.state import State
-from app.schedulerconfig.verify import Finding, verify
-from app.schedulerconfig.write import URLS, Plan, Target, managed_resources, read_ca, read_url, write
+from app.schedulerconfig.verify import ConfigurationFinding, verify
+from app.schedulerconfig.write import URLS, ConfigurationPlan, Target, managed_resources, read_ca, read_url, write
 from app.values.errors import BadInput
 
 PIPE_COLUMNS = 240
@@ -55,7 +55,7 @@ def scheduler_config(
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_url(url or URLS[known])
     trusted = str(ca_file) if ca_file else _read_ca(ca)
-    plan = Plan(known, place, trusted, resources, len(state.nodes), filter_answer == "best", every_pod)
+    plan = ConfigurationPlan(known, place, trusted, resources, len(state.nodes), filter_answer == "best", every_pod)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text))
 
@@ -82,7 +82,7 @@ def _check(path: Path, state: State, output: str) -> None:
     raise typer.Exit(1 if findings else 0)
 
 
-def _show(path: Path, findings: tuple[Finding, ...], compared: bool) -> None:
+def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool) -> None:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     if not compared:
         console.print("managedResources not compared with a fleet: give --kubeconfig, --snapshot or --demo")

@@ -17,7 +17,7 @@ from app.demo.notation import fleet_names
 from app.server.allocator import give_large_blocks_back
 from app.server.descriptors import raise_descriptor_limit
 from app.server.listeners import Addresses, Listeners
-from app.server.service import Usher, build
+from app.server.service import Service, build
 from app.settings import FilterAnswer, Recount, Role, Settings
 from app.telemetry.logs import start_logging
 from app.values.errors import BadInput
@@ -151,51 +151,51 @@ def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
     raise_descriptor_limit()
     give_large_blocks_back()
-    usher = build(settings)
+    service = build(settings)
     writer = start_logging(settings.log_json)
     try:
-        uvloop.run(_serve(usher))
+        uvloop.run(_serve(service))
     finally:
-        if usher.tracing is not None:
-            usher.tracing.stop()
+        if service.tracing is not None:
+            service.tracing.stop()
         written = writer.finish()
     if not written:  # nobody reads stderr: Python's own end would wait for that thread's lock
         os._exit(0)
 
 
-async def _serve(usher: Usher) -> None:
-    listeners = Listeners(usher)
-    threading.Thread(target=_announce, args=(usher, listeners.addresses), daemon=True).start()
+async def _serve(service: Service) -> None:
+    listeners = Listeners(service)
+    threading.Thread(target=_announce, args=(service, listeners.addresses), daemon=True).start()
     await listeners.run()
 
 
-def _announce(usher: Usher, addresses: Addresses) -> None:
+def _announce(service: Service, addresses: Addresses) -> None:
     """Announce from a thread: a stdout that is full or that nobody reads must not keep us from serving (fault 49)."""
     with contextlib.suppress(OSError):
-        announce(usher, addresses)
+        announce(service, addresses)
 
 
-def announce(usher: Usher, addresses: Addresses) -> None:
+def announce(service: Service, addresses: Addresses) -> None:
     """Say on stdout where the listeners are, and what to try."""
     console = Console(highlight=False, soft_wrap=True)
     tls, ops = (f"{host}:{port}" for host, port in (addresses.tls, addresses.ops))
-    nodes = usher.nodes.values()
-    policies = ", ".join(each.name for each in usher.policies.policies)
-    if usher.cluster is not None:
+    nodes = service.nodes.values()
+    policies = ", ".join(each.name for each in service.policies.policies)
+    if service.cluster is not None:
         console.print("[bold]gpu-usher[/] is following a live cluster; /readyz says when it is in view")
     else:
         gpu_nodes = sum(node.has_gpus for node in nodes)
         console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {gpu_nodes} with GPUs")
     console.print(f"  policies                  {policies}")
-    if usher.absent:
-        console.print(f"  [yellow]not in the snapshot       {', '.join(usher.absent)}[/]")
+    if service.absent:
+        console.print(f"  [yellow]not in the snapshot       {', '.join(service.absent)}[/]")
     console.print(f"  API server and scheduler  https://{tls}   POST /mutate /validate /scheduler/filter …")
     console.print(f"  probes and metrics        http://{ops}    GET /readyz /metrics")
     if addresses.people:
         people = f"http://{addresses.people[0]}:{addresses.people[1]}"
         console.print(f"  people                    {people}    a browser; POST /explain /dry-run")
     console.print("try, in another terminal:")
-    if usher.settings.demo:
+    if service.settings.demo:
         console.print("  make demo")
     console.print(f"  curl -s http://{ops}/readyz")
     if addresses.people:

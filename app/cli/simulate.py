@@ -13,9 +13,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.simulate.batch import Job, load, make
+from app.simulate.batch import SimulationJob, load, make
 from app.simulate.policies import read_policy
-from app.simulate.run import MARKS, History, Options, Run
+from app.simulate.run import MARKS, History, Options, SimulationRun
 from app.simulate.synthetic import NODES
 from app.simulate.table import rows
 from app.simulate.trace import read_arrivals
@@ -34,14 +34,14 @@ Directory = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulationResult:
     """What runs showed. `trace`: where it is from; `wire`, `gpus`: how it was asked, and what was known of the GPUs."""
 
     trace: str
     history: str
     wire: str
     gpus: str
-    runs: tuple[Run, ...]
+    runs: tuple[SimulationRun, ...]
 
 
 def simulate(
@@ -71,7 +71,7 @@ def simulate(
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
     options = Options(history, all_pods=asked == "all", percent=sampled)
     jobs = [
-        Job(trace, nodes, name, policy.name, seed, options)
+        SimulationJob(trace, nodes, name, policy.name, seed, options)
         for name in _words(workload, "--workload")
         for policy in map(read_policy, _words(policies, "--policies"))
         for seed in read_seeds(seeds)
@@ -81,7 +81,7 @@ def simulate(
         jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
     place = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
     runs = sorted(_made(jobs, processes, keep), key=lambda each: place[each.workload, each.policy, each.seed])
-    found = Simulated(origin, history.value, WIRE + ASKED[asked], FACTS, tuple(runs))
+    found = SimulationResult(origin, history.value, WIRE + ASKED[asked], FACTS, tuple(runs))
     show(found, output, lambda console: _show(console, found))
 
 
@@ -107,7 +107,7 @@ def _words(text: str, option: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _arrivals(path: Path, job: Job) -> tuple[int, ...]:
+def _arrivals(path: Path, job: SimulationJob) -> tuple[int, ...]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -115,9 +115,9 @@ def _arrivals(path: Path, job: Job) -> tuple[int, ...]:
     return read_arrivals(text, str(path), len(load(job).tasks))
 
 
-def _made(jobs: list[Job], processes: int, keep: Path | None) -> list[Run]:
+def _made(jobs: list[SimulationJob], processes: int, keep: Path | None) -> list[SimulationRun]:
     """Make the runs, with a bar on a terminal's stderr."""
-    found: list[Run] = []
+    found: list[SimulationRun] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("simulating", total=len(jobs))
         for each in make(
@@ -128,7 +128,7 @@ def _made(jobs: list[Job], processes: int, keep: Path | None) -> list[Run]:
     return found
 
 
-def _show(console: Console, found: Simulated) -> None:
+def _show(console: Console, found: SimulationResult) -> None:
     title = f"GPUs given out when so many had been asked for, in percent ({found.trace})"
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("workload", "policy"):

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.preview import admitted, created
-from app.admission.review import Setting
-from app.cli.help import Group, Verb
+from app.admission.review import ReviewContext
+from app.cli.help import Verb, VerbGroup
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show
 from app.cli.progress import counted, doing
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
-from app.cluster.ruling_cache import Rulings
+from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
@@ -24,12 +24,14 @@ from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
 from app.whatif.driver import Rollout, roll_out
-from app.whatif.mig_relayout import Reshaping, parse_layout, reshape
+from app.whatif.mig_relayout import MIGRelayout, parse_layout, reshape
 from app.whatif.node_template import node_template
-from app.whatif.placing_in_turn import Wanting
+from app.whatif.placing_in_turn import GPUPod
 from app.whatif.selector import parse_selector
 
-whatif = typer.Typer(help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True, cls=Group)
+whatif = typer.Typer(
+    help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True, cls=VerbGroup
+)
 SHOWN = 10
 """Groups, nodes and names shown; -o json has all."""
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
@@ -120,7 +122,7 @@ def node_template_(
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    setting = Setting(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    setting = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     where = namespace_of(asked[0], namespace)
     pod = admitted(asked[0], where, state.namespace_labels, setting)
     ruling = setting.ruling(read_pod(pod, where), state.namespace_labels(where))
@@ -143,9 +145,9 @@ def selected(state: State, selector: str) -> list[str]:
     return found
 
 
-def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterator[Wanting]:
+def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterator[GPUPod]:
     """List the unfinished pods that ask for GPUs, with what they need."""
-    rule = Rulings().of
+    rule = RulingCache().of
     with counted(objects, "reading what pods need", len(objects)) as read:
         for each in read:
             if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
@@ -154,7 +156,7 @@ def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterato
             labels = state.namespace_labels(pod.namespace)
             demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
             if demand.judged:
-                yield Wanting(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+                yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 
 
 def names_of(pods: tuple[str, ...]) -> str:
@@ -186,7 +188,7 @@ def _show(console: Console, found: Rollout) -> None:
     console.print(f"{sum(len(turn.evicts) for turn in found.order)} evictions in all")
 
 
-def _show_mig(console: Console, found: Reshaping) -> None:
+def _show_mig(console: Console, found: MIGRelayout) -> None:
     for each in found.nodes[:SHOWN]:
         if each.problem:
             console.print(f"{escape(each.node)}: [red]{escape(each.problem)}[/]")

@@ -6,8 +6,8 @@ from dataclasses import replace
 from heapq import nsmallest
 
 from app.cluster.state import State
-from app.cluster.verdict_cache import Appraisals
-from app.kube.gpu_usage import Holding
+from app.cluster.verdict_cache import VerdictCache
+from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import order
@@ -20,7 +20,7 @@ _Best = tuple[tuple[float, tuple[int, str]], str]
 """The sort key of the best node, and its name."""
 
 
-class FleetSeats:
+class BestNodes:
     """The best nodes of a fleet, remembered by demand. The state must not change meanwhile.
 
     Taints, node affinity, CPU and memory are kube-scheduler's to judge, and GPUs that a pod's claims hold stay held.
@@ -28,7 +28,7 @@ class FleetSeats:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._appraisals = Appraisals(state, recount=True)
+        self._appraisals = VerdictCache(state, recount=True)
         self._best: dict[Demand, tuple[_Best, ...]] = {}
         self._why: dict[Demand, str] = {}
 
@@ -58,7 +58,7 @@ class FleetSeats:
         names = list(appraised.feasible)
         return tuple(nsmallest(2, map(_sort_key, appraised.totals(names), names)))
 
-    def _own(self, demand: Demand, holding: Holding) -> _Best | None:
+    def _own(self, demand: Demand, holding: GPUUsage) -> _Best | None:
         """Weigh a pod's own node with what it holds given back; None where it does not fit there."""
         node = self._state.without(holding.node, {holding.uid})
         left = node and _given_back(node, holding)
@@ -71,7 +71,7 @@ def _sort_key(value: float, name: str) -> _Best:
     return order(value, name), name
 
 
-def _given_back(node: Node, holding: Holding) -> Node:
+def _given_back(node: Node, holding: GPUUsage) -> Node:
     units = dict(node.free.units)
     for resource, amount in holding.units:
         if resource in units:

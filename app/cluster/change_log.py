@@ -8,7 +8,7 @@ CHANGES_KEPT = 20_000
 largest fleet of the budgets (5,000 nodes)."""
 
 
-class Changes:
+class ChangeLog:
     """Names of changed nodes, in order. `generation` counts them since the start."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from app.kube.pods import Pod
 from app.placement.scorers import looks_ahead
 from app.placement.workload import Workload, ask_of
 from app.policy.demand import Demand
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 
 FIRST_LESSON, LONGEST_LESSON = 32, 1_000
 """Arrivals before an outlook is first made of those seen, and after which it is made again at the latest (guesses)."""
@@ -35,14 +35,14 @@ class Learning:
     """
 
     def __init__(self, free: Callable[[], Mapping[str, int]]) -> None:
-        self.outlook: Outlook | None = None
+        self.outlook: ExpectedDemand | None = None
         self._free = free
         self._workload = Workload()
         self._count, self._lesson = 0, FIRST_LESSON
         self._pods: dict[str, None] = {}
         self._demands: dict[tuple[Demand, int], Demand] = {}
 
-    def arrived(self, ask: Ask) -> bool:
+    def arrived(self, ask: DemandClass) -> bool:
         """Take an arrival in; tells whether the outlook is a new one."""
         self._workload = self._workload.seen(ask)
         self._count += 1

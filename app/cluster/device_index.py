@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.kube.resource_claims import Allocated
+from app.kube.resource_claims import AllocatedDevice
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, ResourceSlice
-from app.nodes.dra_devices import GPUs, read_gpus
+from app.nodes.dra_devices import NodeGPUs, read_gpus
 
 
 class DeviceIndex:
@@ -22,8 +22,8 @@ class DeviceIndex:
         self._slices: dict[str, ResourceSlice] = {}
         self._by_node: dict[str, dict[str, ResourceSlice]] = {}
         self._by_pool: dict[str, dict[str, str]] = {}
-        self._gpus: dict[str, GPUs] = {}
-        self._given: dict[str, tuple[Allocated, ...]] = {}
+        self._gpus: dict[str, NodeGPUs] = {}
+        self._given: dict[str, tuple[AllocatedDevice, ...]] = {}
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def put(self, found: ResourceSlice) -> set[str]:
@@ -47,7 +47,7 @@ class DeviceIndex:
         self._gpus.pop(known.node, None)
         return {known.node}
 
-    def give(self, claim: str, devices: Iterable[Allocated] = ()) -> set[str]:
+    def give(self, claim: str, devices: Iterable[AllocatedDevice] = ()) -> set[str]:
         """Take in which devices a claim (namespace/name) holds now; none: it holds nothing any more."""
         ours = tuple(each for each in devices if each.driver == NVIDIA_DRIVER)
         before = self._given.pop(claim, ())
@@ -75,7 +75,7 @@ class DeviceIndex:
             newest[each.pool] = max(each.generation, newest.get(each.pool, 0))
         return tuple(device for each in slices if each.generation == newest[each.pool] for device in each.devices)
 
-    def gpus(self, node: str) -> GPUs:
+    def gpus(self, node: str) -> NodeGPUs:
         """Give a node's devices by GPU."""
         if node not in self._gpus:
             self._gpus[node] = read_gpus(self.devices(node), self._knowledge)

@@ -48,7 +48,7 @@ UNREACHABLE = "API server"
 
 
 @dataclass(slots=True)
-class Survey:
+class ClusterObjects:
     """What was read, by kind; what was refused, with the API server's words. Filled while reading, then left alone.
 
     `ahead_seconds`: how far the API server's clock is ahead; None where it did not say. `rules`: resourceRules of our
@@ -71,12 +71,12 @@ async def look_over(
     now: Callable[[], dt.datetime],
     concerns: Callable[[Object], bool],
     say: Callable[[str], None] = lambda _: None,
-) -> Survey:
+) -> ClusterObjects:
     """Read all that the doctor looks at. An API server that does not answer is a survey with nothing in it.
 
     `concerns`: says of a pod whether to keep it; 50,000 whole pods are gigabytes. `say`: is told of each kind.
     """
-    server, found = ApiServer(load), Survey()
+    server, found = ApiServer(load), ClusterObjects()
     try:
         await _greet(server, found, now)
         if found.reached:
@@ -94,7 +94,7 @@ async def look_over(
     return found
 
 
-async def _greet(server: ApiServer, found: Survey, now: Callable[[], dt.datetime]) -> None:
+async def _greet(server: ApiServer, found: ClusterObjects, now: Callable[[], dt.datetime]) -> None:
     asked = now()
     try:
         body, date = await server.version()
@@ -116,7 +116,7 @@ async def _greet(server: ApiServer, found: Survey, now: Callable[[], dt.datetime
         found.refused["clock of the API server"] = "its answer has no Date header"
 
 
-async def _groups(server: ApiServer, found: Survey) -> set[str] | None:
+async def _groups(server: ApiServer, found: ClusterObjects) -> set[str] | None:
     """List the API groups that are served: what is not there may be refused with 403 as well. None if not known."""
     try:
         return {each["name"] for each in msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()}
@@ -125,7 +125,9 @@ async def _groups(server: ApiServer, found: Survey) -> set[str] | None:
         return None
 
 
-async def _list(server: ApiServer, found: Survey, kind: str, path: str, keep: Callable[[Object], bool] | None) -> None:
+async def _list(
+    server: ApiServer, found: ClusterObjects, kind: str, path: str, keep: Callable[[Object], bool] | None
+) -> None:
     try:
         found.objects[kind] = await list_objects(server, kind, path, keep)
     except ApiError as error:
@@ -133,7 +135,7 @@ async def _list(server: ApiServer, found: Survey, kind: str, path: str, keep: Ca
             found.refused[kind] = str(error)
 
 
-async def _ask_rights(server: ApiServer, found: Survey, namespace: str) -> None:
+async def _ask_rights(server: ApiServer, found: ClusterObjects, namespace: str) -> None:
     user = f"system:serviceaccount:{namespace}:gpu-usher"
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
     try:
@@ -146,7 +148,7 @@ async def _ask_rights(server: ApiServer, found: Survey, namespace: str) -> None:
         found.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = "an authorizer cannot list all rights"
 
 
-async def _read_certificate(server: ApiServer, found: Survey, namespace: str) -> None:
+async def _read_certificate(server: ApiServer, found: ClusterObjects, namespace: str) -> None:
     """Read what is served, and who signed it; the key that comes with it is let go at once."""
     path = f"/api/v1/namespaces/{namespace}/secrets/{SECRET}"
     try:

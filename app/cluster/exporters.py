@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.cluster.scrape import Polled, Web, read_url
+from app.cluster.scrape import PollResult, ScrapeClient, read_url
 from app.knowledge.dcgm import DCGM
-from app.nodes.gpu_health import Sample, read_sample
+from app.nodes.gpu_health import MetricSample, read_sample
 from app.values.errors import SourceError
 
 PORT = 9400
@@ -26,7 +26,7 @@ ANSWER_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrapeTarget:
     """One address to scrape. `host`: the name that it was found by, for the Host header and the certificate."""
 
     scheme: str
@@ -48,9 +48,9 @@ class Exporters:
         self._urls = [read_url(url, "--dcgm-exporters") for url in urls]
         self.origin = ", ".join(url.geturl() for url in self._urls)
         self._dcgm = dcgm
-        self._web = Web()
+        self._web = ScrapeClient()
 
-    async def poll(self) -> Polled:
+    async def poll(self) -> PollResult:
         """Scrape every exporter once; those that fail are the problem, not a failure, as long as one answers.
 
         Raises SourceError.
@@ -67,21 +67,21 @@ class Exporters:
             for task in scrapes:
                 task.cancel()
             ended = await asyncio.gather(*scrapes, return_exceptions=True)
-        samples: list[Sample] = []
+        samples: list[MetricSample] = []
         for target, found in zip(scrapes.values(), ended, strict=True):
-            if isinstance(found, Polled):
+            if isinstance(found, PollResult):
                 samples += found.samples
                 problems += [f"{target.url}: {found.problem}"] if found.problem else []
             elif isinstance(found, SourceError | asyncio.CancelledError):
                 problems.append(f"{target.url}: {found or 'no answer in time'}")
             else:
                 raise found
-        if not any(isinstance(found, Polled) for found in ended):
+        if not any(isinstance(found, PollResult) for found in ended):
             raise SourceError(_summary(problems) or "no address to scrape")
-        return Polled(samples, _summary(problems))
+        return PollResult(samples, _summary(problems))
 
-    async def _targets(self) -> tuple[set[Target], list[str]]:
-        targets: set[Target] = set()
+    async def _targets(self) -> tuple[set[ScrapeTarget], list[str]]:
+        targets: set[ScrapeTarget] = set()
         problems: list[str] = []
         loop = asyncio.get_running_loop()
         for url in self._urls:
@@ -93,10 +93,10 @@ class Exporters:
                 problems.append(f"{host}: {str(error) or 'no answer in time'}")
                 continue
             path = url.path if url.path.strip("/") else "/metrics"
-            targets |= {Target(url.scheme, host, str(each[4][0]), port, path) for each in found}
+            targets |= {ScrapeTarget(url.scheme, host, str(each[4][0]), port, path) for each in found}
         return targets, problems
 
-    async def _scrape(self, target: Target, turns: asyncio.Semaphore) -> Polled:
+    async def _scrape(self, target: ScrapeTarget, turns: asyncio.Semaphore) -> PollResult:
         async with turns:
             headers = {"Host": f"{_bracketed(target.host)}:{target.port}"}
             name = target.host if target.scheme == "https" else None
@@ -108,7 +108,7 @@ class Exporters:
         await self._web.close()
 
 
-def read_exposition(body: bytes, dcgm: DCGM) -> Polled:
+def read_exposition(body: bytes, dcgm: DCGM) -> PollResult:
     """Read what an exporter says, in Prometheus' text format.
 
     Raises SourceError for what is none.
@@ -116,7 +116,7 @@ def read_exposition(body: bytes, dcgm: DCGM) -> Polled:
     wanted = tuple(dcgm.readings)
     text = body.decode("utf-8", "replace")
     lines = "".join(f"{line}\n" for line in text.split("\n") if line.startswith(wanted))  # a tenth of all, if so much
-    samples: list[Sample] = []
+    samples: list[MetricSample] = []
     odd = 0
     try:
         for family in text_string_to_metric_families(lines):
@@ -128,7 +128,7 @@ def read_exposition(body: bytes, dcgm: DCGM) -> Polled:
                     samples.append(found)
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise SourceError(f"no metrics in Prometheus' text format: {str(error)[:200]}") from error
-    return Polled(samples, f"{odd} values that are no number" if odd else None)
+    return PollResult(samples, f"{odd} values that are no number" if odd else None)
 
 
 def _summary(problems: list[str]) -> str | None:

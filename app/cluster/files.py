@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from app.knowledge.tables import FILES, Knowledge, load_knowledge
-from app.policy.compiled import Policy, PolicySet
+from app.policy.compiled import CompiledPolicy, PolicySet
 from app.policy.load import load_policies
 from app.values.errors import KnowledgeError, PolicyError, SnapshotError
 
@@ -41,7 +41,7 @@ def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
     return load_policies(policy_texts(directory), knowledge, shipped_default(knowledge))
 
 
-def shipped_default(knowledge: Knowledge) -> Policy:
+def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
     """Load the shipped default policy, which rules on pods that no other policy is for (INTERFACES §4)."""
     text = (shipped_policies() / DEFAULT).read_text("utf-8")
     return load_policies({DEFAULT: text}, knowledge).policies[0]

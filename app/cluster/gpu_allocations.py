@@ -8,7 +8,7 @@ last one, and counts GPUs itself, but not the memory of shared ones (INTERFACES 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.kube.gpu_usage import Holding
+from app.kube.gpu_usage import GPUUsage
 
 NOTES_KEPT = 10_000
 NOTE_SECONDS = 30.0
@@ -19,34 +19,34 @@ NOMINATED = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Promise:
     """A promise: what a pod will hold once it is bound, until the watch tells or this time of a monotonic clock.
 
     NOMINATED: as long as the API server shows the nomination.
     """
 
-    holding: Holding
+    holding: GPUUsage
     until: float
 
 
-class Occupancy:
+class GPUAllocations:
     """Holdings and notes, by pod UID and by node. A pod that is seen bound, or is gone, has no note any more."""
 
     def __init__(self) -> None:
-        self._holdings: dict[str, Holding] = {}
-        self._notes: dict[str, Note] = {}
-        self._by_node: dict[str, dict[str, Holding]] = {}
+        self._holdings: dict[str, GPUUsage] = {}
+        self._notes: dict[str, Promise] = {}
+        self._by_node: dict[str, dict[str, GPUUsage]] = {}
         self._groups: dict[str, dict[str, int]] = {}
 
-    def get(self, uid: str) -> Holding | None:
+    def get(self, uid: str) -> GPUUsage | None:
         """Say what a bound pod holds."""
         return self._holdings.get(uid)
 
-    def bound(self, node: str) -> tuple[Holding, ...]:
+    def bound(self, node: str) -> tuple[GPUUsage, ...]:
         """List what bound pods hold on a node."""
         return tuple(each for uid, each in self._by_node.get(node, {}).items() if uid not in self._notes)
 
-    def take(self, holding: Holding) -> Iterable[str]:
+    def take(self, holding: GPUUsage) -> Iterable[str]:
         """Take in what a bound pod holds; gives the nodes that this changes."""
         if self._holdings.get(holding.uid) == holding:
             return ()
@@ -69,14 +69,14 @@ class Occupancy:
         note = self._notes.get(uid)
         return () if note and note.until < NOMINATED else self.drop(uid)
 
-    def promise(self, holding: Holding, until: float) -> Iterable[str]:
+    def promise(self, holding: GPUUsage, until: float) -> Iterable[str]:
         """Note where a pod will be; it replaces what was promised to it before."""
         if holding.uid in self._holdings:
             return ()
         changed = {*self.drop(holding.uid), holding.node}
         if len(self._notes) >= NOTES_KEPT:
             changed.update(self.drop(next(iter(self._notes))))
-        self._notes[holding.uid] = Note(holding, until)
+        self._notes[holding.uid] = Promise(holding, until)
         self._add(holding)
         return changed
 
@@ -112,13 +112,13 @@ class Occupancy:
         """Name the nodes on which pods of a group are, or will be."""
         return self._groups.get(group, ())
 
-    def _add(self, holding: Holding) -> None:
+    def _add(self, holding: GPUUsage) -> None:
         self._by_node.setdefault(holding.node, {})[holding.uid] = holding
         if holding.group:
             nodes = self._groups.setdefault(holding.group, {})
             nodes[holding.node] = nodes.get(holding.node, 0) + 1
 
-    def _remove(self, holding: Holding) -> None:
+    def _remove(self, holding: GPUUsage) -> None:
         """Take a holding out, and its node and group with the last one: names that are gone must not pile up."""
         on_node = self._by_node[holding.node]
         del on_node[holding.uid]

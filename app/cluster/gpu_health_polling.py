@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from app.cluster.exporters import Exporters
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import SLICE_OBJECTS, Clock
-from app.cluster.scrape import Polled
+from app.cluster.scrape import PollResult
 from app.knowledge.dcgm import DCGM
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_health import Health, Memory, examine
@@ -22,7 +22,7 @@ FORGET_SECONDS = 180.0
 """Without a successful poll for so long all is forgotten. A judgement: five failed polls in a row are an outage."""
 
 
-class Sink(Protocol):
+class HealthSink(Protocol):
     """Who is told."""
 
     def put_health(self, name: str, health: Health | None) -> None:
@@ -30,12 +30,12 @@ class Sink(Protocol):
         ...
 
 
-class Source(Protocol):
+class HealthSource(Protocol):
     """Where samples come from. `origin`: its address, for people."""
 
     origin: str
 
-    async def poll(self) -> Polled:
+    async def poll(self) -> PollResult:
         """Ask once.
 
         Raises SourceError.
@@ -47,7 +47,7 @@ class Source(Protocol):
         ...
 
 
-def find_source(settings: Settings, dcgm: DCGM) -> Source | None:
+def find_source(settings: Settings, dcgm: DCGM) -> HealthSource | None:
     """Choose the source that the settings name; None if they name none.
 
     Raises BadInput.
@@ -61,7 +61,7 @@ def find_source(settings: Settings, dcgm: DCGM) -> Source | None:
     return Exporters(settings.dcgm_exporters, dcgm) if settings.dcgm_exporters else None
 
 
-async def ask_once(source: Source, knowledge: Knowledge) -> dict[str, Health]:
+async def ask_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Health]:
     """Ask a source a single time, for a command that answers and ends: counters have no past, and every XID is new.
 
     Raises SourceError.
@@ -78,8 +78,8 @@ class HealthPoller:
 
     def __init__(
         self,
-        source: Source,
-        sink: Sink,
+        source: HealthSource,
+        sink: HealthSink,
         knowledge: Knowledge,
         metrics: Metrics,
         clock: Clock | None = None,

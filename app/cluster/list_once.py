@@ -8,7 +8,7 @@ import msgspec
 
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
-from app.cluster.listing import Page
+from app.cluster.listing import ListPage
 from app.cluster.watched_kinds import POLICY_GROUP
 from app.policy.crd import PLURAL, VERSION
 from app.values.errors import ApiError
@@ -79,7 +79,7 @@ async def list_objects(
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
         body = await server.get(path, params)
         try:
-            page = msgspec.json.decode(body, type=Page[dict[str, Any]])
+            page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
         except msgspec.DecodeError as error:
             raise ApiError(200, f"{path}: no list: {error}") from error
         found.extend({**item, "kind": kind} for item in page.items or () if keep is None or keep(item))

@@ -23,7 +23,7 @@ class ListMeta(msgspec.Struct):
     more: str = msgspec.field(name="continue", default="")
 
 
-class Page(msgspec.Struct, Generic[Object]):
+class ListPage(msgspec.Struct, Generic[Object]):
     """One page of a list."""
 
     metadata: ListMeta
@@ -37,7 +37,7 @@ class Event(msgspec.Struct, Generic[Object]):
     object: Object
 
 
-class Complaint(msgspec.Struct):
+class WatchError(msgspec.Struct):
     """What an ERROR event carries: a Status."""
 
     code: int = 0
@@ -49,22 +49,22 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class UnreadableObject:
     """An object of another shape than Kubernetes promises. `key`: empty where not even that can be read."""
 
     key: str
     problem: str
 
 
-class Reading:
+class KindDecoders:
     """The decoders of one kind. `shape`: the TypedDict of the fields that are read."""
 
     def __init__(self, shape: Any) -> None:
         self._shape = shape
-        self._page = msgspec.json.Decoder(Page[shape])
+        self._page = msgspec.json.Decoder(ListPage[shape])
         self._event = msgspec.json.Decoder(Event[shape])
 
-    def page(self, body: bytes) -> tuple[ListMeta, list[Fields | Odd]]:
+    def page(self, body: bytes) -> tuple[ListMeta, list[Fields | UnreadableObject]]:
         """Decode a page of a list; where one object is odd, the others are saved.
 
         Raises Unreadable.
@@ -77,19 +77,19 @@ class Reading:
         except (msgspec.DecodeError, RecursionError) as error:
             raise Unreadable(str(error)) from error
         try:
-            raw = msgspec.json.decode(body, type=Page[msgspec.Raw])
+            raw = msgspec.json.decode(body, type=ListPage[msgspec.Raw])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unreadable(str(error)) from error
         return raw.metadata, list(self._one_by_one(raw.items or []))
 
-    def _one_by_one(self, raws: list[msgspec.Raw]) -> Iterator[Fields | Odd]:
+    def _one_by_one(self, raws: list[msgspec.Raw]) -> Iterator[Fields | UnreadableObject]:
         for raw in raws:
             try:
                 yield msgspec.json.decode(raw, type=self._shape)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                yield Odd(_key(raw), str(error))
+                yield UnreadableObject(_key(raw), str(error))
 
-    def event(self, line: bytes) -> tuple[str, Fields | Odd]:
+    def event(self, line: bytes) -> tuple[str, Fields | UnreadableObject]:
         """Decode a line of a watch: (type, object).
 
         Raises ApiError for an ERROR event, Unreadable.
@@ -103,10 +103,10 @@ class Reading:
         return _misshapen(line, "") if told.type == "ERROR" else (told.type, told.object)
 
 
-def _misshapen(line: bytes, problem: str) -> tuple[str, Odd]:
+def _misshapen(line: bytes, problem: str) -> tuple[str, UnreadableObject]:
     """Tell an ERROR event from an object of another shape, of which only the name is read."""
     try:
-        complaint = msgspec.json.decode(line, type=Event[Complaint])
+        complaint = msgspec.json.decode(line, type=Event[WatchError])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         complaint = None
     if complaint is not None and complaint.type == "ERROR":
@@ -118,7 +118,7 @@ def _misshapen(line: bytes, problem: str) -> tuple[str, Odd]:
     key = _key(named.object)
     if not key:
         raise Unreadable(problem)
-    return named.type, Odd(key, problem)
+    return named.type, UnreadableObject(key, problem)
 
 
 def _key(raw: msgspec.Raw) -> str:

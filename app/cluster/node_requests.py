@@ -7,22 +7,22 @@ of resources, whatever the fleet's size; pods that ask the same share one tuple.
 
 from collections.abc import Mapping
 
-from app.kube.pod_requests import CPU, PODS, Amounts, Booking, units
+from app.kube.pod_requests import CPU, PODS, Amounts, PodRequests, units
 from app.nodes.model import Node
 
 CORE_MILLI = 1000
 NOTHING: Mapping[str, int] = {}
 
 
-class Bookings:
+class NodeRequests:
     """Requests by pod UID, and their sum by node. A node's sum is replaced, never changed: readers may keep it."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, Booking] = {}
-        self._same: dict[Booking, Booking] = {}
+        self._pods: dict[str, PodRequests] = {}
+        self._same: dict[PodRequests, PodRequests] = {}
         self.used: dict[str, Mapping[str, int]] = {}
 
-    def take(self, uid: str, booking: Booking | None) -> set[str]:
+    def take(self, uid: str, booking: PodRequests | None) -> set[str]:
         """Take in what a pod has booked; None: nothing, or no more. Names the nodes of which the sum is another now."""
         known = self._pods.get(uid)
         if known == booking:
@@ -46,13 +46,13 @@ class Bookings:
         left = units(CPU, str(amount)) - self.used.get(node.name, NOTHING).get(CPU, 0)
         return left // CORE_MILLI * CORE_MILLI
 
-    def _shared(self, booking: Booking) -> Booking:
+    def _shared(self, booking: PodRequests) -> PodRequests:
         """Give the one object for all equal ones; what stood only for pods that are gone is let go now and then."""
         if len(self._same) > 2 * len(self._pods) + SPARE:
             self._same = {each: each for each in self._pods.values()}
         return self._same.setdefault(booking, booking)
 
-    def _add(self, booking: Booking, sign: int) -> None:
+    def _add(self, booking: PodRequests, sign: int) -> None:
         used = {**self.used.get(booking.node, NOTHING)}
         amounts: Amounts = (*booking.amounts, (PODS, 1))
         for resource, amount in amounts:

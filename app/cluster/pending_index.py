@@ -3,20 +3,20 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.kube.pending_pods import Waiting
+from app.kube.pending_pods import PendingPod
 
 MOST = 20_000
 """Kept, some 400 bytes each; a person reads no list of more (guess). Those that come later are only counted."""
 
 
-class WaitingPods(Mapping[str, Waiting]):
+class PendingPodIndex(Mapping[str, PendingPod]):
     """By UID. `generation`: how often a pod came, went or changed; `missed`: those that found no room."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, Waiting] = {}
+        self._pods: dict[str, PendingPod] = {}
         self.generation = self.missed = 0
 
-    def take(self, uid: str, found: Waiting | None) -> None:
+    def take(self, uid: str, found: PendingPod | None) -> None:
         """Take a pod in; None: it waits no more."""
         if found is None:
             if self._pods.pop(uid, None) is not None:
@@ -28,11 +28,11 @@ class WaitingPods(Mapping[str, Waiting]):
             self._pods[uid] = found
             self.generation += 1
 
-    def named(self, namespace: str, name: str) -> Waiting | None:
+    def named(self, namespace: str, name: str) -> PendingPod | None:
         """Find a pod by its name."""
         return next((each for each in self._pods.values() if (each.namespace, each.name) == (namespace, name)), None)
 
-    def __getitem__(self, uid: str) -> Waiting:
+    def __getitem__(self, uid: str) -> PendingPod:
         return self._pods[uid]
 
     def __iter__(self) -> Iterator[str]:

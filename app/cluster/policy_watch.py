@@ -39,7 +39,7 @@ POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LoadOutcome:
     """What an attempt to load came to: `error` is None where the set was taken."""
 
     policies: int
@@ -69,11 +69,11 @@ class PolicyBook:
         self._day = today()
         self.current = in_force(self.loaded, self._day)
 
-    def load(self) -> Taken:
+    def load(self) -> LoadOutcome:
         """Read the directory again; a set with any error leaves the last good one in force."""
         return finish(self.load_steps())
 
-    def load_steps(self) -> Generator[None, None, Taken]:
+    def load_steps(self) -> Generator[None, None, LoadOutcome]:
         """Load in steps; what is as it was is not read again."""
         known = self._known.copy()
         try:
@@ -88,7 +88,7 @@ class PolicyBook:
             self._take(loaded)
         names = {*self._texts, *(name for source in self._sources for name in self._names(source))}
         self._known = {name: each for name, each in known.items() if name in names}
-        return Taken(len(self.loaded.policies), self.current.hash, self.error)
+        return LoadOutcome(len(self.loaded.policies), self.current.hash, self.error)
 
     def _names(self, source: str) -> Iterator[str]:
         """Name what a source is read as: each of its texts, or the one object."""
@@ -186,7 +186,7 @@ class PolicyBook:
         self._day = self._today()
         self.loaded, self.current = loaded, in_force(loaded, self._day)
 
-    async def follow(self, on_load: Callable[[Taken], None]) -> None:
+    async def follow(self, on_load: Callable[[LoadOutcome], None]) -> None:
         """Load again whenever the directory or a source changes, for ever; `on_load` hears of every attempt."""
         seen = fingerprint(self._directory)
         async for _ in _wakes(self._directory, self._told):
@@ -212,13 +212,13 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     return None
 
 
-async def _rested(steps: Generator[None, None, Taken]) -> Taken:
+async def _rested(steps: Generator[None, None, LoadOutcome]) -> LoadOutcome:
     """Load while requests are answered between the steps."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            taken: Taken = end.value
+            taken: LoadOutcome = end.value
             return taken
         await asyncio.sleep(0)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from app.cluster.scrape import Polled, Web, read_url
+from app.cluster.scrape import PollResult, ScrapeClient, read_url
 from app.knowledge.dcgm import DCGM
-from app.nodes.gpu_health import Sample, read_sample
+from app.nodes.gpu_health import MetricSample, read_sample
 from app.values.errors import SourceError
 
 FRESH_SECONDS = 120
@@ -22,25 +22,25 @@ ANSWER_BYTES = 32 << 20
 """140,000 series of some 230 bytes: the two readings that are on by default, of 5,000 nodes with 14 GPUs."""
 
 
-class Vector(msgspec.Struct):
+class SeriesValue(msgspec.Struct):
     """One series of an instant query: labels, and [time, value]."""
 
     metric: dict[str, str]
     value: tuple[float, str]
 
 
-class Data(msgspec.Struct):
+class QueryData(msgspec.Struct):
     """The result, of any type."""
 
     resultType: str  # noqa: N815  # Prometheus' spelling
     result: list[msgspec.Raw]
 
 
-class Answer(msgspec.Struct):
+class QueryAnswer(msgspec.Struct):
     """What /api/v1/query answers with. `warnings`: some of the stores behind it did not answer, for one."""
 
     status: str
-    data: Data
+    data: QueryData
     warnings: list[str] = []
 
 
@@ -54,9 +54,9 @@ class Prometheus:
         self._query = query(dcgm, fresh_seconds)
         self._dcgm = dcgm
         self._token_file = token_file
-        self._web = Web()
+        self._web = ScrapeClient()
 
-    async def poll(self) -> Polled:
+    async def poll(self) -> PollResult:
         """Ask once.
 
         Raises SourceError.
@@ -94,19 +94,19 @@ def query(dcgm: DCGM, fresh_seconds: int) -> str:
     return f"max by ({labels}) ({series} and on ({labels}) last_over_time({series}[{fresh_seconds}s]))"
 
 
-def read_answer(body: bytes, dcgm: DCGM) -> Polled:
+def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     """Read the answer to an instant query.
 
     Raises SourceError for what is none.
     """
     try:
-        answer = msgspec.json.decode(body, type=Answer)
+        answer = msgspec.json.decode(body, type=QueryAnswer)
         if answer.status != "success" or answer.data.resultType != "vector":
             raise SourceError(f"got {answer.status[:40]}, {answer.data.resultType[:40]}, wants success, vector")
         rows = [_decode(raw) for raw in answer.data.result]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
-    samples: list[Sample] = []
+    samples: list[MetricSample] = []
     odd = 0
     for row in rows:
         value = _number(row.value[1])
@@ -120,10 +120,10 @@ def read_answer(body: bytes, dcgm: DCGM) -> Polled:
         *(f"{odd} values that are no number" for _ in range(bool(odd))),
         *(each[:200] for each in answer.warnings[:1]),
     ]
-    return Polled(samples, "; ".join(said) or None)
+    return PollResult(samples, "; ".join(said) or None)
 
 
-def _decode(raw: Any) -> Vector:
+def _decode(raw: Any) -> SeriesValue:
     return _VECTOR.decode(raw)
 
 
@@ -135,4 +135,4 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_VECTOR = msgspec.json.Decoder(Vector)
+_VECTOR = msgspec.json.Decoder(SeriesValue)

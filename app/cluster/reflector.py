@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.cluster.apiserver import ApiServer
-from app.cluster.listing import Fields, Odd, Reading, Unreadable, identity
-from app.cluster.stream_health import READ_SECONDS, BackOff, Pulse
-from app.cluster.watched_kinds import Kind
+from app.cluster.listing import Fields, KindDecoders, Unreadable, UnreadableObject, identity
+from app.cluster.stream_health import READ_SECONDS, BackOff, StreamHealth
+from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import NamedShape
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -29,7 +29,7 @@ WATCH_SECONDS = (240, 300)
 """The API server ends a watch after a random time in here, so that replicas do not reconnect together (CACHE-01)."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-NAMES = Reading(NamedShape)
+NAMES = KindDecoders(NamedShape)
 
 Facts = dict[str, tuple[str, Any]]
 """UID and what is kept of an object, by key."""
@@ -51,7 +51,7 @@ class Reflector:
     `odd`: keys of what cannot be read. `refusal`: why the API server does not let us see the kind, None if it does.
     """
 
-    def __init__(self, kind: Kind[Any], server: ApiServer, metrics: Metrics, clock: Clock | None = None) -> None:
+    def __init__(self, kind: WatchedKind[Any], server: ApiServer, metrics: Metrics, clock: Clock | None = None) -> None:
         self.kind = kind
         self.known: dict[str, str] = {}
         self.odd: set[str] = set()
@@ -62,8 +62,8 @@ class Reflector:
         self._clock = clock or Clock()
         self._back_off = BackOff()
         self._version: str | None = None
-        self.pulse = Pulse(lost=self._clock.now(), heard=self._clock.now())
-        self._reading = Reading(kind.shape)
+        self.pulse = StreamHealth(lost=self._clock.now(), heard=self._clock.now())
+        self._reading = KindDecoders(kind.shape)
         self._relist_asked = False
         self._reported = False
         metrics.unreadable.labels(kind.name)  # begins at 0, so that the first one is an increase
@@ -144,17 +144,17 @@ class Reflector:
     def _params(self, params: Mapping[str, str]) -> dict[str, str]:
         return {**params, "labelSelector": self.kind.selector} if self.kind.selector else dict(params)
 
-    def _note(self, item: Fields | Odd, facts: Facts) -> None:
-        if isinstance(item, Odd):
+    def _note(self, item: Fields | UnreadableObject, facts: Facts) -> None:
+        if isinstance(item, UnreadableObject):
             self._odd(item)
             return
         key, uid = identity(item)
         try:
             facts[key] = (uid, self.kind.read(item))
         except BadInput as error:
-            self._odd(Odd(key, str(error)))
+            self._odd(UnreadableObject(key, str(error)))
 
-    def _odd(self, odd: Odd) -> None:
+    def _odd(self, odd: UnreadableObject) -> None:
         """Count an object that cannot be read, and trust no longer what it said before; the others are not touched."""
         self._metrics.unreadable.labels(self.kind.name).inc()
         event(f"one of the {self.kind.name} cannot be read", 30, object=odd.key, error=odd.problem)
@@ -215,7 +215,7 @@ class Reflector:
         Raises ApiError for an ERROR event, Unreadable for what is no event.
         """
         what, item = self._reading.event(line)
-        if isinstance(item, Odd):
+        if isinstance(item, UnreadableObject):
             self._odd(item)
             return
         if what != "BOOKMARK":
@@ -231,7 +231,7 @@ class Reflector:
         try:
             fact = self.kind.read(item)
         except BadInput as error:
-            self._odd(Odd(key, str(error)))
+            self._odd(UnreadableObject(key, str(error)))
         else:
             self._take(key, uid, fact)
 
@@ -259,7 +259,7 @@ class Reflector:
             body = await self._server.get(self.kind.path, self._params(params), METADATA_ONLY)
             page, items = NAMES.page(body)
             for item in items:
-                if not isinstance(item, Odd):
+                if not isinstance(item, UnreadableObject):
                     yield identity(item)
             token = page.more
             if not token:

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Pod
-from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
+from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, rule_on
 
@@ -18,7 +18,7 @@ LARGEST_KEPT = 1 << 14
 that the API server is yet to refuse. The largest recorded one has 331."""
 
 
-class Rulings:
+class RulingCache:
     """The rulings made last, at most RULINGS_KEPT of them."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Rulings:
         labels: Mapping[str, str],
         policies: PolicySet,
         knowledge: Knowledge,
-        claimed: Claimed = NOTHING_CLAIMED,
+        claimed: ClaimedDevices = NOTHING_CLAIMED,
     ) -> Ruling:
         """Rule on a Pod in a namespace with these labels."""
         key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))

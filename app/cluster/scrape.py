@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
-from app.nodes.gpu_health import Sample
+from app.nodes.gpu_health import MetricSample
 from app.values.errors import BadInput, SourceError
 
 CONNECT_SECONDS = 3.0
@@ -17,14 +17,14 @@ CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """What one poll found. `problem`: what part of it could not be had; None if it is all there."""
 
-    samples: list[Sample]
+    samples: list[MetricSample]
     problem: str | None = None
 
 
-class Web:
+class ScrapeClient:
     """A client that is made at the first request: there is no event loop before."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from app.admission.review import exempt, served
 from app.cluster.apiserver import ApiServer
-from app.cluster.listing import Page
+from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
 from app.cluster.state import State
 from app.kube.partial_types import NamedShape
@@ -55,12 +55,12 @@ LASTING = frozenset(
 labels are gone for a moment nobody is misplaced."""
 
 _POD = msgspec.json.Decoder(NamedShape)
-_LIST = msgspec.json.Decoder(Page[msgspec.Raw])
+_LIST = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Judges:
+class PolicyView:
     """What is asked of the service: the ruling on a pod, the policies in force, whether the view is complete.
 
     `shadow`: nothing is admitted by us, so that no pod has our decision.
@@ -73,40 +73,40 @@ class Judges:
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class SlippedPod:
     """A pod that slipped. `kind`: unadmitted or misplaced; `why`: the code of the refusal, empty for unadmitted."""
 
     kind: str
     why: str = ""
 
 
-def slip_of(pod: Pod, node: Node, state: State, judges: Judges) -> Slip | None:
+def slip_of(pod: Pod, node: Node, state: State, judges: PolicyView) -> SlippedPod | None:
     """Say how a running GPU pod slipped, if it did. A pod that is both is unadmitted: that is the cause."""
     labels = state.namespace_labels(pod.namespace)
     if exempt(pod.namespace, labels, state.knowledge):
         return None
     ruling = judges.ruling(pod)
     if not judges.shadow and DECISION not in pod.annotations and served(pod, ruling, judges.policies()):
-        return Slip("unadmitted")
+        return SlippedPod("unadmitted")
     demand = ruling.demand
     refusal = judge_class(demand, facts(demand, node)) if demand.judged else None
     if refusal is None or refusal.code not in LASTING:
         return None
-    return Slip("misplaced", refusal.code.name)
+    return SlippedPod("misplaced", refusal.code.name)
 
 
 class SlippedPods:
     """Looks at the running GPU pods of one node after another, for ever."""
 
     def __init__(
-        self, server: ApiServer, state: State, judges: Judges, metrics: Metrics, clock: Clock | None = None
+        self, server: ApiServer, state: State, judges: PolicyView, metrics: Metrics, clock: Clock | None = None
     ) -> None:
         self._server = server
         self._state = state
         self._judges = judges
         self._metrics = metrics
         self._clock = clock or Clock()
-        self._found: dict[str, Mapping[str, Slip]] = {}
+        self._found: dict[str, Mapping[str, SlippedPod]] = {}
 
     async def run(self) -> None:
         """Look, round after round."""
@@ -131,20 +131,20 @@ class SlippedPods:
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
         body = await self._server.get("/api/v1/pods", query)
         holding = {each.uid for each in self._state.holdings(name)}
-        found: dict[str, Slip] = {}
+        found: dict[str, SlippedPod] = {}
         for index, (uid, document) in enumerate(_pods(body, holding)):
             node = self._state.nodes.get(name)
-            slip = self._judged(document, node) if node is not None else None
-            if slip is not None:
-                found[uid] = slip
-                if self._found.get(name, {}).get(uid) != slip:
-                    _say(document, slip)
+            slipped_pod = self._judged(document, node) if node is not None else None
+            if slipped_pod is not None:
+                found[uid] = slipped_pod
+                if self._found.get(name, {}).get(uid) != slipped_pod:
+                    _say(document, slipped_pod)
             if index % SLICE_PODS == SLICE_PODS - 1:
                 await asyncio.sleep(0)
         self._found[name] = found
         self._measure()
 
-    def _judged(self, document: Mapping[str, Any], node: Node) -> Slip | None:
+    def _judged(self, document: Mapping[str, Any], node: Node) -> SlippedPod | None:
         try:
             return slip_of(read_pod(document), node, self._state, self._judges)
         except BadInput:
@@ -152,7 +152,7 @@ class SlippedPods:
 
     def _measure(self) -> None:
         for kind in KINDS:
-            count = sum(slip.kind == kind for found in self._found.values() for slip in found.values())
+            count = sum(slipped_pod.kind == kind for found in self._found.values() for slipped_pod in found.values())
             self._metrics.slipped.labels(kind).set(count)
 
 
@@ -170,7 +170,7 @@ def _pods(body: bytes, uids: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]
         raise ApiError(None, f"no list of pods: {error}") from error
 
 
-def _say(document: Mapping[str, Any], slip: Slip) -> None:
+def _say(document: Mapping[str, Any], slipped_pod: SlippedPod) -> None:
     metadata = document["metadata"]
     name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-    event("pod slipped", logging.WARNING, slipped=name, kind=slip.kind, reason=slip.why)
+    event("pod slipped", logging.WARNING, slipped=name, kind=slipped_pod.kind, reason=slipped_pod.why)

@@ -9,25 +9,25 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.admission.fleet_facts import Fleet
-from app.cluster.change_log import Changes
+from app.admission.fleet_facts import FleetFacts
+from app.cluster.change_log import ChangeLog
 from app.cluster.claim_index import ClaimIndex
 from app.cluster.device_index import DeviceIndex
-from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, Occupancy
-from app.cluster.node_groups import Census
-from app.cluster.node_requests import Bookings
-from app.cluster.pending_index import WaitingPods
+from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, GPUAllocations
+from app.cluster.node_groups import NodeGroups
+from app.cluster.node_requests import NodeRequests
+from app.cluster.pending_index import PendingPodIndex
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClassIndex
-from app.kube.gpu_usage import Holding, read_booking, read_holding
+from app.kube.gpu_usage import GPUUsage, read_booking, read_holding
 from app.kube.pending_pods import read_waiting
-from app.kube.pod_requests import Booking
+from app.kube.pod_requests import PodRequests
 from app.kube.pods import Pod
-from app.kube.resource_claims import Claim, Claimed, claimed_classes, read_claim, read_claim_template
+from app.kube.resource_claims import Claim, ClaimedDevices, claimed_classes, read_claim, read_claim_template
 from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.nodes.dra_devices import left
 from app.nodes.gpu_health import HEALTHY, Health
-from app.nodes.model import Free, Node, NodeClass
+from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node, with_devices
 from app.values.json_members import member
 
@@ -52,15 +52,15 @@ class State:
         self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
-        self._census = Census(knowledge)
-        self.changes = Changes()
+        self._node_groups = NodeGroups(knowledge)
+        self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
-        self._occupancy = Occupancy()
+        self._occupancy = GPUAllocations()
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
-        self.bookings = Bookings()
-        self.waiting = WaitingPods()
-        self._fleet: Fleet | None = None
+        self.bookings = NodeRequests()
+        self.waiting = PendingPodIndex()
+        self._fleet: FleetFacts | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
         """Take a node in, new or changed.
@@ -86,7 +86,7 @@ class State:
         """Forget a node."""
         self._read.pop(name, None)
         if (known := self.nodes.pop(name, None)) is not None:
-            self._census.replace(known, None)
+            self._node_groups.replace(known, None)
             self.overrun.discard(name)
             self.changes.note(name)
 
@@ -99,7 +99,7 @@ class State:
         self.take_pod(uid, read_holding(document, self.knowledge), read_booking(document))
         self.waiting.take(uid, read_waiting(document, self.knowledge, keep=True))
 
-    def take_pod(self, uid: str, holding: Holding | None, booking: Booking | None) -> None:
+    def take_pod(self, uid: str, holding: GPUUsage | None, booking: PodRequests | None) -> None:
         """Take in what a pod holds, or is to hold where it is nominated, and what it has booked; None: nothing."""
         touched = self.bookings.take(uid, booking)
         if holding is None:
@@ -115,7 +115,7 @@ class State:
         self._recount({*self._occupancy.drop(uid), *self.bookings.take(uid, None)})
         self.waiting.take(uid, None)
 
-    def promise(self, holding: Holding, now: float) -> None:
+    def promise(self, holding: GPUUsage, now: float) -> None:
         """Note where a pod will be, and what it will hold there. `now`: of a monotonic clock."""
         self._recount(self._occupancy.promise(holding, now + NOTE_SECONDS))
 
@@ -193,7 +193,7 @@ class State:
         """Take a ResourceClaimTemplate in, new or changed. Raises MalformedPod."""
         self.claim_templates.put(read_claim_template(document))
 
-    def claimed(self, pod: Pod) -> Claimed:
+    def claimed(self, pod: Pod) -> ClaimedDevices:
         """Say which GPUs a pod claims through DRA (S13)."""
         classes = self._device_classes
         return claimed_classes(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
@@ -225,11 +225,11 @@ class State:
         """Give a namespace's labels; an unknown one has the label that every namespace has."""
         return self.namespaces.get(name) or {"kubernetes.io/metadata.name": name}
 
-    def holding(self, uid: str) -> Holding | None:
+    def holding(self, uid: str) -> GPUUsage | None:
         """Say what a pod holds; None if nothing that is known."""
         return self._occupancy.get(uid)
 
-    def holdings(self, node: str) -> tuple[Holding, ...]:
+    def holdings(self, node: str) -> tuple[GPUUsage, ...]:
         """List what pods hold on a node."""
         return self._occupancy.bound(node)
 
@@ -244,15 +244,21 @@ class State:
             self.changes.forget()  # an id may come back now, as that of another class
         return self._classes.setdefault(node_class, node_class)
 
-    def fleet(self) -> Fleet:
+    def fleet(self) -> FleetFacts:
         """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
-        if self._fleet is None or self._census.changed:
-            self._census.changed = False
-            census = self._census
-            self._fleet = Fleet(census.kin(), self.runtime_classes, census.provisioners(), census.groups(), census.free)
+        if self._fleet is None or self._node_groups.changed:
+            self._node_groups.changed = False
+            node_groups = self._node_groups
+            self._fleet = FleetFacts(
+                node_groups.all(),
+                self.runtime_classes,
+                node_groups.provisioners(),
+                node_groups.pools(),
+                node_groups.free,
+            )
         return self._fleet
 
-    def _free(self, node: Node) -> Free:
+    def _free(self, node: Node) -> FreeResources:
         used = self._occupancy.units(node.name)
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
         free = replace(node.free, units=units, memory=self._memory(node), cpu_milli=self.bookings.cpu_left(node))
@@ -284,7 +290,7 @@ class State:
 
     def _set(self, node: Node) -> None:
         known = self.nodes.get(node.name)
-        self._census.replace(known, node)
+        self._node_groups.replace(known, node)
         self.nodes[node.name] = node
         if node.free.memory or node.name in self.overrun:
             over = any(left < 0 for left in node.free.memory.values())

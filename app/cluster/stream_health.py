@@ -19,7 +19,7 @@ LONGEST_DELAY_SECONDS = 30.0
 
 
 @dataclass(slots=True)
-class Pulse:
+class StreamHealth:
     """`since`: when the stream was established, None while there is none. `lost`: when it went. `heard`: last word."""
 
     lost: float

@@ -8,7 +8,7 @@ since, a call costs one set comparison, not a filter run per node. The plain eng
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
-from app.cluster.change_log import Changes
+from app.cluster.change_log import ChangeLog
 from app.nodes.model import Node
 from app.placement.engine import class_share, combine, count_again, facts, judge_class, judge_free, plan
 from app.policy.demand import Demand
@@ -20,7 +20,7 @@ VERDICTS_SPARE = 1024
 """Verdicts and messages kept beyond two a node; those of labels and states that no node has any more pile up."""
 
 
-class Known(Protocol):
+class KnownFleet(Protocol):
     """What is known of a fleet: State, or one that is only thought of."""
 
     @property
@@ -29,12 +29,12 @@ class Known(Protocol):
         ...
 
     @property
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeLog:
         """Which of them are other than they were."""
         ...
 
 
-class Appraisal:
+class VerdictTable:
     """What the engine says of every known node for one demand.
 
     `feasible`: names of the nodes that fit. `failed`, `unresolvable`: the message by name of those that do not,
@@ -59,7 +59,7 @@ class Appraisal:
         "unresolvable",
     )
 
-    def __init__(self, demand: Demand, state: Known, recount: bool) -> None:
+    def __init__(self, demand: Demand, state: KnownFleet, recount: bool) -> None:
         self.demand = demand
         self.feasible: set[str] = set()
         self.failed: dict[str, str] = {}
@@ -147,18 +147,18 @@ class Appraisal:
         return combine(self.demand, self._plan, self._shares[key], node)
 
 
-class Appraisals:
+class VerdictCache:
     """The appraisals of the demands asked last, at most as many as `most`."""
 
-    def __init__(self, state: Known, recount: bool, most: int = DEMANDS_KEPT) -> None:
+    def __init__(self, state: KnownFleet, recount: bool, most: int = DEMANDS_KEPT) -> None:
         self._most = most
         self._state = state
         self._recount = recount
-        self._kept: dict[Demand, Appraisal] = {}
+        self._kept: dict[Demand, VerdictTable] = {}
 
-    def of(self, demand: Demand) -> Appraisal:
+    def of(self, demand: Demand) -> VerdictTable:
         """Give the appraisal of a demand, renewed to the state as it is now."""
-        appraisal = self._kept.pop(demand, None) or Appraisal(demand, self._state, self._recount)
+        appraisal = self._kept.pop(demand, None) or VerdictTable(demand, self._state, self._recount)
         self._kept[demand] = appraisal
         if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from app.admission.review import Setting
+from app.admission.review import ReviewContext
 from app.cluster.apiserver import ApiServer
 from app.cluster.state import State
-from app.explain.survey import World
-from app.intree.checks import Term, read_terms
+from app.explain.survey import ClusterSnapshot
+from app.intree.checks import NodeSelectorTerm, read_terms
 from app.intree.existing_pods import Neighbours
 from app.policy.compiled import PolicySet
 from app.policy.match import rule_on
@@ -23,12 +23,12 @@ from app.values.errors import ApiError, WireError
 def view(
     state: State,
     policies: PolicySet,
-    volumes: Mapping[str, tuple[Term, ...]] | None = None,
+    volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
     neighbours: Neighbours | None = None,
-) -> World:
+) -> ClusterSnapshot:
     """Copy what is known; the copy is shallow, for nodes and sums are never changed, only replaced."""
-    setting = Setting(policies, state.fleet(), state.knowledge, claimed=state.claimed)
-    return World(
+    setting = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
+    return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.bookings.used),
         setting=replace(setting, rule=rule_on),
@@ -39,7 +39,7 @@ def view(
     )
 
 
-def bound_volumes(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Term, ...]]:
+def bound_volumes(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[NodeSelectorTerm, ...]]:
     """Find the node affinity of the volume behind each PersistentVolumeClaim among whole objects, by its key."""
     volumes = {
         each["metadata"]["name"]: read_terms(((each.get("spec") or {}).get("nodeAffinity") or {}).get("required"))

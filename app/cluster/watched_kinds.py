@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
-from app.kube.gpu_usage import FINISHED, Holding, read_booking, read_holding
+from app.kube.gpu_usage import FINISHED, GPUUsage, read_booking, read_holding
 from app.kube.partial_types import (
     ClaimShape,
     ConfigMapShape,
@@ -17,8 +17,8 @@ from app.kube.partial_types import (
     RuntimeClassShape,
     SpecShape,
 )
-from app.kube.pending_pods import Waiting, read_waiting
-from app.kube.pod_requests import Booking
+from app.kube.pending_pods import PendingPod, read_waiting
+from app.kube.pod_requests import PodRequests
 from app.kube.resource_claims import read_claim, read_claim_template
 from app.kube.resource_slices import read_device_class, read_slice
 from app.nodes.model import Node
@@ -33,7 +33,7 @@ POLICY_GROUP = f"/apis/{GROUP}"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Fact]):
+class WatchedKind(Generic[Fact]):
     """One watched kind. `name`: plural, the metric label. `needed`: no scheduling answer before it was listed.
 
     `read` makes of an object what is kept of it (None: nothing but that it exists); `take` and `drop` put that into
@@ -51,23 +51,23 @@ class Kind(Generic[Fact]):
     listed: Callable[[], None] = lambda: None
 
 
-def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[Kind[Any], ...]:
+def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedKind[Any], ...]:
     """List the kinds that every cluster serves. `namespace`: our own, where policies may be kept in ConfigMaps."""
     return (
         _nodes(state),
         _pods(state),
-        Kind("namespaces", "/api/v1/namespaces", NamespaceShape, _labels, _by_key(state.put_namespace),
+        WatchedKind("namespaces", "/api/v1/namespaces", NamespaceShape, _labels, _by_key(state.put_namespace),
              lambda key, _uid: state.drop_namespace(key)),
-        Kind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", RuntimeClassShape, runtime_selector,
+        WatchedKind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", RuntimeClassShape, runtime_selector,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
-        Kind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
+        WatchedKind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
              lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
              lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=POLICY_LABEL),
     )  # fmt: skip
 
 
-def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
+def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """List the kinds of dynamic resource allocation, in the version that the API server prefers (F135, S13).
 
     Claims and templates of all namespaces: a pod at the door only names what it claims.
@@ -75,27 +75,28 @@ def dra_kinds(state: State, version: str) -> tuple[Kind[Any], ...]:
     group = f"{DRA_GROUP}/{version}"
 
     return (
-        Kind("deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, _whole(state.take_device_class),
+        WatchedKind(
+            "deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, _whole(state.take_device_class),
              lambda key, _uid: state.drop_device_class(key), needed=False),
-        Kind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, _whole(state.take_slice),
+        WatchedKind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, _whole(state.take_slice),
              lambda key, _uid: state.drop_slice(key), needed=False),
-        Kind("resourceclaims", f"{group}/resourceclaims", ClaimShape, read_claim, _whole(state.take_claim),
+        WatchedKind("resourceclaims", f"{group}/resourceclaims", ClaimShape, read_claim, _whole(state.take_claim),
              lambda key, _uid: state.drop_claim(key), needed=False),
-        Kind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", SpecShape, read_claim_template,
+        WatchedKind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", SpecShape, read_claim_template,
              _whole(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
     )  # fmt: skip
 
 
-def policy_kinds(book: PolicyBook) -> tuple[Kind[Any], ...]:
+def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
     """List the kinds of our own group: policies as objects (F131)."""
     return (
-        Kind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, policy_of,
+        WatchedKind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
 
 
-def _nodes(state: State) -> Kind[Node]:
+def _nodes(state: State) -> WatchedKind[Node]:
     told: dict[str, tuple[tuple[Any, ...], Node]] = {}
 
     def read(document: Mapping[str, Any]) -> Node:
@@ -114,15 +115,15 @@ def _nodes(state: State) -> Kind[Node]:
         told.pop(key, None)
         state.drop_node(key)
 
-    return Kind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
+    return WatchedKind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None, Waiting | None]]:
-    def read(document: Mapping[str, Any]) -> tuple[Holding | None, Booking | None, Waiting | None]:
+def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None, PendingPod | None]]:
+    def read(document: Mapping[str, Any]) -> tuple[GPUUsage | None, PodRequests | None, PendingPod | None]:
         booking = read_booking(document)
         return holding(document), booking, None if booking else read_waiting(document, state.knowledge)
 
-    def holding(document: Mapping[str, Any]) -> Holding | None:
+    def holding(document: Mapping[str, Any]) -> GPUUsage | None:
         """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
         known = state.holding(document["metadata"].get("uid", ""))
         running = (document.get("status") or {}).get("phase") not in FINISHED
@@ -130,11 +131,11 @@ def _pods(state: State) -> Kind[tuple[Holding | None, Booking | None, Waiting | 
             return known
         return read_holding(document, state.knowledge)
 
-    def take(_key: str, uid: str, fact: tuple[Holding | None, Booking | None, Waiting | None]) -> None:
+    def take(_key: str, uid: str, fact: tuple[GPUUsage | None, PodRequests | None, PendingPod | None]) -> None:
         state.take_pod(uid, fact[0], fact[1])
         state.waiting.take(uid, fact[2])
 
-    return Kind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
+    return WatchedKind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
 
 
 def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:

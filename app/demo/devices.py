@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from app.demo.notation import GPU, DeviceClass, Pool, Slice
+from app.demo.notation import DemoDeviceClass, DemoGPU, NodePool, Slice
 from app.kube.resource_slices import NVIDIA_DRIVER
 
 API_VERSION = "resource.k8s.io/v1"
@@ -16,7 +16,7 @@ ARCHITECTURES = {"8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper", "10": "Bla
 """By compute capability, or its major number alone; what the sample fleets have under DRA."""
 
 
-def device_class(name: str, of: DeviceClass) -> dict[str, Any]:
+def device_class(name: str, of: DemoDeviceClass) -> dict[str, Any]:
     """Write a DeviceClass over devices of one type."""
     expression = f"device.driver == '{NVIDIA_DRIVER}' && device.attributes['{NVIDIA_DRIVER}'].type == '{of.type}'"
     spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
@@ -25,7 +25,7 @@ def device_class(name: str, of: DeviceClass) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
 
 
-def resource_slice(pool: Pool, node: str) -> dict[str, Any]:
+def resource_slice(pool: NodePool, node: str) -> dict[str, Any]:
     """Write the ResourceSlice of a node; one holds all, there being at most 128 devices in one."""
     assert pool.gpu is not None
     spec = {
@@ -38,7 +38,7 @@ def resource_slice(pool: Pool, node: str) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
-def _devices(pool: Pool, gpu: GPU, node: str) -> Iterator[dict[str, Any]]:
+def _devices(pool: NodePool, gpu: DemoGPU, node: str) -> Iterator[dict[str, Any]]:
     slices = pool.mig.slices if pool.mig else {}
     for minor in range(pool.gpus):
         own = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{minor}')}"
@@ -48,7 +48,9 @@ def _devices(pool: Pool, gpu: GPU, node: str) -> Iterator[dict[str, Any]]:
             yield from _mig_devices(profile, each, minor, own, pool, gpu)
 
 
-def _mig_devices(profile: str, each: Slice, minor: int, parent: str, pool: Pool, gpu: GPU) -> Iterator[dict[str, Any]]:
+def _mig_devices(
+    profile: str, each: Slice, minor: int, parent: str, pool: NodePool, gpu: DemoGPU
+) -> Iterator[dict[str, Any]]:
     """Write the slices of a profile on one GPU; device names are DNS labels, so a profile loses its dots."""
     for start in each.starts:
         name = f"gpu-{minor}-mig-{profile.replace('.', '').replace('+', '-')}-{each.id}-{start}"
@@ -56,7 +58,7 @@ def _mig_devices(profile: str, each: Slice, minor: int, parent: str, pool: Pool,
         yield _device(name, "mig", pool, gpu, each.memory, {"uuid": own, "parentUUID": parent, "profile": profile})
 
 
-def _device(name: str, kind: str, pool: Pool, gpu: GPU, memory: int, more: dict[str, str]) -> dict[str, Any]:
+def _device(name: str, kind: str, pool: NodePool, gpu: DemoGPU, memory: int, more: dict[str, str]) -> dict[str, Any]:
     """Write a device; versions are semantic ones, of three numbers without leading zeros."""
     major = gpu.compute.split(".")[0]
     architecture = ARCHITECTURES.get(gpu.compute) or ARCHITECTURES[major]

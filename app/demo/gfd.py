@@ -4,7 +4,7 @@
 The one that changes at every run, nvidia.com/gfd.timestamp, is left out, as with `--no-timestamp`.
 """
 
-from app.demo.notation import GPU, MIG, Pool, Slice
+from app.demo.notation import MIG, DemoGPU, NodePool, Slice
 
 Labels = dict[str, str]
 
@@ -12,12 +12,12 @@ MIG_CAPABLE = ("8.0", "9.0", "10.0", "10.3")
 """Compute capabilities of the GPUs in these fleets that can do MIG (MIG user guide, supported GPUs)."""
 
 
-def product_label(gpu: GPU) -> str:
+def product_label(gpu: DemoGPU) -> str:
     """Write a GPU's name as a label does: runs of spaces become `-`."""
     return "-".join(gpu.name.split())
 
 
-def node_labels(pool: Pool) -> Labels:
+def node_labels(pool: NodePool) -> Labels:
     """Make what GPU Feature Discovery and mig-manager write on a node of a pool."""
     if pool.gpu is None:
         return {}
@@ -57,7 +57,7 @@ def _numbered(prefix: str, parts: tuple[str, ...], values: tuple[str, ...] | lis
     return {f"{prefix}.{part}": value for part, value in zip(parts, values, strict=True)}
 
 
-def _gpu_labels(pool: Pool, gpu: GPU, old: bool) -> Labels:
+def _gpu_labels(pool: NodePool, gpu: DemoGPU, old: bool) -> Labels:
     """Write what is said of whole GPUs; where all of them are sliced, replicas is 0: no sharing was looked at."""
     shared = pool.sharing
     sliced = pool.mig is not None and bool(pool.mig.slices) and not pool.mig.whole
@@ -89,7 +89,7 @@ def _family(compute: str, old: bool) -> str:
     return {"7": "volta", "8": "ampere", "9": "hopper", "10": "blackwell", "12": "blackwell"}[compute.split(".")[0]]
 
 
-def _mig_labels(mig: MIG, product: str, pool: Pool) -> Labels:
+def _mig_labels(mig: MIG, product: str, pool: NodePool) -> Labels:
     """Write what is said of slices: under strategy single in the labels of the whole GPU."""
     if mig.invalid:
         return _attributes("gpu", {"product": f"{product}-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0",

@@ -18,7 +18,7 @@ DEFAULT = "mixed"
 """The sample fleet of `--demo`."""
 
 
-class GPU(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DemoGPU(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A make of GPU: the name that `nvidia-smi -L` prints, memory in MiB, compute capability."""
 
     name: str
@@ -54,7 +54,7 @@ class MIG(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str | None = None
 
 
-class Sharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DemoSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The device plugin's sharing; `renamed`: its `renameByDefault`."""
 
     strategy: Literal["time-slicing", "mps"]
@@ -62,7 +62,7 @@ class Sharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     renamed: bool = False
 
 
-class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NodePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes of one make; without `gpu`, nodes without GPUs.
 
     `names`: the nodes'; with `nodes` set, each name stands for that many, `-0` upwards. `driver`, `cuda`: its version
@@ -75,13 +75,13 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...]
     nodes: int = 0
     gpus: int = 0
-    gpu: GPU | None = None
+    gpu: DemoGPU | None = None
     driver: str = ""
     cuda: str = ""
     gfd: Literal["v0.17", "old", "none"] = "v0.17"
     machine: str = "unknown"
     clique: str | None = None
-    sharing: Sharing | None = None
+    sharing: DemoSharing | None = None
     mig: MIG | None = None
     dra: bool = False
     offers: dict[str, int] | None = None
@@ -98,7 +98,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(f"{each}-{n}" for each in self.names for n in range(self.nodes)) if self.nodes else self.names
 
 
-class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DemoPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pod bound to a node; without `node` one that waits, as admission let it in. `asks`: requests and limits of its
     one container. `priority`: its class's. `created`: when, as the API server writes it.
     """
@@ -113,26 +113,26 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
 
 
-class DeviceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DemoDeviceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A DeviceClass over NVIDIA's devices of a type; `serves`: its extendedResourceName (KEP-5004)."""
 
     type: Literal["gpu", "mig"]
     serves: str | None = None
 
 
-class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DemoFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sample fleet. `labels`, `taints`: of every node with GPUs. `namespaces`: each with its labels; `default` is
     there anyway.
     """
 
     description: str
-    pools: tuple[Pool, ...]
+    pools: tuple[NodePool, ...]
     labels: dict[str, str] = {}
     taints: tuple[str, ...] = ()
-    pods: tuple[Pod, ...] = ()
+    pods: tuple[DemoPod, ...] = ()
     namespaces: dict[str, dict[str, str]] = {}
     runtime_classes: tuple[str, ...] = ("nvidia",)
-    device_classes: dict[str, DeviceClass] = {}
+    device_classes: dict[str, DemoDeviceClass] = {}
 
 
 def fleet_names() -> tuple[str, ...]:
@@ -140,11 +140,11 @@ def fleet_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
-def read_fleet(name: str) -> Fleet:
+def read_fleet(name: str) -> DemoFleet:
     """Read a sample fleet by its name.
 
     Raises BadInput for a name there is no fleet of.
     """
     if name not in fleet_names():
         raise BadInput(f"demo fleet: got {name[:40]!r}, wants one of {', '.join(fleet_names())}")
-    return msgspec.yaml.decode((FOLDER / f"{name}.yaml").read_bytes(), type=Fleet)
+    return msgspec.yaml.decode((FOLDER / f"{name}.yaml").read_bytes(), type=DemoFleet)

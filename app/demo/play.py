@@ -37,7 +37,7 @@ QUESTIONS: tuple[tuple[str, str, dict[str, str], dict[str, str]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedPod:
     """What became of one pod: allowed, patched or denied, what was done, what was said."""
 
     title: str
@@ -47,7 +47,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class NodeOutcome:
     """A node that fits with its score, or all nodes refused for one cause; `preemptible`: evicting could help."""
 
     nodes: tuple[str, ...]
@@ -56,22 +56,22 @@ class Seat:
     preemptible: bool = False
 
 
-def admit(send: Send, payloads: Path) -> Iterator[Admitted]:
+def admit(send: Send, payloads: Path) -> Iterator[AdmittedPod]:
     """Send each admission payload; a patched pod is sent a second time and must come back unchanged."""
     for title, name in ADMISSION_PAYLOADS:
         review = json.loads((payloads / f"{name}.request.json").read_text("utf-8"))
         yield _admit(send, title, review)
 
 
-def _admit(send: Send, title: str, review: Mapping[str, Any]) -> Admitted:
+def _admit(send: Send, title: str, review: Mapping[str, Any]) -> AdmittedPod:
     response = send("/mutate", json.dumps(review).encode())["response"]
     said = tuple(response.get("warnings", ()))
     if not response["allowed"]:
-        return Admitted(title, "denied", (), (response["status"]["message"],))
+        return AdmittedPod(title, "denied", (), (response["status"]["message"],))
     if "patch" not in response:
-        return Admitted(title, "unchanged", (), said)
+        return AdmittedPod(title, "unchanged", (), said)
     patch = json.loads(base64.b64decode(response["patch"]))
-    return Admitted(title, "patched", tuple(_record(patch)), said)
+    return AdmittedPod(title, "patched", tuple(_record(patch)), said)
 
 
 def _record(patch: list[dict[str, Any]]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _record(patch: list[dict[str, Any]]) -> Iterator[str]:
             yield from json.loads(value[DECISION])["actions"]
 
 
-def seat(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], dict[str, str]]) -> list[Seat]:
+def seat(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], dict[str, str]]) -> list[NodeOutcome]:
     """Ask filter and prioritize about a pod over the whole demo fleet; best node first, refusals grouped by cause."""
     args = json.loads((payloads / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
     _, image, annotations, resources = question
@@ -96,7 +96,7 @@ def seat(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], d
     answer = send("/scheduler/filter", json.dumps(args).encode())
     args["NodeNames"] = answer["NodeNames"]
     scores = send("/scheduler/prioritize", json.dumps(args).encode()) if answer["NodeNames"] else []
-    seats = [Seat((each["Host"],), each["Score"], facts[each["Host"]]) for each in scores]
+    seats = [NodeOutcome((each["Host"],), each["Score"], facts[each["Host"]]) for each in scores]
     seats.sort(key=lambda each: -(each.score or 0))
     busy = _by_cause(answer["FailedNodes"], preemptible=True)
     return [*seats, *busy, *_by_cause(answer["FailedAndUnresolvableNodes"], preemptible=False)]
@@ -112,11 +112,11 @@ def _facts() -> dict[str, str]:
     }
 
 
-def _by_cause(failures: Mapping[str, str], preemptible: bool) -> list[Seat]:
+def _by_cause(failures: Mapping[str, str], preemptible: bool) -> list[NodeOutcome]:
     causes: dict[str, list[str]] = {}
     for name, why in failures.items():
         causes.setdefault(why, []).append(name)
-    return [Seat(tuple(names), None, why, preemptible) for why, names in causes.items()]
+    return [NodeOutcome(tuple(names), None, why, preemptible) for why, names in causes.items()]
 
 
 def spared(send: Send, payloads: Path) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.demo.devices import device_class, resource_slice
 from app.demo.gfd import node_labels
-from app.demo.notation import DEFAULT, Fleet, Pod, Pool, read_fleet
+from app.demo.notation import DEFAULT, DemoFleet, DemoPod, NodePool, read_fleet
 
 WHOLE = "nvidia.com/gpu"
 POD = {"apiVersion": "v1", "kind": "Pod"}
@@ -30,7 +30,7 @@ def demo_fleet(name: str = DEFAULT) -> list[Object]:
     return list(objects_of(read_fleet(name)))
 
 
-def objects_of(fleet: Fleet) -> Iterator[Object]:
+def objects_of(fleet: DemoFleet) -> Iterator[Object]:
     """Make the objects of a fleet in the notation."""
     for pool in fleet.pools:
         for name in pool.node_names():
@@ -47,7 +47,7 @@ def objects_of(fleet: Fleet) -> Iterator[Object]:
         yield from (resource_slice(pool, name) for name in pool.node_names() if pool.dra)
 
 
-def _node(fleet: Fleet, pool: Pool, name: str) -> Object:
+def _node(fleet: DemoFleet, pool: NodePool, name: str) -> Object:
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     labels |= {**fleet.labels, **node_labels(pool)} if pool.gpu else {}
     taints = fleet.taints if pool.taints is None and pool.gpu else pool.taints or ()
@@ -64,7 +64,7 @@ def _node(fleet: Fleet, pool: Pool, name: str) -> Object:
     }
 
 
-def _capacity(pool: Pool) -> dict[str, int]:
+def _capacity(pool: NodePool) -> dict[str, int]:
     """Say what the device plugin registers for a pool: nothing where DRA serves, or the MIG layout is invalid."""
     if pool.offers is not None:
         return pool.offers
@@ -91,15 +91,15 @@ def _taint(text: str) -> dict[str, str]:
     return {"key": key, "effect": effect, **({"value": value} if value else {})}
 
 
-def _pods(fleet: Fleet) -> Iterator[Pod]:
+def _pods(fleet: DemoFleet) -> Iterator[DemoPod]:
     for pool in fleet.pools:
         for node, gpus in zip(pool.node_names(), pool.busy, strict=False):
             if gpus:
-                yield Pod(name=f"busy-{node}", node=node, asks={WHOLE: gpus})
+                yield DemoPod(name=f"busy-{node}", node=node, asks={WHOLE: gpus})
     yield from fleet.pods
 
 
-def _pod(pod: Pod) -> Object:
+def _pod(pod: DemoPod) -> Object:
     amounts = _texts(pod.asks)
     container = {"name": "main", "image": pod.image, "resources": {"limits": amounts, "requests": dict(amounts)}}
     metadata: Object = {"name": pod.name, "namespace": pod.namespace, "uid": pod.name}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.doctor.fleet_checks import Finding, Level
+from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
@@ -28,7 +28,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Slipped:
+class SlippedReport:
     """A pod that runs past us. `kind`: unadmitted or misplaced; `why`: the refusal's code, empty for unadmitted."""
 
     pod: str
@@ -55,7 +55,7 @@ class Cluster:
     ahead_seconds: float | None = None
     certificates: tuple[Certificate, ...] = ()
     rules: tuple[Object, ...] | None = None
-    slipped: tuple[Slipped, ...] = ()
+    slipped: tuple[SlippedReport, ...] = ()
     namespace: str = "gpu-usher"
     runtime_classes: tuple[str, ...] = ("nvidia",)
     reached: bool = True
@@ -82,12 +82,12 @@ def named(kind: str, item: Object) -> str:
 
 def problem(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
     """Say what hurts now."""
-    return Finding(check, Level.Problem, what, remedy, nodes, objects)
+    return Finding(check, FindingLevel.Problem, what, remedy, nodes, objects)
 
 
 def advice(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
     """Say what could hurt."""
-    return Finding(check, Level.Advice, what, remedy, nodes, objects)
+    return Finding(check, FindingLevel.Advice, what, remedy, nodes, objects)
 
 
 def containers(template: Any) -> Iterator[Object]:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.explain.survey import World
-from app.kube.gpu_usage import Holding, read_booking, read_holding
-from app.kube.pod_requests import PODS, Booking
-from app.nodes.model import Free
+from app.explain.survey import ClusterSnapshot
+from app.kube.gpu_usage import GPUUsage, read_booking, read_holding
+from app.kube.pod_requests import PODS, PodRequests
+from app.nodes.model import FreeResources
 
 
 def seat_of(document: Mapping[str, Any]) -> str | None:
@@ -17,7 +17,7 @@ def seat_of(document: Mapping[str, Any]) -> str | None:
     return booking.node if booking else None
 
 
-def unseated(document: Mapping[str, Any], world: World) -> tuple[Mapping[str, Any], World]:
+def unseated(document: Mapping[str, Any], world: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
     """Give a bound pod without its spec.nodeName, and the world without what it holds there."""
     booking = read_booking(document)
     if booking is None:
@@ -26,7 +26,7 @@ def unseated(document: Mapping[str, Any], world: World) -> tuple[Mapping[str, An
     return {**document, "spec": spec}, _given_back(document, booking, world)
 
 
-def _given_back(document: Mapping[str, Any], booking: Booking, world: World) -> World:
+def _given_back(document: Mapping[str, Any], booking: PodRequests, world: ClusterSnapshot) -> ClusterSnapshot:
     node, used = world.nodes.get(booking.node), {**world.used.get(booking.node, {})}
     for resource, amount in (*booking.amounts, (PODS, 1)):
         used[resource] = max(0, used.get(resource, 0) - amount)
@@ -44,7 +44,7 @@ def _name(document: Mapping[str, Any]) -> str:
     return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
 
 
-def _freed(free: Free, holding: Holding) -> Free:
+def _freed(free: FreeResources, holding: GPUUsage) -> FreeResources:
     units, memory = {**free.units}, {**free.memory}
     for resource, amount in holding.units:
         if resource in units:

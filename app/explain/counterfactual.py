@@ -11,14 +11,14 @@ from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any
 
-from app.explain.edits import Edit, Near, edited
+from app.explain.edits import Edit, NearMiss, edited
 from app.explain.funnel import Objection
 from app.explain.json_difference import difference
 from app.explain.remedies import REMEDIES
-from app.explain.survey import Groups, Judge, Posed, World, company_of, pose
-from app.intree.inter_pod_constraints import Company
+from app.explain.survey import ClusterSnapshot, Groups, NodeJudge, ScheduledPod, company_of, pose
+from app.intree.inter_pod_constraints import InterPodConstraints
 from app.knowledge.mig_profiles import profile_of
-from app.kube.gpu_usage import Holding
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
 
@@ -31,7 +31,7 @@ SHOWN, SHOWN_OF_A_KIND = 5, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted:
+class EvictedPod:
     """A pod that would have to go."""
 
     pod: str
@@ -40,13 +40,13 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FixStep:
     """One edit. `of`: pod, policy or fleet."""
 
     kind: str
     of: str
     text: str
-    evicts: tuple[Evicted, ...] = ()
+    evicts: tuple[EvictedPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Fix:
     `patch`: what is edited of the pod as its user wrote it, as JSON Patch (RFC 6902); empty where nothing of it is.
     """
 
-    edits: tuple[Change, ...]
+    edits: tuple[FixStep, ...]
     node: str
     opens: int
     patch: tuple[Mapping[str, Any], ...] = ()
@@ -66,11 +66,17 @@ Edits = tuple[Edit, ...]
 RECREATE = Edit("recreate", "delete the pod and create it again: admission then completes it", 5, lambda _pod: None)
 
 
-class Search:
+class FixSearch:
     """Looks for fixes. `base`: the Pod as its user wrote it, which is what is edited."""
 
-    def __init__(self, posed: Posed, base: Mapping[str, object], world: World, company: Company | None) -> None:
-        self._posed = posed
+    def __init__(
+        self,
+        scheduled_pod: ScheduledPod,
+        base: Mapping[str, object],
+        world: ClusterSnapshot,
+        company: InterPodConstraints | None,
+    ) -> None:
+        self._posed = scheduled_pod
         self._company = company
         self._base = base
         self._world = world
@@ -130,8 +136,8 @@ class Search:
                         yield edits, [name]
 
     def _edits(self, name: str, objection: Objection) -> Iterator[Edit]:
-        near = Near(self._posed, self._world.nodes[name], objection, self._world)
-        return (edit for remedy in REMEDIES for edit in remedy(near))
+        near_miss = NearMiss(self._posed, self._world.nodes[name], objection, self._world)
+        return (edit for remedy in REMEDIES for edit in remedy(near_miss))
 
     def _try(self, candidates: Iterator[tuple[Edits, list[str]]], most: int) -> Generator[None, None, None]:
         for edits, names in islice(candidates, most):
@@ -141,17 +147,19 @@ class Search:
                 self._found.setdefault(edits, proven)
             yield
 
-    def _judge(self, edits: Edits) -> Judge:
+    def _judge(self, edits: Edits) -> NodeJudge:
         if all(each.of == "fleet" for each in edits):
-            return Judge(self._posed, self._world.used, self._company)
-        posed = pose(edited(self._base, edits), ruled(self._world, edits), admit=True)
-        return Judge(posed, self._world.used, self._met(posed))
+            return NodeJudge(self._posed, self._world.used, self._company)
+        scheduled_pod = pose(edited(self._base, edits), ruled(self._world, edits), admit=True)
+        return NodeJudge(scheduled_pod, self._world.used, self._met(scheduled_pod))
 
-    def _met(self, posed: Posed) -> Company | None:
+    def _met(self, scheduled_pod: ScheduledPod) -> InterPodConstraints | None:
         """Count the company of an edited pod anew only where the edit touches that."""
-        known, spread = self._posed, bool(posed.companion.spread)
-        same = posed.companion == known.companion and (not spread or posed.seeker == known.seeker)
-        return self._company if same else company_of(posed, self._world)
+        known, spread = self._posed, bool(scheduled_pod.pod_among_others.spread)
+        same = scheduled_pod.pod_among_others == known.pod_among_others and (
+            not spread or scheduled_pod.pod_constraints == known.pod_constraints
+        )
+        return self._company if same else company_of(scheduled_pod, self._world)
 
     def _changed(self, name: str, edits: Edits) -> Node:
         node = self._world.nodes[name]
@@ -195,11 +203,11 @@ def _size(edits: Edits) -> tuple[int, int, int, str]:
     return len(edits), others, sum(each.weight for each in edits), " ".join(each.text for each in edits)
 
 
-def _change(edit: Edit) -> Change:
-    return Change(edit.kind, edit.of, edit.text, tuple(map(_evicted, edit.evicts)))
+def _change(edit: Edit) -> FixStep:
+    return FixStep(edit.kind, edit.of, edit.text, tuple(map(_evicted, edit.evicts)))
 
 
-def ruled(world: World, edits: Edits) -> World:
+def ruled(world: ClusterSnapshot, edits: Edits) -> ClusterSnapshot:
     """Give the world under the policies as they would be."""
     policies = world.setting.policies
     for edit in edits:
@@ -207,5 +215,5 @@ def ruled(world: World, edits: Edits) -> World:
     return replace(world, setting=replace(world.setting, policies=policies))
 
 
-def _evicted(holding: Holding) -> Evicted:
-    return Evicted(holding.name, holding.priority, dict(holding.units))
+def _evicted(holding: GPUUsage) -> EvictedPod:
+    return EvictedPod(holding.name, holding.priority, dict(holding.units))

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from app.knowledge.cuda_compatibility import Accept, CUDANeed, DriverList
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, DriverList
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
@@ -179,15 +179,19 @@ def _memory(demand: Demand) -> str:
     return f"has({_MEMORY}) && {enough}" if demand.refuse_unknown else f"!has({_MEMORY}) || {enough}"
 
 
-def _driver(need: CUDANeed, accept: Accept) -> str | None:
+def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
     """Write on which drivers a need runs, the procedure of knowledge/cuda.py; None where any driver will do."""
-    vouched = need.requirement and accept is Accept.ForwardCompatible
+    vouched = need.requirement and accept is AcceptedCompatibility.ForwardCompatible
     if vouched or need.native <= (0,):
         return None
     ways = [_at_least(_DRIVER, need.native)]
-    if accept <= Accept.MinorVersion and need.minor_version is not None and need.minor_version < need.native:
+    if (
+        accept <= AcceptedCompatibility.MinorVersion
+        and need.minor_version is not None
+        and need.minor_version < need.native
+    ):
         ways = list(_minor_version(need.requires, need.minor_version, need.native))
-    if accept is Accept.ForwardCompatible:
+    if accept is AcceptedCompatibility.ForwardCompatible:
         ways += [_branch(branch, floor) for branch, floor in need.forward]
     return " || ".join(ways)
 
@@ -255,7 +259,7 @@ def _unsaid(demand: Demand, asks: tuple[_Ask, ...]) -> Iterator[str]:
             yield f"NVIDIA_REQUIRE_*: {show_need(need)}"
         if need.requires and need.requires.branches != need.requires.consumer_branches:
             yield "driver branches that the image names for some brands of GPU only: the claim takes them for any"
-        if demand.accept is Accept.ForwardCompatible and need.forward:
+        if demand.accept is AcceptedCompatibility.ForwardCompatible and need.forward:
             yield "forward compatibility on data-centre GPUs only: the claim takes these drivers on any GPU"
     if demand.preferred_products or demand.cuda_wishes or demand.warned:
         yield "preferences: a claim takes or refuses, it does not rank"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.explain.funnel import Objection
-from app.explain.survey import Posed, World
-from app.intree.checks import Cause, InTree
-from app.kube.gpu_usage import Holding
+from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.intree.checks import InTreeCause, InTreeRefusal
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import units
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
@@ -19,23 +19,23 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearMiss:
     """A node that the pod misses, and one of the things that stand between them."""
 
-    posed: Posed
+    scheduled_pod: ScheduledPod
     node: Node
     objection: Objection
-    world: World
+    world: ClusterSnapshot
 
     @property
-    def code(self) -> Cause | Code:
+    def code(self) -> InTreeCause | Code:
         """What stands between them."""
-        return self.objection.cause if isinstance(self.objection, InTree) else self.objection.code
+        return self.objection.cause if isinstance(self.objection, InTreeRefusal) else self.objection.code
 
     @property
     def about(self) -> tuple[str, ...]:
         """What it is about; the filters' reasons say that in their text only."""
-        return self.objection.about if isinstance(self.objection, InTree) else ()
+        return self.objection.about if isinstance(self.objection, InTreeRefusal) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Edit:
     node: Callable[[Node], Node] | None = None
     on: str = ""
     policies: Callable[[PolicySet], PolicySet] | None = None
-    evicts: tuple[Holding, ...] = ()
+    evicts: tuple[GPUUsage, ...] = ()
 
     @property
     def of(self) -> str:
@@ -61,7 +61,7 @@ class Edit:
         return "fleet" if self.node else "policy" if self.policies else "pod"
 
 
-Remedy = Callable[[Near], Iterator[Edit]]
+Remedy = Callable[[NearMiss], Iterator[Edit]]
 
 
 def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:

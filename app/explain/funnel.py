@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.intree.checks import Cause, InTree
-from app.values.reasons import Code, Kind, Reason
+from app.intree.checks import InTreeCause, InTreeRefusal
+from app.values.reasons import Code, Reason, ReasonKind
 
-Objection = InTree | Reason
+Objection = InTreeRefusal | Reason
 """Why a node will not do, whoever says it."""
 
 
@@ -29,20 +29,20 @@ class Stage(Enum):
     Free = "free now"
 
 
-STAGES: dict[Cause | Code, Stage] = {
-    Cause.NodeUnschedulable: Stage.Selectors,
-    Cause.UntoleratedTaint: Stage.Selectors,
-    Cause.NodeAffinityMismatch: Stage.Selectors,
-    Cause.NodeNameMismatch: Stage.Selectors,
-    Cause.InsufficientResource: Stage.Resources,
-    Cause.TooManyPods: Stage.Resources,
-    Cause.VolumeNodeAffinityConflict: Stage.Volumes,
-    Cause.HostPortTaken: Stage.Company,
-    Cause.PodAffinityMismatch: Stage.Company,
-    Cause.PodAntiAffinityConflict: Stage.Company,
-    Cause.ExistingPodAntiAffinity: Stage.Company,
-    Cause.TopologySpreadConflict: Stage.Company,
-    Cause.SchedulingGated: Stage.Admission,
+STAGES: dict[InTreeCause | Code, Stage] = {
+    InTreeCause.NodeUnschedulable: Stage.Selectors,
+    InTreeCause.UntoleratedTaint: Stage.Selectors,
+    InTreeCause.NodeAffinityMismatch: Stage.Selectors,
+    InTreeCause.NodeNameMismatch: Stage.Selectors,
+    InTreeCause.InsufficientResource: Stage.Resources,
+    InTreeCause.TooManyPods: Stage.Resources,
+    InTreeCause.VolumeNodeAffinityConflict: Stage.Volumes,
+    InTreeCause.HostPortTaken: Stage.Company,
+    InTreeCause.PodAffinityMismatch: Stage.Company,
+    InTreeCause.PodAntiAffinityConflict: Stage.Company,
+    InTreeCause.ExistingPodAntiAffinity: Stage.Company,
+    InTreeCause.TopologySpreadConflict: Stage.Company,
+    InTreeCause.SchedulingGated: Stage.Admission,
     Code.NodeExcluded: Stage.Selectors,
     Code.NodeNotKnown: Stage.Selectors,
     Code.InvalidAnnotation: Stage.Admission,
@@ -68,28 +68,28 @@ STAGES: dict[Cause | Code, Stage] = {
     Code.InsufficientGPUs: Stage.Free,
     Code.GPUMemoryBudgetExceeded: Stage.Free,
     Code.LayoutDoesNotFit: Stage.Free,
-    **{code: Stage.Admission for code in Code if code.kind is Kind.ADMISSION},
+    **{code: Stage.Admission for code in Code if code.kind is ReasonKind.ADMISSION},
     Code.SharedReplicasAskedAsGPUs: Stage.Sharing,
 }
 
 
 def stage_of(objection: Objection) -> Stage:
     """Say where an objection counts; every cause and code has its place."""
-    return STAGES[objection.cause if isinstance(objection, InTree) else objection.code]
+    return STAGES[objection.cause if isinstance(objection, InTreeRefusal) else objection.code]
 
 
-PASSING: frozenset[Cause | Code] = frozenset(
+PASSING: frozenset[InTreeCause | Code] = frozenset(
     {
-        Cause.NodeUnschedulable,
-        Cause.InsufficientResource,
-        Cause.TooManyPods,
-        Cause.HostPortTaken,
-        Cause.PodAntiAffinityConflict,
-        Cause.ExistingPodAntiAffinity,
+        InTreeCause.NodeUnschedulable,
+        InTreeCause.InsufficientResource,
+        InTreeCause.TooManyPods,
+        InTreeCause.HostPortTaken,
+        InTreeCause.PodAntiAffinityConflict,
+        InTreeCause.ExistingPodAntiAffinity,
         Code.MIGReconfiguring,
         Code.DriverUpgrading,
         Code.GPUUnhealthy,
-        *(code for code in Code if code.kind is Kind.FREE),
+        *(code for code in Code if code.kind is ReasonKind.FREE),
     }
 )
 """What speaks against a node today and not for good: it is taken, or somebody is at work on it."""
@@ -97,7 +97,7 @@ PASSING: frozenset[Cause | Code] = frozenset(
 
 def passing(objection: Objection) -> bool:
     """Tell whether an objection may be gone tomorrow, with the pod and the node as they are."""
-    return (objection.cause if isinstance(objection, InTree) else objection.code) in PASSING
+    return (objection.cause if isinstance(objection, InTreeRefusal) else objection.code) in PASSING
 
 
 _ORDER = {stage: place for place, stage in enumerate(Stage)}
@@ -146,7 +146,7 @@ SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.Company
 
 def code_of(objection: Objection) -> str:
     """Name the cause."""
-    return objection.cause.name if isinstance(objection, InTree) else objection.code.name
+    return objection.cause.name if isinstance(objection, InTreeRefusal) else objection.code.name
 
 
 def words_of(objection: Objection) -> str:
@@ -154,11 +154,11 @@ def words_of(objection: Objection) -> str:
     if isinstance(objection, Reason):
         return objection.message
     match objection.cause, objection.about:
-        case Cause.UntoleratedTaint, (key, value, effect):
+        case InTreeCause.UntoleratedTaint, (key, value, effect):
             return f"{objection.message}: {key}{f'={value}' if value else ''}:{effect}"
-        case Cause.NodeAffinityMismatch, ("nodeSelector", key, value):
+        case InTreeCause.NodeAffinityMismatch, ("nodeSelector", key, value):
             return f"{objection.message}: {key}={value}"
-        case Cause.HostPortTaken, (port, protocol):
+        case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
         case cause, (key, *_) if STAGES[cause] is Stage.Company:
             return f"{objection.message}: {key}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
-from app.kube.gpu_usage import Holding
+from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import Node, NodeClass
 from app.nodes.sharing import PRODUCT
 from app.values.versions import show_driver
@@ -18,7 +18,7 @@ WHOLE_MILLI = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NamespaceUsage:
     """Units that the pods of a namespace hold."""
 
     namespace: str
@@ -38,7 +38,7 @@ class Slices:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InventoryRow:
     """Nodes of one product, driver and sharing.
 
     `product`: as GPU Feature Discovery labels it, or as DRA says it. `unit`: what one unit is: a whole GPU, a
@@ -56,12 +56,12 @@ class Kind:
     units: int
     free: int
     unhealthy: int
-    held: tuple[Held, ...]
+    held: tuple[NamespaceUsage, ...]
     slices: tuple[Slices, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class InventoryTotal:
     """The sums over all kinds."""
 
     nodes: int
@@ -70,7 +70,7 @@ class Total:
     units: int
     free: int
     unhealthy: int
-    held: tuple[Held, ...]
+    held: tuple[NamespaceUsage, ...]
     slices: tuple[Slices, ...]
 
 
@@ -78,8 +78,8 @@ class Total:
 class Inventory:
     """All kinds, by product, driver and unit; and the sums."""
 
-    kinds: tuple[Kind, ...]
-    total: Total
+    kinds: tuple[InventoryRow, ...]
+    total: InventoryTotal
 
 
 class _Sum:
@@ -91,7 +91,7 @@ class _Sum:
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
 
-    def add(self, node: Node, holdings: Iterable[Holding]) -> None:
+    def add(self, node: Node, holdings: Iterable[GPUUsage]) -> None:
         """Add a node and what bound pods hold of it."""
         known = node.node_class
         self.nodes += 1
@@ -113,15 +113,15 @@ class _Sum:
         for holding in holdings:
             self.held[holding.name.partition("/")[0]] += sum(units for _, units in holding.units)
 
-    def named(self) -> tuple[tuple[Held, ...], tuple[Slices, ...]]:
+    def named(self) -> tuple[tuple[NamespaceUsage, ...], tuple[Slices, ...]]:
         """Give what is held, most first, and the slices by profile."""
         held = sorted(self.held.items(), key=lambda pair: (-pair[1], pair[0]))
         slices = (Slices(name, count, self.free_slices[name]) for name, count in sorted(self.slices.items()))
-        return tuple(Held(name, units) for name, units in held), tuple(slices)
+        return tuple(NamespaceUsage(name, units) for name, units in held), tuple(slices)
 
 
 def take_inventory(
-    nodes: Mapping[str, Node], holdings: Mapping[str, Iterable[Holding]], products: Products
+    nodes: Mapping[str, Node], holdings: Mapping[str, Iterable[GPUUsage]], products: Products
 ) -> Inventory:
     """Sum up a fleet. `holdings`: what bound pods hold, by node."""
     sums: dict[tuple[str, str, str], _Sum] = {}
@@ -131,10 +131,12 @@ def take_inventory(
             for each in (sums.setdefault(kind_of(node, products), _Sum()), total):
                 each.add(node, holdings.get(name, ()))
     kinds = (
-        Kind(*key, each.nodes, each.gpus, each.units, each.free, each.unhealthy, *each.named())
+        InventoryRow(*key, each.nodes, each.gpus, each.units, each.free, each.unhealthy, *each.named())
         for key, each in sums.items()
     )
-    found = Total(len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.named())
+    found = InventoryTotal(
+        len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.named()
+    )
     return Inventory(tuple(sorted(kinds, key=lambda kind: (kind.product, kind.driver, kind.unit))), found)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from app.admission.review import Verdict
 from app.explain.bound_pod import seat_of, unseated
-from app.explain.counterfactual import NODES_AT_ONCE, Fix, Search
+from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import equivalent
 from app.explain.funnel import Objection, Step, code_of, first_of, funnel, passing, words_of
 from app.explain.pod_needs import needs
-from app.explain.survey import Groups, Judge, Posed, World, company_of, plain, pose
-from app.intree.checks import InTree, unjudged
+from app.explain.survey import ClusterSnapshot, Groups, NodeJudge, ScheduledPod, company_of, plain, pose
+from app.intree.checks import InTreeRefusal, unjudged
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, facts, judge_class, total
@@ -38,7 +38,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmissionOutcome:
     """What admission did, or would do."""
 
     allowed: bool
@@ -48,7 +48,7 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class FittingNode:
     """A node that fits: what one unit of each resource is there, its score for the scheduler, and what made that."""
 
     node: str
@@ -91,18 +91,18 @@ class Explanation:
     in_tree: tuple[Refused, ...]
     funnel: tuple[Step, ...]
     fixes: tuple[Fix, ...]
-    best: tuple[Seat, ...]
+    best: tuple[FittingNode, ...]
     claims: Mapping[str, Any]
     dra: Any
     unsourced: tuple[str, ...]
     unjudged: tuple[str, ...]
-    admission: Admission
+    admission: AdmissionOutcome
     verdicts: tuple[NodeVerdict, ...] | None = None
     bound: NodeVerdict | None = None
 
 
 def explain(
-    document: Mapping[str, Any], world: World, live: bool = False, by_node: bool = False, mend: bool = True
+    document: Mapping[str, Any], world: ClusterSnapshot, live: bool = False, by_node: bool = False, mend: bool = True
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; rests (yields) every so often. `live`: it is in the cluster as it is, admitted or not.
 
@@ -115,9 +115,9 @@ def explain(
         document, world = unseated(document, world)
     base = plain(document, world)
     yield
-    posed = pose(document if live else base, world, admit=not live)
-    company = company_of(posed, world)
-    judge = Judge(posed, world.used, company)
+    scheduled_pod = pose(document if live else base, world, admit=not live)
+    company = company_of(scheduled_pod, world)
+    judge = NodeJudge(scheduled_pod, world.used, company)
     yield
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(world.nodes.items()):
@@ -125,18 +125,18 @@ def explain(
         if index % NODES_AT_ONCE == 0:
             yield
     fitting = [world.nodes[name] for name in groups.get((), ())]
-    fixes = () if fitting or not mend else (yield from Search(posed, base, world, company).run(groups, live))
-    best = yield from _best(posed.demand, fitting)
+    fixes = () if fitting or not mend else (yield from FixSearch(scheduled_pod, base, world, company).run(groups, live))
+    best = yield from _best(scheduled_pod.demand, fitting)
     counts = {against: len(names) for against, names in groups.items()}
-    refused, in_tree = _counted(counts, posed)
+    refused, in_tree = _counted(counts, scheduled_pod)
     metadata = document.get("metadata") or {}
     return Explanation(
         pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
-        policies=posed.ruling.policies,
-        asks=dict(posed.demand.resources),
-        needs=tuple(needs(posed.demand)),
-        origins=tuple({"field": field, "from": origin} for field, origin in posed.ruling.origins),
-        conflicts=tuple(each.message for each in posed.ruling.conflicts),
+        policies=scheduled_pod.ruling.policies,
+        asks=dict(scheduled_pod.demand.resources),
+        needs=tuple(needs(scheduled_pod.demand)),
+        origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
+        conflicts=tuple(each.message for each in scheduled_pod.ruling.conflicts),
         nodes=len(world.nodes),
         fits=len(fitting),
         primary=None if fitting else primary(groups, fixes),
@@ -145,11 +145,16 @@ def explain(
         funnel=funnel(counts),
         fixes=fixes,
         best=best,
-        claims={name: "all" if count is None else count for name, count in posed.demand.claims},
-        dra=equivalent(posed.demand, world.setting.knowledge) if posed.demand.resources else None,
+        claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
+        dra=equivalent(scheduled_pod.demand, world.setting.knowledge) if scheduled_pod.demand.resources else None,
         unsourced=_unsourced(world),
-        unjudged=tuple(unjudged(bool(posed.pod.claims or posed.demand.claims), None if company else posed.companion)),
-        admission=said(posed.verdict),
+        unjudged=tuple(
+            unjudged(
+                bool(scheduled_pod.pod.claims or scheduled_pod.demand.claims),
+                None if company else scheduled_pod.pod_among_others,
+            )
+        ),
+        admission=said(scheduled_pod.verdict),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if seat is None else _seated(seat, groups),
     )
@@ -179,16 +184,16 @@ NO_GPU = Code.ResourceNotOffered.name
 
 
 def _counted(
-    counts: Mapping[tuple[Objection, ...], int], posed: Posed
+    counts: Mapping[tuple[Objection, ...], int], scheduled_pod: ScheduledPod
 ) -> tuple[tuple[Refused, ...], tuple[Refused, ...]]:
     """Count the nodes by the first reason that our filters have, and by every one that kube-scheduler has."""
     ours: Counter[Objection] = Counter()
     theirs: Counter[Objection] = Counter()
     for against, count in counts.items():
-        filters = [each for each in against if isinstance(each, Reason) and each not in posed.verdict.reasons]
+        filters = [each for each in against if isinstance(each, Reason) and each not in scheduled_pod.verdict.reasons]
         for first in filters[:1]:
             ours[first] += count
-        for each in dict.fromkeys(each for each in against if isinstance(each, InTree)):
+        for each in dict.fromkeys(each for each in against if isinstance(each, InTreeRefusal)):
             theirs[each] += count
     return tuple(_refused(*each) for each in ours.most_common()), tuple(
         _refused(*each) for each in theirs.most_common()
@@ -223,20 +228,20 @@ def _verdict(name: str, against: tuple[Objection, ...]) -> NodeVerdict:
     return NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
 
 
-def said(verdict: Verdict) -> Admission:
+def said(verdict: Verdict) -> AdmissionOutcome:
     """Put what admission says in a few words."""
     message = "; ".join(f"{each.code.name}: {each.message}" for each in verdict.reasons)
-    return Admission(verdict.allowed, message, verdict.warnings, verdict.record)
+    return AdmissionOutcome(verdict.allowed, message, verdict.warnings, verdict.record)
 
 
-def _unsourced(world: World) -> tuple[str, ...]:
+def _unsourced(world: ClusterSnapshot) -> tuple[str, ...]:
     """Name the fleet's products whose facts (memory, MIG, interconnect) no source confirms; GFD labels count first."""
     products = world.setting.knowledge.products.by_form
     rows = {products.get(product) for product in {node.node_class.product or "" for node in world.nodes.values()}}
     return tuple(sorted(row.label for row in rows if row is not None and row.unsourced))
 
 
-def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Seat, ...]]:
+def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[FittingNode, ...]]:
     if not fitting:
         return ()
     totals: list[float] = []
@@ -250,10 +255,10 @@ def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Se
     return tuple(_seat(demand, fitting[place], totals[place], scores[place]) for place in best)
 
 
-def _seat(demand: Demand, node: Node, value: float, score: int) -> Seat:
+def _seat(demand: Demand, node: Node, value: float, score: int) -> FittingNode:
     """Break a total down: each scorer's part of it as score x weight, and what lowered it (F56)."""
     parts = breakdown(demand, node)
-    return Seat(
+    return FittingNode(
         node=node.name,
         gives={resource: node.node_class.unit(resource).value for resource, _ in demand.resources},
         score=score,

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.admission.fleet_facts import fleet_of
 from app.admission.json_patch import apply
-from app.admission.review import Setting, mutate
+from app.admission.review import ReviewContext, mutate
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
@@ -18,7 +18,7 @@ from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.ranking import first_in_order
 from app.policy.case_document import Case
-from app.policy.compiled import Policy, PolicySet
+from app.policy.compiled import CompiledPolicy, PolicySet
 from app.policy.match import rule_on
 
 
@@ -30,7 +30,7 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
     nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
     names = case.runtime_classes
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
-    setting = Setting(policies, fleet_of(nodes, classes, knowledge), knowledge)
+    setting = ReviewContext(policies, fleet_of(nodes, classes, knowledge), knowledge)
     namespace = read_pod(case.pod).namespace
     verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
     codes = [each.code.name for each in verdict.reasons]
@@ -53,7 +53,7 @@ def rules_touched(case: Case, policies: PolicySet, knowledge: Knowledge) -> set[
     return {f"{each.name}.{rule}" for each in policies.policies if each.name in matched for rule in _set_rules(each)}
 
 
-def _set_rules(policy: Policy) -> set[str]:
+def _set_rules(policy: CompiledPolicy) -> set[str]:
     parts = (policy.spec.admission, policy.spec.placement)
     return {type(part).model_fields[name].alias or name for part in parts for name in part.model_fields_set}
 
@@ -95,7 +95,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 def _placement_differences(
-    case: Case, admitted: Mapping[str, Any], nodes: list[Node], setting: Setting
+    case: Case, admitted: Mapping[str, Any], nodes: list[Node], setting: ReviewContext
 ) -> Iterator[str]:
     pod = read_pod(admitted)
     demand = rule_on(pod, case.namespace_labels, setting.policies, setting.knowledge).demand

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app.admission.case import Form
+from app.admission.case import PodForm
 from app.admission.json_patch import apply
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import reduce_pod
-from app.admission.review import Setting, Verdict, denial, mutate
+from app.admission.review import ReviewContext, Verdict, denial, mutate
 from app.kube.pods import DECISION, read_pod
-from app.policy.compiled import PolicySet, Selected
+from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
 
 TOKEN = "kube-api-access-"
@@ -23,7 +23,7 @@ TOKEN = "kube-api-access-"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-class Change(Enum):
+class PodDifference(Enum):
     """What becomes of a pod; the first two, if new, are what an edit must not do unseen."""
 
     Refused = "newly refused"
@@ -34,24 +34,24 @@ class Change(Enum):
     Otherwise = "changed otherwise"
 
 
-HURTS = frozenset({Change.Refused, Change.NoNode})
+HURTS = frozenset({PodDifference.Refused, PodDifference.NoNode})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ComparedPod:
     """A pod (or template) to be created. `uid`, `node`: of one that is there. `settled`, `before`: as in Case."""
 
     name: str
     namespace: str
     document: Mapping[str, Any]
-    form: Form = Form.Pod
+    form: PodForm = PodForm.Pod
     uid: str = ""
     node: str = ""
     settled: frozenset[str] = frozenset()
     before: Mapping[str, Any] | None = None
 
 
-class Seats(Protocol):
+class Placements(Protocol):
     """Where pods would go now."""
 
     def best(self, demand: Demand, uid: str) -> str | None:
@@ -64,10 +64,10 @@ class Seats(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PolicySide:
     """Policies, and the setting in which they are tried."""
 
-    setting: Setting
+    setting: ReviewContext
     labels_of: Callable[[str], Mapping[str, str]]
 
 
@@ -156,7 +156,7 @@ def _required(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if named else None
 
 
-def compare(asked: Iterable[Asked], old: Side, new: Side, seats: Seats | None) -> Differences:
+def compare(asked: Iterable[ComparedPod], old: PolicySide, new: PolicySide, seats: Placements | None) -> Differences:
     """Try every pod under the old and the new policies. `seats`: None where no fleet is known.
 
     Pods of one template are judged once; where they would go is asked only where what they need changed.
@@ -174,7 +174,7 @@ def compare(asked: Iterable[Asked], old: Side, new: Side, seats: Seats | None) -
             judged = known[key] = _Judged(_judge(each, old), _judge(each, new))
         if judged.old != judged.new and (difference := _difference(each, judged, seats)) is not None:
             found.append(difference)
-    order = {change.value: index for index, change in enumerate(Change)}
+    order = {change.value: index for index, change in enumerate(PodDifference)}
     found.sort(key=lambda each: (order[each.change], each.pod))
     counts = Counter(each.change for each in found)
     return Differences(pods, len(known), pods - len(found), dict(counts), tuple(found))
@@ -187,12 +187,12 @@ def label_keys(policies: PolicySet) -> frozenset[str]:
     return frozenset(each.key for each in _requirements(matches))
 
 
-def _requirements(matches: Iterable[Selected]) -> Iterator[Any]:
+def _requirements(matches: Iterable[PodSelection]) -> Iterator[Any]:
     for match in matches:
         yield from match.pod or ()
 
 
-def _template(asked: Asked, keys: frozenset[str]) -> Any:
+def _template(asked: ComparedPod, keys: frozenset[str]) -> Any:
     """Reduce a pod to what decides, as a hashable key."""
     reduced = reduce_pod(asked.document)
     labels = reduced["metadata"].get("labels") or {}
@@ -203,7 +203,7 @@ def _template(asked: Asked, keys: frozenset[str]) -> Any:
     return asked.namespace, text, asked.form, asked.settled, before
 
 
-def _judge(asked: Asked, side: Side) -> _Outcome:
+def _judge(asked: ComparedPod, side: PolicySide) -> _Outcome:
     """Say what admission does, and what the pod then needs of a node."""
     labels = side.labels_of(asked.namespace)
     setting = replace(side.setting, form=asked.form, settled=asked.settled, before=asked.before)
@@ -223,26 +223,28 @@ def _whole_record(value: Any) -> bool:
     return isinstance(value, dict) and list(value) == [DECISION]
 
 
-def _difference(asked: Asked, judged: _Judged, seats: Seats | None) -> Difference | None:
+def _difference(asked: ComparedPod, judged: _Judged, seats: Placements | None) -> Difference | None:
     old, new = judged.old, judged.new
 
-    def told(change: Change, was: str, now: str) -> Difference:
+    def told(change: PodDifference, was: str, now: str) -> Difference:
         return Difference(change.value, asked.name, asked.node, was, now)
 
     if old.verdict.allowed is not new.verdict.allowed:
-        change = Change.Admitted if new.verdict.allowed else Change.Refused
+        change = PodDifference.Admitted if new.verdict.allowed else PodDifference.Refused
         return told(change, _words(old.verdict), _words(new.verdict))
-    if new.verdict.allowed and seats is not None and asked.form is Form.Pod and old.demand != new.demand:
+    if new.verdict.allowed and seats is not None and asked.form is PodForm.Pod and old.demand != new.demand:
         was, now = _seats(asked, judged, seats)
         if was != now:
-            change = Change.NoNode if now is None else Change.Seated if was is None else Change.Moved
+            change = (
+                PodDifference.NoNode if now is None else PodDifference.Seated if was is None else PodDifference.Moved
+            )
             return told(change, was or seats.why(old.demand), now or seats.why(new.demand))
     if old.verdict == new.verdict:
         return None
-    return told(Change.Otherwise, *_otherwise(old.verdict, new.verdict))
+    return told(PodDifference.Otherwise, *_otherwise(old.verdict, new.verdict))
 
 
-def _seats(asked: Asked, judged: _Judged, seats: Seats) -> tuple[str | None, str | None]:
+def _seats(asked: ComparedPod, judged: _Judged, seats: Placements) -> tuple[str | None, str | None]:
     """Name the best nodes under both; pods of one template that are on one node have the same."""
     key = asked.node
     if key not in judged.seats:

@@ -3,16 +3,16 @@
 
 from collections.abc import Iterator
 
-from app.explain.edits import Document, Edit, Near, containers_of
-from app.intree.checks import Cause
+from app.explain.edits import Document, Edit, NearMiss, containers_of
+from app.intree.checks import InTreeCause
 from app.intree.existing_pods import REQUIRED
 
 
-def drop_host_port(near: Near) -> Iterator[Edit]:
+def drop_host_port(near_miss: NearMiss) -> Iterator[Edit]:
     """Do without a port of the node."""
-    if near.code is not Cause.HostPortTaken:
+    if near_miss.code is not InTreeCause.HostPortTaken:
         return
-    number, protocol = near.about
+    number, protocol = near_miss.about
 
     def drop(pod: Document) -> None:
         for container in containers_of(pod):
@@ -23,15 +23,15 @@ def drop_host_port(near: Near) -> Iterator[Edit]:
     yield Edit("drop-host-port", f"drop hostPort {number}/{protocol}", 22, drop)
 
 
-def drop_pod_affinity(near: Near) -> Iterator[Edit]:
+def drop_pod_affinity(near_miss: NearMiss) -> Iterator[Edit]:
     """Drop one required term of pod affinity or anti-affinity."""
-    if near.code is Cause.PodAffinityMismatch:
+    if near_miss.code is InTreeCause.PodAffinityMismatch:
         kind, words = "podAffinity", "affinity"
-    elif near.code is Cause.PodAntiAffinityConflict:
+    elif near_miss.code is InTreeCause.PodAntiAffinityConflict:
         kind, words = "podAntiAffinity", "anti-affinity"
     else:
         return
-    key, place = near.about
+    key, place = near_miss.about
 
     def drop(pod: Document) -> None:
         del pod["spec"]["affinity"][kind][REQUIRED][int(place)]
@@ -39,11 +39,11 @@ def drop_pod_affinity(near: Near) -> Iterator[Edit]:
     yield Edit(f"drop-pod-{words}", f"drop the required pod {words} over {key}", 23, drop)
 
 
-def soften_spread(near: Near) -> Iterator[Edit]:
+def soften_spread(near_miss: NearMiss) -> Iterator[Edit]:
     """Make a topology spread constraint a wish."""
-    if near.code is not Cause.TopologySpreadConflict:
+    if near_miss.code is not InTreeCause.TopologySpreadConflict:
         return
-    key, place = near.about
+    key, place = near_miss.about
 
     def soften(pod: Document) -> None:
         pod["spec"]["topologySpreadConstraints"][int(place)]["whenUnsatisfiable"] = "ScheduleAnyway"

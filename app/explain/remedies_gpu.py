@@ -4,9 +4,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, Near, annotated, asked, containers_of, hungriest
+from app.explain.edits import Document, Edit, NearMiss, annotated, asked, containers_of, hungriest
 from app.knowledge.mig_profiles import profile_of
-from app.kube.gpu_usage import Holding
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
 from app.nodes.model import Node, Sharing
 from app.placement.filters import allows
@@ -14,13 +14,13 @@ from app.values.reasons import Code
 from app.values.versions import show_version
 
 
-def ask_fewer(near: Near) -> Iterator[Edit]:
+def ask_fewer(near_miss: NearMiss) -> Iterator[Edit]:
     """Ask for as many GPUs as the node has free, or the policy allows."""
-    if near.code not in (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs):
+    if near_miss.code not in (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs):
         return
-    most = near.posed.ruling.enforced.max_gpus_per_pod
-    for resource, amount in near.posed.demand.resources:
-        left = min(near.node.free.units.get(resource, 0), amount if most is None else most)
+    most = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod
+    for resource, amount in near_miss.scheduled_pod.demand.resources:
+        left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
         if 0 < left < amount:
             text = f"ask for {left} {resource} instead of {amount}"
             yield Edit("ask-fewer", text, 30 + amount - left, _lowered(resource, amount - left))
@@ -37,16 +37,16 @@ def _lowered(resource: str, by: int) -> Callable[[Document], None]:
     return lower
 
 
-def ask_another(near: Near) -> Iterator[Edit]:
+def ask_another(near_miss: NearMiss) -> Iterator[Edit]:
     """Ask for another resource of the same make: the MIG profile, the share or the whole GPU that the node has.
 
     Several GPUs are never turned into slices: a CUDA process sees one MIG device (MIG user guide).
     """
-    if near.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
+    if near_miss.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
         return
-    for resource, amount in near.posed.demand.resources:
+    for resource, amount in near_miss.scheduled_pod.demand.resources:
         domain = resource.partition("/")[0]
-        for other, free in near.node.free.units.items():
+        for other, free in near_miss.node.free.units.items():
             unlike = (profile_of(other) is None) is not (profile_of(resource) is None)
             enough = amount <= min(free, 1 if unlike else free)
             if enough and other != resource and other.partition("/")[0] == domain:
@@ -64,15 +64,15 @@ def _renamed(resource: str, other: str) -> Callable[[Document], None]:
     return rename
 
 
-def free_gpus(near: Near) -> Iterator[Edit]:
+def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
     """Free GPUs on the node: those of the least important pods, and of them the fewest."""
-    if near.code is not Code.InsufficientGPUs:
+    if near_miss.code is not Code.InsufficientGPUs:
         return
-    node = near.node
-    for resource, amount in near.posed.demand.resources:
+    node = near_miss.node
+    for resource, amount in near_miss.scheduled_pod.demand.resources:
         short = amount - node.free.units.get(resource, 0)
-        holders = [(each, dict(each.units).get(resource, 0)) for each in near.world.holdings(node.name)]
-        gone: list[Holding] = []
+        holders = [(each, dict(each.units).get(resource, 0)) for each in near_miss.world.holdings(node.name)]
+        gone: list[GPUUsage] = []
         freed = 0
         for each, held in sorted(holders, key=lambda pair: (pair[0].priority, -pair[1], pair[0].name)):
             if held and freed < short:
@@ -108,32 +108,32 @@ _ANNOTATED: Mapping[Code, tuple[str, Callable[[Node], str | None]]] = {
 """Which annotation states the need that a filter refuses for, and what it would have to say on the node."""
 
 
-def say_otherwise(near: Near) -> Iterator[Edit]:
+def say_otherwise(near_miss: NearMiss) -> Iterator[Edit]:
     """Lower a need that the pod's own annotation states, or drop it."""
-    found = _ANNOTATED.get(near.code) if isinstance(near.code, Code) else None
-    annotations = near.posed.pod.annotations
+    found = _ANNOTATED.get(near_miss.code) if isinstance(near_miss.code, Code) else None
+    annotations = near_miss.scheduled_pod.pod.annotations
     if found is None or PREFIX + found[0] not in annotations:
         return
-    key, value = PREFIX + found[0], found[1](near.node)
+    key, value = PREFIX + found[0], found[1](near_miss.node)
     if value is not None and value != annotations[key]:
         yield Edit("lower-need", f"set {key}: {value} instead of {annotations[key]}", 24, annotated(key, value))
     else:
         yield Edit("drop-need", f"drop the annotation {key}: {annotations[key]}", 25, annotated(key, None))
 
 
-def allow_product(near: Near) -> Iterator[Edit]:
+def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
     """Add the node's product to those that the pod's annotation allows."""
-    key, product = PREFIX + "products", near.node.node_class.product
-    said = near.posed.pod.annotations.get(key)
-    if near.code is not Code.ProductNotAllowed or not said or product is None:
+    key, product = PREFIX + "products", near_miss.node.node_class.product
+    said = near_miss.scheduled_pod.pod.annotations.get(key)
+    if near_miss.code is not Code.ProductNotAllowed or not said or product is None:
         return
-    row = near.world.setting.knowledge.products.by_form.get(product)
+    row = near_miss.world.setting.knowledge.products.by_form.get(product)
     name = row.label if row else product
     kept = [each for each in said.split(",") if not each.strip().startswith("!")]
     denied = [each for each in said.split(",") if each.strip().startswith("!")]
-    parts = _parts(near)
-    if kept and not (parts and any(amount > 1 for _, amount in near.posed.demand.resources)):
-        lesser = parts or _lesser(near)
+    parts = _parts(near_miss)
+    if kept and not (parts and any(amount > 1 for _, amount in near_miss.scheduled_pod.demand.resources)):
+        lesser = parts or _lesser(near_miss)
         value = ",".join((*(each.strip() for each in said.split(",")), name))
         text = f"allow {name} too, in {key}{f': {lesser}' if lesser else ''}"
         yield Edit("allow-product", text, 45 if lesser else 23, annotated(key, value))
@@ -143,17 +143,17 @@ def allow_product(near: Near) -> Iterator[Edit]:
                    annotated(key, text or None))  # fmt: skip
 
 
-def _parts(near: Near) -> str:
+def _parts(near_miss: NearMiss) -> str:
     """Say that a unit is no whole GPU on the node; empty where it is one."""
-    units = [near.node.node_class.unit(resource) for resource, _ in near.posed.demand.resources]
+    units = [near_miss.node.node_class.unit(resource) for resource, _ in near_miss.scheduled_pod.demand.resources]
     parts = (unit for unit in units if unit not in (Sharing.Exclusive, Sharing.Unknown))
     return next((f"one unit is {unit.value} there" for unit in parts), "")
 
 
-def _lesser(near: Near) -> str:
+def _lesser(near_miss: NearMiss) -> str:
     """Say that the node's GPUs have less memory than those of any product asked; empty where they have not."""
-    demand, found = near.posed.demand, near.node.node_class
-    rows = near.world.setting.knowledge.products.by_form.items()
+    demand, found = near_miss.scheduled_pod.demand, near_miss.node.node_class
+    rows = near_miss.world.setting.knowledge.products.by_form.items()
     wanted = [row.memory_mib for form, row in rows if row.memory_mib and allows(demand, form)]
     if wanted and found.memory_mib and found.memory_mib < SAME_MEMORY * min(wanted):
         return f"{found.memory_mib} MiB of memory each"
@@ -164,18 +164,18 @@ SAME_MEMORY = 0.93
 """INTERFACES §10, Memory: what a label says of a GPU may be so much less than its table."""
 
 
-def older_image(near: Near) -> Iterator[Edit]:
+def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     """Use an image built for a CUDA that the node's driver runs: of its own major version, or none newer than its own.
 
     The image is of the same repository where its tags are known; else one of NVIDIA's stands for any such.
     """
-    cuda = near.node.node_class.cuda
-    if near.code not in IMAGE_CODES or cuda is None:
+    cuda = near_miss.node.node_class.cuda
+    if near_miss.code not in IMAGE_CODES or cuda is None:
         return
-    images = near.world.setting.knowledge.images
+    images = near_miss.world.setting.knowledge.images
     for place, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
-        for container in (*near.posed.pod.containers,):
+        for container in (*near_miss.scheduled_pod.pod.containers,):
             found = images.infer(container.image)
             if (found is not None and found.cuda[: len(most)] > most) or (found is not None and place):
                 changes[container.image] = images.older(container.image, most) or OLD_IMAGE.format(show_version(cuda))

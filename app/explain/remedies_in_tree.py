@@ -4,17 +4,17 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, Near, amount_text, asked, hungriest
-from app.intree.checks import Cause
+from app.explain.edits import Document, Edit, NearMiss, amount_text, asked, hungriest
+from app.intree.checks import InTreeCause
 from app.intree.existing_pods import REQUIRED
 from app.kube.pod_requests import amounts_of
 
 
-def tolerate(near: Near) -> Iterator[Edit]:
+def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
     """Add a toleration for a taint."""
-    if near.code is not Cause.UntoleratedTaint:
+    if near_miss.code is not InTreeCause.UntoleratedTaint:
         return
-    key, value, effect = near.about
+    key, value, effect = near_miss.about
     said = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
 
     def add(pod: Document) -> None:
@@ -23,11 +23,11 @@ def tolerate(near: Near) -> Iterator[Edit]:
     yield Edit("tolerate", f"add a toleration for {key}{f'={value}' if value else ''}:{effect}", 20, add)
 
 
-def drop_selector(near: Near) -> Iterator[Edit]:
+def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
     """Drop a key of nodeSelector."""
-    if near.code is Cause.NodeAffinityMismatch and near.about[0] == "nodeSelector":
-        _, key, value = near.about
-        there = near.node.labels.get(key)
+    if near_miss.code is InTreeCause.NodeAffinityMismatch and near_miss.about[0] == "nodeSelector":
+        _, key, value = near_miss.about
+        there = near_miss.node.labels.get(key)
 
         def drop(pod: Document) -> None:
             del pod["spec"]["nodeSelector"][key]
@@ -40,15 +40,15 @@ def drop_selector(near: Near) -> Iterator[Edit]:
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
-def drop_affinity(near: Near) -> Iterator[Edit]:
+def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:
     """Drop the expressions of one required affinity term that the node does not fulfil; all, where none is left."""
-    if near.code is not Cause.NodeAffinityMismatch or near.about[0] != "affinity":
+    if near_miss.code is not InTreeCause.NodeAffinityMismatch or near_miss.about[0] != "affinity":
         return
-    for index, term in enumerate(near.posed.own.terms or ()):
+    for index, term in enumerate(near_miss.scheduled_pod.own.terms or ()):
         unmet = [place for place, (key, wanted) in enumerate(term.expressions)
-                 if wanted is None or not wanted.allows(near.node.labels.get(key))]  # fmt: skip
+                 if wanted is None or not wanted.allows(near_miss.node.labels.get(key))]  # fmt: skip
         keys = ", ".join(term.expressions[place][0] for place in unmet)
-        unnamed = any((name == near.node.name) is not within for within, name in term.names)
+        unnamed = any((name == near_miss.node.name) is not within for within, name in term.names)
 
         def drop(pod: Document, index: int = index, unmet: list[int] = unmet, unnamed: bool = unnamed) -> None:
             affinity = pod["spec"]["affinity"]["nodeAffinity"]
@@ -64,34 +64,34 @@ def drop_affinity(near: Near) -> Iterator[Edit]:
         yield Edit("drop-affinity", f"drop {what} from the required node affinity", 22 + len(unmet), drop)
 
 
-def unname_node(near: Near) -> Iterator[Edit]:
+def unname_node(near_miss: NearMiss) -> Iterator[Edit]:
     """Leave the choice of the node to the scheduler."""
-    if near.code is Cause.NodeNameMismatch:
+    if near_miss.code is InTreeCause.NodeNameMismatch:
         yield Edit("unname-node", "remove spec.nodeName", 10, lambda pod: pod["spec"].pop("nodeName", None))
 
 
-def remove_gates(near: Near) -> Iterator[Edit]:
+def remove_gates(near_miss: NearMiss) -> Iterator[Edit]:
     """Remove the scheduling gates."""
-    if near.code is Cause.SchedulingGated:
-        text = f"remove the scheduling gates {', '.join(near.about)}: their controller has not let the pod go"
+    if near_miss.code is InTreeCause.SchedulingGated:
+        text = f"remove the scheduling gates {', '.join(near_miss.about)}: their controller has not let the pod go"
         yield Edit("remove-gates", text, 10, lambda pod: pod["spec"].pop("schedulingGates", None))
 
 
-def uncordon(near: Near) -> Iterator[Edit]:
+def uncordon(near_miss: NearMiss) -> Iterator[Edit]:
     """Uncordon the node."""
-    if near.code is Cause.NodeUnschedulable:
-        yield Edit("uncordon", f"kubectl uncordon {near.node.name}", 50,
-                   node=lambda node: replace(node, unschedulable=False), on=near.node.name)  # fmt: skip
+    if near_miss.code is InTreeCause.NodeUnschedulable:
+        yield Edit("uncordon", f"kubectl uncordon {near_miss.node.name}", 50,
+                   node=lambda node: replace(node, unschedulable=False), on=near_miss.node.name)  # fmt: skip
 
 
-def request_less(near: Near) -> Iterator[Edit]:
+def request_less(near_miss: NearMiss) -> Iterator[Edit]:
     """Ask for as much CPU or memory as the node has left."""
-    if near.code is not Cause.InsufficientResource:
+    if near_miss.code is not InTreeCause.InsufficientResource:
         return
-    resource = near.about[0]
-    used = near.world.used.get(near.node.name, {})
-    left = amounts_of(near.node.allocatable).get(resource, 0) - used.get(resource, 0)
-    short = dict(near.posed.seeker.requests)[resource] - left
+    resource = near_miss.about[0]
+    used = near_miss.world.used.get(near_miss.node.name, {})
+    left = amounts_of(near_miss.node.allocatable).get(resource, 0) - used.get(resource, 0)
+    short = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource] - left
     if left <= 0:
         return
 

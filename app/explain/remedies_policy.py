@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.explain.edits import Document, Edit, Near, annotated, containers_of
+from app.explain.edits import Document, Edit, NearMiss, annotated, containers_of
 from app.kube.pods import PREFIX
 from app.policy.compiled import PolicySet
 from app.policy.merge import ANNOTATION
@@ -28,12 +28,14 @@ RULES: Mapping[Code, tuple[tuple[str, Rule], ...]] = {
 """By which fields of a policy a code comes about, and the rules that they are."""
 
 
-def relax_policy(near: Near) -> Iterator[Edit]:
+def relax_policy(near_miss: NearMiss) -> Iterator[Edit]:
     """Have the policy that states the need allow the node's product too, or turn its rule off."""
-    for field, rule in RULES.get(near.code, ()) if isinstance(near.code, Code) else ():
-        for origin in (who for name, who in near.posed.ruling.origins if name == field and who != ANNOTATION):
-            product = near.node.node_class.product
-            row = near.world.setting.knowledge.products.by_form.get(product or "")
+    for field, rule in RULES.get(near_miss.code, ()) if isinstance(near_miss.code, Code) else ():
+        for origin in (
+            who for name, who in near_miss.scheduled_pod.ruling.origins if name == field and who != ANNOTATION
+        ):
+            product = near_miss.node.node_class.product
+            row = near_miss.world.setting.knowledge.products.by_form.get(product or "")
             if rule is Rule.Products and field == "allow" and row is not None:
                 text = f"allow {row.label} in policy {origin} (spec.placement.products.allow)"
                 yield Edit("allow-in-policy", text, 60, policies=_allowing(origin, row.label))
@@ -68,18 +70,18 @@ def _allowing(name: str, product: str) -> Callable[[PolicySet], PolicySet]:
     return _changed(name, allow)
 
 
-def obey(near: Near) -> Iterator[Edit]:
+def obey(near_miss: NearMiss) -> Iterator[Edit]:
     """Take out of the pod what admission refuses."""
-    change = FORBIDDEN.get(near.code) if isinstance(near.code, Code) else None
+    change = FORBIDDEN.get(near_miss.code) if isinstance(near_miss.code, Code) else None
     if change is not None:
         yield Edit("obey", change[0], 12, change[1])
 
 
-def drop_annotations(near: Near) -> Iterator[Edit]:
+def drop_annotations(near_miss: NearMiss) -> Iterator[Edit]:
     """Drop an annotation that does not parse, or contradicts a policy."""
-    if near.code not in (Code.InvalidAnnotation, Code.NoProductLeft, Code.PolicyConflict, Code.ReservedAnnotation):
+    if near_miss.code not in (Code.InvalidAnnotation, Code.NoProductLeft, Code.PolicyConflict, Code.ReservedAnnotation):
         return
-    for key, value in near.posed.pod.annotations.items():
+    for key, value in near_miss.scheduled_pod.pod.annotations.items():
         if key.startswith(PREFIX):
             yield Edit("drop-annotation", f"drop the annotation {key}: {value}", 15, annotated(key, None))
 

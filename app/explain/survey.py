@@ -8,12 +8,12 @@ from typing import Any
 
 from app.admission.affinity.mutator import NODE_AFFINITY
 from app.admission.json_patch import apply
-from app.admission.review import Setting, Verdict, mutate
+from app.admission.review import ReviewContext, Verdict, mutate
 from app.explain.funnel import Objection
-from app.intree.checks import Seeker, Term, gated, read_seeker, refusals
-from app.intree.existing_pods import REQUIRED, Companion, Neighbours, read_companion
-from app.intree.inter_pod_constraints import Company, keep_company
-from app.kube.gpu_usage import Holding
+from app.intree.checks import NodeSelectorTerm, PodConstraints, gated, read_seeker, refusals
+from app.intree.existing_pods import REQUIRED, Neighbours, PodAmongOthers, read_companion
+from app.intree.inter_pod_constraints import InterPodConstraints, keep_company
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, read_pod
 from app.nodes.model import Node
 from app.placement import engine
@@ -30,7 +30,7 @@ IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterSnapshot:
     """The cluster at one moment. `used`: what pods have booked of each node; `holdings`: who holds GPUs on a node.
 
     `volumes`: the node affinity of the PersistentVolume behind each PersistentVolumeClaim, by "namespace/name".
@@ -39,10 +39,10 @@ class World:
 
     nodes: Mapping[str, Node]
     used: Mapping[str, Mapping[str, int]]
-    setting: Setting
+    setting: ReviewContext
     namespace_labels: Callable[[str], Mapping[str, str]]
-    holdings: Callable[[str], tuple[Holding, ...]] = lambda _name: ()
-    volumes: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
+    holdings: Callable[[str], tuple[GPUUsage, ...]] = lambda _name: ()
+    volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
     neighbours: Neighbours | None = None
 
 
@@ -51,7 +51,7 @@ Groups = Mapping[tuple[Objection, ...], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Posed:
+class ScheduledPod:
     """A pod as kube-scheduler sees it. `seeker`: what that looks at; `own`: the same, but for the affinity that
     admission wrote into it, since the filters say better why a node is left out by that.
     """
@@ -60,9 +60,9 @@ class Posed:
     pod: Pod
     verdict: Verdict
     ruling: Ruling
-    seeker: Seeker
-    own: Seeker
-    companion: Companion
+    pod_constraints: PodConstraints
+    own: PodConstraints
+    pod_among_others: PodAmongOthers
 
     @property
     def demand(self) -> Demand:
@@ -71,11 +71,11 @@ class Posed:
 
     def against(self) -> tuple[Objection, ...]:
         """List what stands against the pod itself, whatever the node: admission's reasons, gates."""
-        gate = gated(self.seeker)
+        gate = gated(self.pod_constraints)
         return (*self.verdict.reasons, *((gate,) if gate else ()))
 
 
-def pose(document: Mapping[str, Any], world: World, admit: bool) -> Posed:
+def pose(document: Mapping[str, Any], world: ClusterSnapshot, admit: bool) -> ScheduledPod:
     """Take a pod through admission, or as it is in the cluster, and read what is asked. `document`: the user's part.
 
     Raises MalformedPod, QuantityError.
@@ -86,20 +86,26 @@ def pose(document: Mapping[str, Any], world: World, admit: bool) -> Posed:
     admitted = apply(document, verdict.operations) if admit else document
     pod = read_pod(admitted)
     ruling = setting.ruling(pod, labels)
-    seeker = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
+    pod_constraints = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
     own = read_seeker(plain(document, world), setting.knowledge.families.of)
-    bare = replace(seeker, terms=own.terms)
-    return Posed(admitted, pod, verdict, ruling, seeker, bare, read_companion(admitted))
+    bare = replace(pod_constraints, terms=own.terms)
+    return ScheduledPod(admitted, pod, verdict, ruling, pod_constraints, bare, read_companion(admitted))
 
 
-def company_of(posed: Posed, world: World) -> Company | None:
+def company_of(scheduled_pod: ScheduledPod, world: ClusterSnapshot) -> InterPodConstraints | None:
     """Count what the pods that are there mean to a pod; None where they are not known."""
     if world.neighbours is None:
         return None
-    return keep_company(posed.companion, posed.seeker, world.neighbours, world.nodes, world.namespace_labels)
+    return keep_company(
+        scheduled_pod.pod_among_others,
+        scheduled_pod.pod_constraints,
+        world.neighbours,
+        world.nodes,
+        world.namespace_labels,
+    )
 
 
-def plain(document: Mapping[str, Any], world: World) -> Mapping[str, Any]:
+def plain(document: Mapping[str, Any], world: ClusterSnapshot) -> Mapping[str, Any]:
     """Take out of a pod the node affinity that admission has written, or would write, into it."""
     terms = _required(document).get("nodeSelectorTerms")
     if not terms or not isinstance(terms, list):
@@ -149,30 +155,37 @@ def namespace_of(document: Mapping[str, Any]) -> str:
     return member(metadata, "namespace", str, "metadata.") or "default"
 
 
-class Judge:
+class NodeJudge:
     """Judges nodes for one pod; what is the same for all nodes of a class is asked once."""
 
-    def __init__(self, posed: Posed, used: Mapping[str, Mapping[str, int]], company: Company | None) -> None:
-        self.posed = posed
+    def __init__(
+        self, scheduled_pod: ScheduledPod, used: Mapping[str, Mapping[str, int]], company: InterPodConstraints | None
+    ) -> None:
+        self.scheduled_pod = scheduled_pod
         self._company = company
-        self._demand = posed.demand
+        self._demand = scheduled_pod.demand
         self._used = used
         self._classes: dict[int, tuple[Reason, ...]] = {}
 
     def objections(self, node: Node) -> tuple[Objection, ...]:
         """List all that stands against a node, the filters' reasons last; none where the pod fits."""
-        posed, used = self.posed, self._used.get(node.name, NOTHING)
+        scheduled_pod, used = self.scheduled_pod, self._used.get(node.name, NOTHING)
         company = self._company.refusals(node) if self._company else ()
-        found: list[Objection] = [*posed.against(), *refusals(posed.own, node, used), *company, *self._filters(node)]
-        return tuple(found) or refusals(posed.seeker, node, used)
+        found: list[Objection] = [
+            *scheduled_pod.against(),
+            *refusals(scheduled_pod.own, node, used),
+            *company,
+            *self._filters(node),
+        ]
+        return tuple(found) or refusals(scheduled_pod.pod_constraints, node, used)
 
     def fits(self, node: Node) -> bool:
         """Tell whether the pod can be bound to the node now."""
-        posed = self.posed
+        scheduled_pod = self.scheduled_pod
         return not (
-            posed.against()
+            scheduled_pod.against()
             or self._filters(node)
-            or refusals(posed.seeker, node, self._used.get(node.name, NOTHING))
+            or refusals(scheduled_pod.pod_constraints, node, self._used.get(node.name, NOTHING))
             or (self._company and any(self._company.refusals(node)))
         )
 

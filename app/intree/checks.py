@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.admission.tolerations import covers
-from app.intree.existing_pods import REQUIRED, Companion
+from app.intree.existing_pods import REQUIRED, PodAmongOthers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, amounts_of, requests_of
 from app.nodes.model import Node
@@ -24,7 +24,7 @@ UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoS
 """core/v1 TaintNodeUnschedulable: a pod that tolerates it goes to cordoned nodes too (node_unschedulable.go)."""
 
 
-class Cause(Enum):
+class InTreeCause(Enum):
     """One cause of kube-scheduler's own; the value is its remedy."""
 
     NodeUnschedulable = "uncordon the node, or add nodes"
@@ -43,10 +43,10 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class InTree:
+class InTreeRefusal:
     """Why not, for kube-scheduler. `message`: its own words; `about`: which taint, label or resource it is about."""
 
-    cause: Cause
+    cause: InTreeCause
     message: str
     about: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class InTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class NodeSelectorTerm:
     """One node selector term. `expressions`: None for one that is not valid, which nothing fulfils.
 
     `names`: (In, name) or (NotIn, name) of matchFields.
@@ -77,7 +77,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Seeker:
+class PodConstraints:
     """What of a pod kube-scheduler looks at. `terms`: None where there is no required node affinity.
 
     `requests`: but for GPUs, which the filters count. `volumes`: the node affinity of each of its bound volumes.
@@ -85,18 +85,18 @@ class Seeker:
 
     tolerations: tuple[Mapping[str, Any], ...]
     selector: tuple[tuple[str, str], ...]
-    terms: tuple[Term, ...] | None
+    terms: tuple[NodeSelectorTerm, ...] | None
     node_name: str
     requests: Amounts
     gates: tuple[str, ...]
-    volumes: tuple[tuple[Term, ...], ...] = ()
+    volumes: tuple[tuple[NodeSelectorTerm, ...], ...] = ()
 
 
 def read_seeker(
     document: Mapping[str, Any],
     counted: Callable[[str], object],
-    volumes: Mapping[str, tuple[Term, ...]] | None = None,
-) -> Seeker:
+    volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
+) -> PodConstraints:
     """Read a Pod that `read_pod` has read before. `counted`: resources that others count; `volumes`: by PVC's key.
 
     Raises MalformedPod, OversizedPod.
@@ -109,7 +109,7 @@ def read_seeker(
     terms = None if required is None else read_terms(required)
     check_constraints(len(selector), "spec.nodeSelector")
     check_constraints(len(terms or ()), "spec.affinity.nodeAffinity")
-    return Seeker(
+    return PodConstraints(
         tolerations=tuple(_objects(spec, "tolerations")),
         selector=tuple(sorted(selector.items())),
         terms=terms,
@@ -120,7 +120,7 @@ def read_seeker(
     )
 
 
-def read_terms(selector: object) -> tuple[Term, ...]:
+def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
     """Read a NodeSelector, of affinity or of a PersistentVolume."""
     return tuple(map(_term, _objects(selector, "nodeSelectorTerms"))) if isinstance(selector, dict) else ()
 
@@ -138,9 +138,9 @@ def _objects(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]
     return (each for each in found if isinstance(each, dict)) if isinstance(found, list) else iter(())
 
 
-def _term(term: Mapping[str, Any]) -> Term:
+def _term(term: Mapping[str, Any]) -> NodeSelectorTerm:
     expressions = tuple((str(each.get("key")), _requirement(each)) for each in _objects(term, "matchExpressions"))
-    return Term(expressions, tuple(map(_name, _objects(term, "matchFields"))))
+    return NodeSelectorTerm(expressions, tuple(map(_name, _objects(term, "matchFields"))))
 
 
 def _name(field: Mapping[str, Any]) -> tuple[bool, str]:
@@ -160,57 +160,57 @@ def _requirement(said: Mapping[str, Any]) -> Requirement | None:
         return None
 
 
-Check = Callable[[Seeker, Node, Mapping[str, int]], Iterator[InTree]]
+Check = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]
 
 
-def requested_node(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTree]:
+def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """NodeName."""
     if pod.node_name and pod.node_name != node.name:
         yield WRONG_NAME
 
 
-def schedulable(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTree]:
+def schedulable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """NodeUnschedulable."""
     if node.unschedulable and not any(covers(each, UNSCHEDULABLE_TAINT) for each in pod.tolerations):
         yield CORDONED
 
 
-def taints_tolerated(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTree]:
+def taints_tolerated(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """TaintToleration; all taints that are not tolerated, where the plugin names the first. Cordoning has its own."""
     for key, value, effect in node.taints:
         if effect == "PreferNoSchedule" or key == UNSCHEDULABLE_TAINT["key"]:
             continue
         asked = {"key": key, "value": value, "effect": effect}
         if not any(covers(each, asked) for each in pod.tolerations):
-            yield InTree(Cause.UntoleratedTaint, TAINTED, (key, value, effect))
+            yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect))
 
 
-def selected(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTree]:
+def selected(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """NodeAffinity: nodeSelector, key by key, and the required terms, of which one is enough."""
     for key, value in pod.selector:
         if node.labels.get(key) != value:
             yield _unselected(key, value)
     if pod.terms is not None and not any(term.selects(node) for term in pod.terms):
-        yield InTree(Cause.NodeAffinityMismatch, UNSELECTED, ("affinity",))
+        yield InTreeRefusal(InTreeCause.NodeAffinityMismatch, UNSELECTED, ("affinity",))
 
 
 @lru_cache(maxsize=4 * MOST_CONSTRAINTS)
-def _unselected(key: str, value: str) -> InTree:
+def _unselected(key: str, value: str) -> InTreeRefusal:
     """Make the cause of a nodeSelector's key once for all nodes."""
-    return InTree(Cause.NodeAffinityMismatch, UNSELECTED, ("nodeSelector", key, value))
+    return InTreeRefusal(InTreeCause.NodeAffinityMismatch, UNSELECTED, ("nodeSelector", key, value))
 
 
-def resources_left(pod: Seeker, node: Node, used: Mapping[str, int]) -> Iterator[InTree]:
+def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """NodeResourcesFit."""
     amounts = amounts_of(node.allocatable)
     if PODS in amounts and used.get(PODS, 0) + 1 > amounts[PODS]:
         yield FULL
     for resource, wanted in pod.requests:
         if wanted > amounts.get(resource, 0) - used.get(resource, 0):
-            yield InTree(Cause.InsufficientResource, f"Insufficient {resource}", (resource,))
+            yield InTreeRefusal(InTreeCause.InsufficientResource, f"Insufficient {resource}", (resource,))
 
 
-def volumes_reachable(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iterator[InTree]:
+def volumes_reachable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """VolumeBinding: the node affinity of the volumes that the pod's claims are bound to."""
     if any(not any(term.selects(node) for term in terms) for terms in pod.volumes):
         yield UNREACHABLE
@@ -218,10 +218,12 @@ def volumes_reachable(pod: Seeker, node: Node, _used: Mapping[str, int]) -> Iter
 
 TAINTED = "node(s) had untolerated taint(s)"
 UNSELECTED = "node(s) didn't match Pod's node affinity/selector"
-WRONG_NAME = InTree(Cause.NodeNameMismatch, "node(s) didn't match the requested node name")
-CORDONED = InTree(Cause.NodeUnschedulable, "node(s) were unschedulable")
-FULL = InTree(Cause.TooManyPods, "Too many pods")
-UNREACHABLE = InTree(Cause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity")
+WRONG_NAME = InTreeRefusal(InTreeCause.NodeNameMismatch, "node(s) didn't match the requested node name")
+CORDONED = InTreeRefusal(InTreeCause.NodeUnschedulable, "node(s) were unschedulable")
+FULL = InTreeRefusal(InTreeCause.TooManyPods, "Too many pods")
+UNREACHABLE = InTreeRefusal(
+    InTreeCause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity"
+)
 
 CHECKS: tuple[Check, ...] = (
     schedulable,
@@ -234,19 +236,21 @@ CHECKS: tuple[Check, ...] = (
 """In kube-scheduler's order of Filter plugins as far as they are here (apis/config/v1/default_plugins.go)."""
 
 
-def refusals(pod: Seeker, node: Node, used: Mapping[str, int]) -> tuple[InTree, ...]:
+def refusals(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> tuple[InTreeRefusal, ...]:
     """List all causes for which kube-scheduler would refuse the node. `used`: what pods there have booked."""
     return tuple(found for check in CHECKS for found in check(pod, node, used))
 
 
-def gated(pod: Seeker) -> InTree | None:
+def gated(pod: PodConstraints) -> InTreeRefusal | None:
     """Say that the pod is not to be scheduled yet (SchedulingGates); None if it is."""
     if not pod.gates:
         return None
-    return InTree(Cause.SchedulingGated, f"waiting for scheduling gates: [{' '.join(pod.gates)}]", pod.gates)
+    return InTreeRefusal(
+        InTreeCause.SchedulingGated, f"waiting for scheduling gates: [{' '.join(pod.gates)}]", pod.gates
+    )
 
 
-def unjudged(claims: bool, pod: Companion | None) -> Iterator[str]:
+def unjudged(claims: bool, pod: PodAmongOthers | None) -> Iterator[str]:
     """Name what a pod asks that only kube-scheduler can tell. `claims`: devices by DRA, which that alone gives out.
 
     `pod`: what depends on other pods, for who does not know them; None for who does.

@@ -22,7 +22,7 @@ NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class LabelSelector:
+class PodLabelSelector:
     """A selector over labels. `wanted`: all must hold; None: the selector is absent, or not valid, and matches none."""
 
     wanted: tuple[Requirement, ...] | None
@@ -37,9 +37,9 @@ class AffinityTerm:
     """A required term of pod affinity or anti-affinity: pods of these namespaces, or of those selected by labels."""
 
     topology_key: str
-    selector: LabelSelector
+    selector: PodLabelSelector
     namespaces: frozenset[str]
-    of_namespaces: LabelSelector
+    of_namespaces: PodLabelSelector
 
     def matches(self, namespace: str, labels: Labels, namespace_labels: NamespaceLabels) -> bool:
         """Tell whether a pod is one of the term's (framework/types.go AffinityTerm.Matches)."""
@@ -51,14 +51,14 @@ class AffinityTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class SpreadConstraint:
     """A topology spread constraint that forbids (DoNotSchedule). `place`: its index in the spec."""
 
     place: int
     topology_key: str
     max_skew: int
     min_domains: int
-    selector: LabelSelector
+    selector: PodLabelSelector
     honors_affinity: bool
     honors_taints: bool
 
@@ -68,7 +68,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
+class PodAmongOthers:
     """A pod among others: what they see of it, and what it asks of them."""
 
     namespace: str
@@ -76,20 +76,20 @@ class Companion:
     ports: tuple[Port, ...] = ()
     attracted: tuple[AffinityTerm, ...] = ()
     repels: tuple[AffinityTerm, ...] = ()
-    spread: tuple[Constraint, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class ExistingPod:
     """A pod on a node. `going`: it is being deleted, and no longer counts for spread."""
 
     name: str
     node: str
-    pod: Companion
+    pod: PodAmongOthers
     going: bool
 
 
-Neighbours = tuple[Neighbour, ...]
+Neighbours = tuple[ExistingPod, ...]
 
 
 def neighbours_of(pods: Iterable[Mapping[str, Any]]) -> Neighbours:
@@ -97,25 +97,25 @@ def neighbours_of(pods: Iterable[Mapping[str, Any]]) -> Neighbours:
     return tuple(filter(None, map(_neighbour, pods)))
 
 
-def _neighbour(document: Mapping[str, Any]) -> Neighbour | None:
+def _neighbour(document: Mapping[str, Any]) -> ExistingPod | None:
     metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
     node = spec.get("nodeName")
     if not node or (document.get("status") or NONE).get("phase") in FINISHED:
         return None
     namespace = metadata.get("namespace") or "default"
     labels = metadata.get("labels") or NONE
-    pod = Companion(namespace, labels, _ports(spec), repels=_terms(spec, "podAntiAffinity", namespace, labels))
-    return Neighbour(f"{namespace}/{metadata.get('name')}", node, pod, bool(metadata.get("deletionTimestamp")))
+    pod = PodAmongOthers(namespace, labels, _ports(spec), repels=_terms(spec, "podAntiAffinity", namespace, labels))
+    return ExistingPod(f"{namespace}/{metadata.get('name')}", node, pod, bool(metadata.get("deletionTimestamp")))
 
 
-def read_companion(document: Mapping[str, Any]) -> Companion:
+def read_companion(document: Mapping[str, Any]) -> PodAmongOthers:
     """Read a Pod that `read_pod` has read before.
 
     Raises OversizedPod.
     """
     metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
     namespace, labels = metadata.get("namespace") or "default", metadata.get("labels") or NONE
-    pod = Companion(
+    pod = PodAmongOthers(
         namespace,
         labels,
         _ports(spec),
@@ -160,11 +160,11 @@ def _term(said: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTe
     return AffinityTerm(str(said.get("topologyKey")), selector, frozenset((*named, *own)), _selector(selected))
 
 
-def _constraints(spec: Mapping[str, Any], labels: Labels) -> Iterator[Constraint]:
+def _constraints(spec: Mapping[str, Any], labels: Labels) -> Iterator[SpreadConstraint]:
     for place, said in enumerate(_objects(spec, "topologySpreadConstraints")):
         if said.get("whenUnsatisfiable") != "DoNotSchedule":
             continue
-        yield Constraint(
+        yield SpreadConstraint(
             place,
             str(said.get("topologyKey")),
             int(said.get("maxSkew") or 1),
@@ -182,14 +182,14 @@ def _own_labels(said: Mapping[str, Any], field: str, operator: str, labels: Labe
             yield {"key": key, "operator": operator, "values": [labels[key]]}
 
 
-def _selector(said: object, *more: Mapping[str, Any]) -> LabelSelector:
+def _selector(said: object, *more: Mapping[str, Any]) -> PodLabelSelector:
     if not isinstance(said, dict):
-        return LabelSelector(None)
+        return PodLabelSelector(None)
     equal = ({"key": key, "operator": "In", "values": [each]} for key, each in (said.get("matchLabels") or {}).items())
     try:
-        return LabelSelector(tuple(map(_requirement, (*equal, *_objects(said, "matchExpressions"), *more))))
+        return PodLabelSelector(tuple(map(_requirement, (*equal, *_objects(said, "matchExpressions"), *more))))
     except BadInput:
-        return LabelSelector(None)
+        return PodLabelSelector(None)
 
 
 def _requirement(said: Mapping[str, Any]) -> Requirement:

@@ -11,11 +11,11 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from app.knowledge.nvidia_require import Expression, Host, holds
+from app.knowledge.nvidia_require import Expression, HostFacts, holds
 from app.values.versions import Version, parse_version, release
 
 
-class Accept(IntEnum):
+class AcceptedCompatibility(IntEnum):
     """How much compatibility is enough; a larger value is stricter (INTERFACES §4: strictest wins)."""
 
     ForwardCompatible = 0
@@ -36,7 +36,7 @@ class DriverList:
     branches: frozenset[int]
     consumer_branches: frozenset[int]
 
-    def met(self, host: Host) -> bool:
+    def met(self, host: HostFacts) -> bool:
         """Tell whether the image starts; what is unknown of the host is taken to hold."""
         if host.cuda is None or host.driver is None or host.cuda >= self.cuda:
             return True
@@ -165,9 +165,9 @@ class CUDANeed:
         """Tell whether somebody read the need off an image's tag; else an annotation, environment or policy said it."""
         return not self.minimum
 
-    def floor(self, accept: Accept) -> Version:
+    def floor(self, accept: AcceptedCompatibility) -> Version:
         """Name the driver that is surely enough under `accept`: what messages tell people to want."""
-        if accept is Accept.Native or self.minor_version is None:
+        if accept is AcceptedCompatibility.Native or self.minor_version is None:
             return self.native
         return min(self.native, self.minor_version)
 
@@ -182,7 +182,7 @@ class Compatibility(IntEnum):
     Native = 2
 
 
-def judge_driver(need: CUDANeed, host: Host) -> Compatibility:
+def judge_driver(need: CUDANeed, host: HostFacts) -> Compatibility:
     """Run the procedure for a host whose driver is known.
 
     An environment's requirement is judged first, literally: where it does not hold the container never starts,
@@ -197,7 +197,7 @@ def judge_driver(need: CUDANeed, host: Host) -> Compatibility:
     return max(_judge(need, host, host.driver), Compatibility.Forward)
 
 
-def _judge(need: CUDANeed, host: Host, driver: Version) -> Compatibility:
+def _judge(need: CUDANeed, host: HostFacts, driver: Version) -> Compatibility:
     """Go native → minor version → forward → no. Forward compatibility is for GPUs known to be data-centre ones."""
     if driver >= need.native:
         return Compatibility.Native

@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Of a metric or label (Prometheus' data model, without the colons of recording rules); they go into a query as are."""
 
 
-class Judge(Enum):
+class MetricRule(Enum):
     """How a value is judged."""
 
     XID = "xid"
@@ -21,7 +21,7 @@ class Judge(Enum):
     Rising = "rising"
 
 
-class Condition(Enum):
+class GPUCondition(Enum):
     """The state of a GPU with a fault: to be drained now, or to be passed over while there are others."""
 
     Ill = "ill"
@@ -29,7 +29,7 @@ class Condition(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class MetricMeaning:
     """One row: metrics that say the same, and what they mean. `condition` is None for XIDs, which have their own.
 
     Compared by identity: it is part of keys that are looked up for every sample.
@@ -37,8 +37,8 @@ class Reading:
 
     name: str
     metrics: tuple[str, ...]
-    judge: Judge
-    condition: Condition | None
+    judge: MetricRule
+    condition: GPUCondition | None
     meaning: str
 
 
@@ -46,8 +46,8 @@ class Reading:
 class DCGM:
     """All readings, by metric; what an XID's class means; and the labels to look at, first one first."""
 
-    readings: Mapping[str, Reading]
-    conditions: Mapping[Severity, Condition]
+    readings: Mapping[str, MetricMeaning]
+    conditions: Mapping[Severity, GPUCondition]
     node_labels: tuple[str, ...]
     gpu_labels: tuple[str, ...]
     part_labels: tuple[str, ...]
@@ -67,17 +67,17 @@ def load_dcgm(document: Mapping[str, Any]) -> DCGM:
     severities = document["xid_severities"].items()
     return DCGM(
         readings={metric: row for row in rows for metric in row.metrics},
-        conditions={Severity(name): Condition(value) for name, value in severities if value is not None},
+        conditions={Severity(name): GPUCondition(value) for name, value in severities if value is not None},
         node_labels=_names(document["node_labels"]),
         gpu_labels=_names(document["gpu_labels"]),
         part_labels=_names(document["part_labels"]),
     )
 
 
-def _reading(row: Mapping[str, Any]) -> Reading:
-    judge = Judge(row["judge"])
-    condition = None if judge is Judge.XID else Condition(row.get("severity"))
-    return Reading(row["name"], _names(row["metrics"]), judge, condition, row["meaning"])
+def _reading(row: Mapping[str, Any]) -> MetricMeaning:
+    judge = MetricRule(row["judge"])
+    condition = None if judge is MetricRule.XID else GPUCondition(row.get("severity"))
+    return MetricMeaning(row["name"], _names(row["metrics"]), judge, condition, row["meaning"])
 
 
 def _names(words: Iterable[str]) -> tuple[str, ...]:

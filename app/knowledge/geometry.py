@@ -17,7 +17,7 @@ STATES_KEPT = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ProfileSlots:
     """Where instances of one profile may lie: legal starts and length in memory slices; `most`: instances a GPU."""
 
     profile: str
@@ -45,7 +45,7 @@ class Geometry:
     Compared by identity: tables are loaded once, and what is remembered of them goes by it.
     """
 
-    slots: Mapping[str, Slot]
+    slots: Mapping[str, ProfileSlots]
     compute_total: int
     inferred: bool
 
@@ -72,7 +72,7 @@ class Geometry:
         by_position = dict(zip(order, found, strict=True))
         return tuple(by_position[index] for index in range(len(slots)))
 
-    def room(self, taken: Iterable[Instance] = ()) -> "Room":
+    def room(self, taken: Iterable[Instance] = ()) -> "FreeSlices":
         """Say what the instances on a GPU leave of it.
 
         Raises KeyError for a profile that the product does not have.
@@ -83,10 +83,10 @@ class Geometry:
             memory |= slot.interval(start)
             compute -= slot.compute
             counts[profile] = counts.get(profile, 0) + 1
-        return Room(memory, compute, tuple(sorted(counts.items())))
+        return FreeSlices(memory, compute, tuple(sorted(counts.items())))
 
 
-class Room(NamedTuple):
+class FreeSlices(NamedTuple):
     """What is left of a GPU. `memory`: a bit a memory slice that is taken; `compute`: compute slices that are free.
 
     `counts`: (profile, instances that lie there), sorted.
@@ -96,13 +96,13 @@ class Room(NamedTuple):
     compute: int
     counts: tuple[tuple[str, int], ...]
 
-    def left(self, slot: Slot) -> int:
+    def left(self, slot: ProfileSlots) -> int:
         """Say how many more instances of a profile its maximum allows."""
         return slot.most - dict(self.counts).get(slot.profile, 0)
 
 
 @lru_cache(STATES_KEPT)
-def _place(slots: tuple[Slot, ...], taken: int) -> tuple[int, ...] | None:
+def _place(slots: tuple[ProfileSlots, ...], taken: int) -> tuple[int, ...] | None:
     """Try the starts of the first slot, then the others beside it; `taken` is a bit a memory slice."""
     if not slots:
         return ()
@@ -128,11 +128,11 @@ def _geometries(row: Mapping[str, Any]) -> Iterator[tuple[str, Geometry]]:
         yield from ((product, geometry) for product in row["gfd_products"])
 
 
-def _slot(row: Mapping[str, Any]) -> Slot | None:
+def _slot(row: Mapping[str, Any]) -> ProfileSlots | None:
     placements = row["placements"]
     if placements is None:
         return None
-    return Slot(
+    return ProfileSlots(
         profile=row["profile"].replace("+", "."),
         compute=row["compute_slices"],
         starts=tuple(placements["starts"]),

@@ -11,14 +11,14 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-from app.knowledge.geometry import STATES_KEPT, Geometry, Instance, Room, Slot
+from app.knowledge.geometry import STATES_KEPT, FreeSlices, Geometry, Instance, ProfileSlots
 
 Counts = tuple[int, ...]
 """Instances by profile, in the order of the wish."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GPULayout:
     """One GPU that is carved on demand: its name among the node's, its product's geometry, and what lies there."""
 
     gpu: str
@@ -26,14 +26,14 @@ class Layout:
     taken: tuple[Instance, ...] = ()
 
 
-class Place(NamedTuple):
+class InstancePlacement(NamedTuple):
     """Where an instance may lie: on which of the GPUs given, by index, and its first memory slice."""
 
     gpu: int
     start: int
 
 
-def places(layouts: Sequence[Layout], wanted: Sequence[str]) -> tuple[Place, ...] | None:
+def places(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> tuple[InstancePlacement, ...] | None:
     """Find GPU and start for each instance, in the order given; None if they do not all fit.
 
     Fuller GPUs are filled first, so that empty ones stay whole. A profile that a product does not have lies on none
@@ -46,16 +46,16 @@ def places(layouts: Sequence[Layout], wanted: Sequence[str]) -> tuple[Place, ...
     shares = _Search(gpus).shares(tuple(wanted.count(profile) for profile in profiles))
     if shares is None:
         return None
-    found: dict[str, list[Place]] = {profile: [] for profile in profiles}
+    found: dict[str, list[InstancePlacement]] = {profile: [] for profile in profiles}
     for index, share in zip(order, shares, strict=True):
         chosen = [profile for profile, count in zip(profiles, share, strict=True) for _ in range(count)]
         starts = layouts[index].geometry.places(chosen, layouts[index].taken) or ()
         for profile, start in zip(chosen, starts, strict=True):
-            found[profile].append(Place(index, start))
+            found[profile].append(InstancePlacement(index, start))
     return tuple(found[profile].pop(0) for profile in wanted)
 
 
-def _slots(layout: Layout, profiles: Sequence[str]) -> tuple[Slot | None, ...]:
+def _slots(layout: GPULayout, profiles: Sequence[str]) -> tuple[ProfileSlots | None, ...]:
     return tuple(layout.geometry.slots.get(profile) for profile in profiles)
 
 
@@ -63,15 +63,15 @@ class _GPU(NamedTuple):
     """What is left of one GPU, and the slots of the profiles wanted, None where its product has none."""
 
     geometry: Geometry
-    room: Room
-    slots: tuple[Slot | None, ...]
+    room: FreeSlices
+    slots: tuple[ProfileSlots | None, ...]
 
     def fillings(self, wanted: Counts) -> tuple[Counts, ...]:
         """List all that fits of what is wanted and to which nothing of it can be added, largest first."""
         return _fillings(self.room.memory, self.room.compute, *_limits(self, wanted))
 
 
-def _limits(gpu: _GPU, wanted: Counts) -> tuple[tuple[Slot | None, ...], Counts]:
+def _limits(gpu: _GPU, wanted: Counts) -> tuple[tuple[ProfileSlots | None, ...], Counts]:
     """Cap what is wanted at what the GPU could take of each profile by itself: fewer wishes to remember."""
     most = []
     for slot, count in zip(gpu.slots, wanted, strict=True):
@@ -81,13 +81,15 @@ def _limits(gpu: _GPU, wanted: Counts) -> tuple[tuple[Slot | None, ...], Counts]
 
 
 @lru_cache(STATES_KEPT)
-def _fillings(memory: int, compute: int, slots: tuple[Slot | None, ...], most: Counts) -> tuple[Counts, ...]:
+def _fillings(memory: int, compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts) -> tuple[Counts, ...]:
     fitting = set(_fitting(frozenset((memory,)), compute, slots, most))
     full = [each for each in fitting if not any(more in fitting for more in _one_more(each))]
     return tuple(sorted(full, key=lambda each: (-_volume(each, slots), each)))
 
 
-def _fitting(memories: frozenset[int], compute: int, slots: tuple[Slot | None, ...], most: Counts) -> Iterator[Counts]:
+def _fitting(
+    memories: frozenset[int], compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
+) -> Iterator[Counts]:
     """Enumerate the counts that fit. `memories`: all ways to have the memory slices taken so far."""
     if not slots:
         yield ()
@@ -113,7 +115,7 @@ def _one_more(counts: Counts) -> Iterator[Counts]:
     return ((*counts[:index], count + 1, *counts[index + 1 :]) for index, count in enumerate(counts))
 
 
-def _volume(counts: Counts, slots: tuple[Slot | None, ...]) -> int:
+def _volume(counts: Counts, slots: tuple[ProfileSlots | None, ...]) -> int:
     return sum(count * slot.length for count, slot in zip(counts, slots, strict=True) if slot)
 
 
@@ -152,7 +154,7 @@ class _Search:
         return any(count > most for count, most in zip((*wanted, *sums), self._alone[first], strict=True))
 
 
-def _least(*slots: Slot | None) -> tuple[int, int]:
+def _least(*slots: ProfileSlots | None) -> tuple[int, int]:
     """Give the least (compute slices, memory slices) that a profile takes on any GPU."""
     found = [slot for slot in slots if slot]
     return min((slot.compute for slot in found), default=0), min((slot.length for slot in found), default=0)

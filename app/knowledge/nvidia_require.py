@@ -28,7 +28,7 @@ MOST_CLAUSES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Clause:
+class RequireClause:
     """One comparison; `version` is None for a brand, or where the value is no version (then it never holds)."""
 
     subject: str
@@ -37,12 +37,12 @@ class Clause:
     version: Version | None
 
 
-Expression = tuple[tuple[tuple[Clause, ...], ...], ...]
+Expression = tuple[tuple[tuple[RequireClause, ...], ...], ...]
 """Variables, each of alternatives, each of clauses that hold together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostFacts:
     """What a node answers with; None is unknown, and what is unknown is taken to hold.
 
     `datacenter`: the GPU is none of the consumer brands, GeForce and TITAN.
@@ -66,21 +66,21 @@ def parse_require(values: Iterable[str]) -> Expression:
     )
 
 
-def _clause(text: str) -> Clause:
+def _clause(text: str) -> RequireClause:
     match = _CLAUSE.fullmatch(text)
     if match is None:
-        return Clause("invalid", "=", text[:40], None)
+        return RequireClause("invalid", "=", text[:40], None)
     subject, comparison, value = match.groups()
     numeric = re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", value)
-    return Clause(subject, comparison, value, parse_version(value) if numeric else None)
+    return RequireClause(subject, comparison, value, parse_version(value) if numeric else None)
 
 
-def holds(expression: Expression, host: Host) -> bool:
+def holds(expression: Expression, host: HostFacts) -> bool:
     """Tell whether a container with these variables would start on a host."""
     return all(any(all(_holds(clause, host) for clause in group) for group in variable) for variable in expression)
 
 
-def _holds(clause: Clause, host: Host) -> bool:
+def _holds(clause: RequireClause, host: HostFacts) -> bool:
     if clause.subject == "invalid":
         return False
     if clause.subject == "brand":

@@ -10,7 +10,7 @@ EXPANDED = "$("
 """What a value with a reference to another variable has in it (Kubernetes' dependent variables); it may become any."""
 
 
-class Gives(Enum):
+class VariableEffect(Enum):
     """What a variable gives a container."""
 
     GPUs = "gpus"
@@ -29,7 +29,7 @@ class ToolkitVariable:
     """
 
     name: str
-    gives: Gives
+    gives: VariableEffect
     harmless: tuple[str, ...] = ()
     effective: tuple[str, ...] = ()
     beside_gpu: bool = False
@@ -68,7 +68,7 @@ def _variable(row: Mapping[str, Any]) -> ToolkitVariable:
         raise ValueError(f"{row['name']}: wants either harmless or effective values")
     return ToolkitVariable(
         name=row["name"],
-        gives=Gives(row["gives"]),
+        gives=VariableEffect(row["gives"]),
         harmless=harmless,
         effective=effective,
         beside_gpu=bool(row.get("beside_gpu")),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.kube.pod_requests import Booking, check_requests, requests_of
+from app.kube.pod_requests import PodRequests, check_requests, requests_of
 from app.kube.pods import GPU_MEMORY, gpu_amounts, group_of, read_pod
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
@@ -17,7 +17,7 @@ FINISHED = {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class GPUUsage:
     """What an unfinished pod holds: (GPU resource, units) on a node.
 
     `bound`: False where preemption has nominated the node: the pod is to have the memory there, and the units
@@ -35,7 +35,7 @@ class Holding:
     priority: int = 0
 
 
-def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding | None:
+def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage | None:
     """Read what a pod holds of GPUs; None if it is neither bound nor nominated, is finished, or asks for none.
 
     Raises MalformedPod, QuantityError.
@@ -57,10 +57,10 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> Holding |
     uid = member(metadata, "uid", str, "metadata.") or ""
     group = group_of(namespace, strings(metadata, "labels", "metadata."))
     priority = member(spec, "priority", int, "spec.") or 0
-    return Holding(uid, node, f"{namespace}/{name}", units, _declared(metadata), group, bool(bound), priority)
+    return GPUUsage(uid, node, f"{namespace}/{name}", units, _declared(metadata), group, bool(bound), priority)
 
 
-def read_booking(document: Mapping[str, Any]) -> Booking | None:
+def read_booking(document: Mapping[str, Any]) -> PodRequests | None:
     """Read what a pod has booked of a node's resources of every kind; None if it is not bound, or is finished.
 
     Raises QuantityError for amounts that the API server refuses.
@@ -71,7 +71,7 @@ def read_booking(document: Mapping[str, Any]) -> Booking | None:
     if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
         return None
     check_requests(spec)
-    return Booking(node, requests_of(spec))
+    return PodRequests(node, requests_of(spec))
 
 
 def _declared(metadata: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from app.values.json_members import member
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingPod:
     """A pod that is not bound and asks for GPUs. `created`: as the API server writes it; empty where unknown.
 
     `document`: the whole pod, where no API server can be asked for it (a snapshot, the demo); else None.
@@ -30,7 +30,7 @@ class Waiting:
         return f"{self.namespace}/{self.name}"
 
 
-def read_waiting(document: Mapping[str, Any], knowledge: Knowledge, keep: bool = False) -> Waiting | None:
+def read_waiting(document: Mapping[str, Any], knowledge: Knowledge, keep: bool = False) -> PendingPod | None:
     """Read a pod that waits for a node; None for any other. `keep`: the whole document too.
 
     Raises MalformedPod, QuantityError.
@@ -46,4 +46,4 @@ def read_waiting(document: Mapping[str, Any], knowledge: Knowledge, keep: bool =
     if not asks:
         return None
     seen = created if isinstance(created, str) else ""
-    return Waiting(pod.namespace, pod.name, asks, seen, document if keep else None)
+    return PendingPod(pod.namespace, pod.name, asks, seen, document if keep else None)

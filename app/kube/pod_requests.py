@@ -20,7 +20,7 @@ CPU, PODS = "cpu", "pods"
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class PodRequests:
     """What a bound, unfinished pod has booked of a node's resources, GPUs among them."""
 
     node: str

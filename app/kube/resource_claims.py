@@ -17,7 +17,7 @@ from app.values.json_members import member, objects
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceChoice:
     """Devices of one class. `count`: None is all that a node has."""
 
     device_class: str
@@ -29,14 +29,14 @@ class ClaimRequest:
     """One request of a claim: one choice, or alternatives of which the scheduler takes the first that it can."""
 
     name: str
-    choices: tuple[Choice, ...]
+    choices: tuple[DeviceChoice, ...]
 
 
 Requests = tuple[ClaimRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Allocated:
+class AllocatedDevice:
     """A device that a claim was given. What it was given for administration alone takes nothing from others."""
 
     driver: str
@@ -50,11 +50,11 @@ class Claim:
 
     key: str
     requests: Requests
-    devices: tuple[Allocated, ...] = ()
+    devices: tuple[AllocatedDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedDevices:
     """What a pod claims of GPUs.
 
     `classes`: (DeviceClass, devices; None is all of a node), sorted; every alternative counts as if it were taken.
@@ -73,7 +73,7 @@ class Claimed:
         return tuple(dict.fromkeys(name for name, _ in self.users))
 
 
-NOTHING_CLAIMED = Claimed()
+NOTHING_CLAIMED = ClaimedDevices()
 
 
 Lookup = Callable[[str], Requests | None]
@@ -105,14 +105,14 @@ def read_claim_template(document: Mapping[str, Any]) -> Claim:
     return Claim(_key(document), _requests(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
 
 
-def _allocated(allocation: Mapping[str, Any]) -> Iterator[Allocated]:
+def _allocated(allocation: Mapping[str, Any]) -> Iterator[AllocatedDevice]:
     where = "status.allocation."
     devices = member(allocation, "devices", dict, where) or {}
     for index, item in objects(devices, "results", f"{where}devices."):
         inside = f"{where}devices.results[{index}]."
         names = (member(item, field, str, inside) or "" for field in ("driver", "pool", "device"))
         if not member(item, "adminAccess", bool, inside):
-            yield Allocated(*names)
+            yield AllocatedDevice(*names)
 
 
 def _key(document: Mapping[str, Any]) -> str:
@@ -137,12 +137,12 @@ def _request(item: Mapping[str, Any], where: str) -> ClaimRequest:
     return ClaimRequest(member(item, "name", str, where) or "", tuple(choices))
 
 
-def _choice(item: Mapping[str, Any], where: str) -> Choice:
+def _choice(item: Mapping[str, Any], where: str) -> DeviceChoice:
     """Read one choice; the API server writes the defaults ExactCount and 1 where they are left out."""
     everything = member(item, "allocationMode", str, where) == "All"
     count = member(item, "count", int, where)
     name = member(item, "deviceClassName", str, where) or ""
-    return Choice(name, None if everything else 1 if count is None else count)
+    return DeviceChoice(name, None if everything else 1 if count is None else count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def claimed_classes(
     templates: Lookup,
     family_of: FamilyOf,
     class_of: ClassOf = lambda _resource: None,
-) -> Claimed:
+) -> ClaimedDevices:
     """Say which GPUs a pod claims: by the claims and templates that it names, and by resources that DRA serves.
 
     Of an extended resource that a DeviceClass serves kube-scheduler makes a claim itself (KEP-5004).
@@ -179,7 +179,7 @@ def claimed_classes(
         if family_of(choice.device_class) is not None:
             amounts[choice.device_class] = _sum(amounts.get(choice.device_class, 0), choice.count)
     families = {family.name: family for name in amounts if (family := family_of(name)) is not None}
-    return Claimed(
+    return ClaimedDevices(
         classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
         families=tuple(families[name] for name in sorted(families)),
         users=tuple(_users(pod, named, family_of, served)),
@@ -201,7 +201,7 @@ def _named(pod: Pod, claims: Lookup, templates: Lookup) -> Iterator[_Named]:
             yield _Named(name, f"ResourceClaimTemplate {key}", templates(key))
 
 
-def _choices(named: tuple[_Named, ...]) -> Iterator[Choice]:
+def _choices(named: tuple[_Named, ...]) -> Iterator[DeviceChoice]:
     for each in named:
         for request in each.requests or ():
             yield from request.choices

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import Layout
+from app.knowledge.mig_placements import GPULayout
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import Device
@@ -20,7 +20,7 @@ WHOLE_MILLI = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class GPU:
+class DRAGPU:
     """One GPU with all that can be had of it. `geometry`: None unless it is carved on demand and its product known.
 
     `withheld`: nothing of it can be had any more. `carvable`: some slice of it can.
@@ -34,18 +34,18 @@ class GPU:
 
 
 @dataclass(frozen=True, slots=True)
-class GPUs:
+class NodeGPUs:
     """A node's GPUs before anything is given away, and its devices by name.
 
     `carved`: slices are made on demand, on GPUs whose geometry is known, and no others are there.
     """
 
-    all: tuple[GPU, ...]
+    all: tuple[DRAGPU, ...]
     devices: Mapping[str, Device]
     carved: bool
 
 
-def read_gpus(devices: Iterable[Device], knowledge: Knowledge) -> GPUs:
+def read_gpus(devices: Iterable[Device], knowledge: Knowledge) -> NodeGPUs:
     """Put a node's devices together by GPU."""
     groups: dict[str, list[Device]] = {}
     for device in devices:
@@ -53,13 +53,13 @@ def read_gpus(devices: Iterable[Device], knowledge: Knowledge) -> GPUs:
     gpus = tuple(_gpu(name, tuple(group), knowledge) for name, group in groups.items())
     sliced = [gpu for gpu in gpus if any(device.mig_profile for device in gpu.devices)]
     carved = bool(sliced) and all(gpu.geometry for gpu in sliced)
-    return GPUs(gpus, {device.name: device for gpu in gpus for device in gpu.devices}, carved)
+    return NodeGPUs(gpus, {device.name: device for gpu in gpus for device in gpu.devices}, carved)
 
 
-def _gpu(name: str, devices: tuple[Device, ...], knowledge: Knowledge) -> GPU:
+def _gpu(name: str, devices: tuple[Device, ...], knowledge: Knowledge) -> DRAGPU:
     geometry = _geometry(devices, knowledge)
     usable = [device for device in devices if not device.withheld]
-    return GPU(name, devices, geometry, not usable, any(device.mig_profile for device in usable))
+    return DRAGPU(name, devices, geometry, not usable, any(device.mig_profile for device in usable))
 
 
 def _geometry(devices: tuple[Device, ...], knowledge: Knowledge) -> Geometry | None:
@@ -72,7 +72,7 @@ def _geometry(devices: tuple[Device, ...], knowledge: Knowledge) -> Geometry | N
     return geometry if all((device.mig_profile, device.start) in known for device in slices) else None
 
 
-def left(gpus: GPUs, held: Collection[str]) -> tuple[tuple[int, ...], tuple[Layout, ...] | None]:
+def left(gpus: NodeGPUs, held: Collection[str]) -> tuple[tuple[int, ...], tuple[GPULayout, ...] | None]:
     """Say what is left when these devices are given away: free milli per GPU, largest first, and the layouts.
 
     Names of devices that the slices do not show say nothing.
@@ -88,18 +88,18 @@ def left(gpus: GPUs, held: Collection[str]) -> tuple[tuple[int, ...], tuple[Layo
     return tuple(milli), tuple(layout for layout in layouts if layout)
 
 
-def _layout(gpu: GPU, taken: list[Device]) -> Layout | None:
+def _layout(gpu: DRAGPU, taken: list[Device]) -> GPULayout | None:
     """Say what lies on a GPU; None if nothing can be carved from it: given away whole, or withheld."""
     if gpu.geometry is None or not gpu.carvable or not all(device.mig_profile for device in taken):
         return None
-    return Layout(gpu.name, gpu.geometry, _instances(taken))
+    return GPULayout(gpu.name, gpu.geometry, _instances(taken))
 
 
 def _instances(taken: list[Device]) -> tuple[Instance, ...]:
     return tuple(Instance(each.mig_profile or "", each.start or 0) for each in taken)
 
 
-def _free_milli(gpu: GPU, taken: list[Device]) -> int:
+def _free_milli(gpu: DRAGPU, taken: list[Device]) -> int:
     """Give the free share of a GPU in thousandths.
 
     Of one that is carved on demand the lesser of its compute and its memory slices; of others their memory.

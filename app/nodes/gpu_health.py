@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.knowledge.dcgm import DCGM, Condition, Judge, Reading
+from app.knowledge.dcgm import DCGM, GPUCondition, MetricMeaning, MetricRule
 from app.knowledge.tables import Knowledge
 from app.knowledge.xids import XID
 
@@ -32,7 +32,7 @@ GPU = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of one GPU. `part`: which of several values, such as an NVLink's; empty where there is one."""
 
     metric: str
@@ -55,7 +55,7 @@ HEALTHY = Health()
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReportedXIDs:
     """The XIDs of a GPU: those of the last poll that told, when that was, and since when each is known."""
 
     codes: frozenset[int]
@@ -64,7 +64,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CounterState:
     """A counter as last seen. `rose`: when it was last seen to have risen; None: never."""
 
     value: float
@@ -76,11 +76,11 @@ class Count:
 class Memory:
     """What one poll hands to the next."""
 
-    xids: Mapping[GPU, Shown] = field(default_factory=dict)
-    counts: Mapping[tuple[Any, ...], Count] = field(default_factory=dict)
+    xids: Mapping[GPU, ReportedXIDs] = field(default_factory=dict)
+    counts: Mapping[tuple[Any, ...], CounterState] = field(default_factory=dict)
 
 
-def read_sample(metric: str, labels: Mapping[str, str], value: float, dcgm: DCGM) -> Sample | None:
+def read_sample(metric: str, labels: Mapping[str, str], value: float, dcgm: DCGM) -> MetricSample | None:
     """Take what is looked at out of a sample; None for a metric that is not read, or one that names no node."""
     if metric not in dcgm.readings:
         return None
@@ -89,29 +89,29 @@ def read_sample(metric: str, labels: Mapping[str, str], value: float, dcgm: DCGM
         return None
     gpu = next((labels[key] for key in dcgm.gpu_labels if labels.get(key)), "")
     part = " ".join(labels.get(key, "") for key in dcgm.part_labels).strip()
-    return Sample(metric, node, gpu[:LONGEST_NAME], part[:LONGEST_NAME], value)
+    return MetricSample(metric, node, gpu[:LONGEST_NAME], part[:LONGEST_NAME], value)
 
 
 def examine(
-    samples: Iterable[Sample], memory: Memory, knowledge: Knowledge, now: float
+    samples: Iterable[MetricSample], memory: Memory, knowledge: Knowledge, now: float
 ) -> tuple[Memory, dict[str, Health]]:
     """Fold the samples of one poll in; gives what to remember, and the health of every node that they name.
 
     `now`: seconds of a monotonic clock, the same at every call.
     """
     nodes: set[str] = set()
-    faults: set[tuple[GPU, Condition, str]] = set()
+    faults: set[tuple[GPU, GPUCondition, str]] = set()
     codes: dict[GPU, set[int]] = {}
     counters: dict[tuple[Any, ...], float] = {}
     for sample in samples:
         nodes.add(sample.node)
         gpu, row = (sample.node, sample.gpu), knowledge.dcgm.readings[sample.metric]
-        if row.judge is Judge.Rising:
+        if row.judge is MetricRule.Rising:
             if 0 <= sample.value < INT64_BLANK:
                 key = (row, gpu, sample.part)
                 counters[key] = max(sample.value, counters.get(key, 0.0))
         elif 0 <= sample.value < BLANK:
-            if row.judge is Judge.XID:
+            if row.judge is MetricRule.XID:
                 codes.setdefault(gpu, set()).add(int(sample.value))
             elif sample.value > 0 and row.condition:
                 faults.add((gpu, row.condition, row.meaning))
@@ -122,7 +122,7 @@ def examine(
     return Memory(xids, counts), _by_node(nodes, faults)
 
 
-def _xids(codes: Mapping[GPU, set[int]], before: Mapping[GPU, Shown], now: float) -> dict[GPU, Shown]:
+def _xids(codes: Mapping[GPU, set[int]], before: Mapping[GPU, ReportedXIDs], now: float) -> dict[GPU, ReportedXIDs]:
     """Note since when each XID is known.
 
     The gauge shows the last XID alone, and a serious one draws milder ones after it (45, 154): one that another
@@ -132,17 +132,17 @@ def _xids(codes: Mapping[GPU, set[int]], before: Mapping[GPU, Shown], now: float
     for gpu, told in codes.items():
         known, shown = found.get(gpu), frozenset(told - {0})
         if known is None or not shown:
-            found[gpu] = Shown(shown, now, dict.fromkeys(shown, now))
+            found[gpu] = ReportedXIDs(shown, now, dict.fromkeys(shown, now))
             continue
         since = {code: start for code, start in known.since.items() if code in shown or now - start < XID_SECONDS}
         since |= {code: now for code in shown if code not in known.codes}
-        found[gpu] = Shown(shown, now, since)
+        found[gpu] = ReportedXIDs(shown, now, since)
     return found
 
 
 def _xid_faults(
-    told: Iterable[GPU], xids: Mapping[GPU, Shown], knowledge: Knowledge, now: float
-) -> Iterator[tuple[GPU, Condition, str]]:
+    told: Iterable[GPU], xids: Mapping[GPU, ReportedXIDs], knowledge: Knowledge, now: float
+) -> Iterator[tuple[GPU, GPUCondition, str]]:
     for gpu in told:
         for code, start in xids[gpu].since.items():
             xid: XID | None = knowledge.xids.get(code)
@@ -152,20 +152,20 @@ def _xid_faults(
 
 
 def _counts(
-    counters: Mapping[tuple[Any, ...], float], before: Mapping[tuple[Any, ...], Count], now: float
-) -> dict[tuple[Any, ...], Count]:
+    counters: Mapping[tuple[Any, ...], float], before: Mapping[tuple[Any, ...], CounterState], now: float
+) -> dict[tuple[Any, ...], CounterState]:
     """Note which counters rose; one that fell was started again."""
     found = {key: count for key, count in before.items() if now - count.seen < RISING_SECONDS}
     for key, value in counters.items():
         known = found.get(key)
         rises = known is not None and value > known.value
-        found[key] = Count(value, now, now if rises else known.rose if known else None)
+        found[key] = CounterState(value, now, now if rises else known.rose if known else None)
     return found
 
 
 def _rising(
-    told: Iterable[tuple[Reading, GPU, str]], counts: Mapping[tuple[Any, ...], Count], now: float
-) -> Iterator[tuple[GPU, Condition, str]]:
+    told: Iterable[tuple[MetricMeaning, GPU, str]], counts: Mapping[tuple[Any, ...], CounterState], now: float
+) -> Iterator[tuple[GPU, GPUCondition, str]]:
     for key in told:
         row, gpu, _part = key
         rose = counts[key].rose
@@ -173,15 +173,15 @@ def _rising(
             yield gpu, row.condition, row.meaning
 
 
-def _by_node(nodes: Iterable[str], faults: Iterable[tuple[GPU, Condition, str]]) -> dict[str, Health]:
-    gpus: dict[str, dict[Condition, set[str]]] = {}
-    causes: dict[str, dict[Condition, set[str]]] = {}
+def _by_node(nodes: Iterable[str], faults: Iterable[tuple[GPU, GPUCondition, str]]) -> dict[str, Health]:
+    gpus: dict[str, dict[GPUCondition, set[str]]] = {}
+    causes: dict[str, dict[GPUCondition, set[str]]] = {}
     for (node, gpu), condition, cause in faults:
         gpus.setdefault(node, {}).setdefault(condition, set()).add(gpu)
         causes.setdefault(node, {}).setdefault(condition, set()).add(cause)
     found = dict.fromkeys(nodes, Health())
     for node, by_condition in gpus.items():
-        ill, ailing = (by_condition.get(each, set()) for each in (Condition.Ill, Condition.Ailing))
-        words = [cause for each in Condition for cause in sorted(causes[node].get(each, ()))]
+        ill, ailing = (by_condition.get(each, set()) for each in (GPUCondition.Ill, GPUCondition.Ailing))
+        words = [cause for each in GPUCondition for cause in sorted(causes[node].get(each, ()))]
         found[node] = Health(len(ill), len(ailing - ill), tuple(words[:CAUSES]))
     return found

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from app.knowledge.mig_placements import Layout
+from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
-from app.knowledge.nvidia_require import Host
+from app.knowledge.nvidia_require import HostFacts
 from app.values.hashing import HashedOnce
 from app.values.versions import Version
 
@@ -89,9 +89,9 @@ class NodeClass(HashedOnce):
     __hash__ = HashedOnce.__hash__
 
     @property
-    def host(self) -> Host:
+    def host(self) -> HostFacts:
         """What the node answers to a container's requirement."""
-        return Host(self.driver, self.cuda, self.compute_capability, self.datacenter)
+        return HostFacts(self.driver, self.cuda, self.compute_capability, self.datacenter)
 
     def by_make(self) -> tuple["NodeClass", ...]:
         """Give the node as it would be with devices of each make alone; itself where they are of one."""
@@ -148,7 +148,7 @@ OF_A_MAKE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FreeResources:
     """What is free now.
 
     `units`: by GPU resource. `gpus`: free milli per GPU, largest first; None on device-plugin nodes.
@@ -162,7 +162,7 @@ class Free:
     gpus: tuple[int, ...] | None = None
     uncounted: frozenset[str] = frozenset()
     memory: Mapping[str, int] = field(default_factory=dict)
-    layouts: tuple[Layout, ...] | None = None
+    layouts: tuple[GPULayout, ...] | None = None
     cpu_milli: int | None = None
 
 
@@ -176,7 +176,7 @@ class Node:
 
     name: str
     node_class: NodeClass
-    free: Free
+    free: FreeResources
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     taints: tuple[tuple[str, str, str], ...] = ()
     allocatable: Mapping[str, Any] = field(default_factory=dict, compare=False)

@@ -10,7 +10,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
 from app.nodes.labels import read_class
-from app.nodes.model import Free, Node, NodeClass, Sharing
+from app.nodes.model import FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
@@ -39,7 +39,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     return Node(
         name=name,
         node_class=node_class,
-        free=Free(
+        free=FreeResources(
             {resource: amount - held.get(resource, 0) for resource, amount in offered}, memory=dict(node_class.budgets)
         ),
         labels=labels,

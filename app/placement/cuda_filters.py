@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Class filters about CUDA: whether the image would start on the node's driver, and has code for its GPUs."""
 
-from app.knowledge.cuda_compatibility import Accept, Compatibility, CUDANeed, judge_driver
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.nodes.model import NodeClass
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason, either, reason
@@ -28,7 +28,7 @@ def _looser(verdict: Compatibility) -> str:
     """Name the setting under which the driver would do; nothing where there is none."""
     if verdict < Compatibility.Forward:
         return ""
-    return f", or policy field cuda.accept: {Accept(int(verdict)).name}"
+    return f", or policy field cuda.accept: {AcceptedCompatibility(int(verdict)).name}"
 
 
 def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:

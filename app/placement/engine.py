@@ -7,7 +7,7 @@ Pure: a Demand and nodes in, verdicts out. What is remembered between calls is t
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app.nodes.model import Free, Node, NodeClass
+from app.nodes.model import FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
 from app.placement.penalties import DOUBTS
 from app.placement.scorers import BY_CLASS, DEFAULT_SCORES, SCORERS, Scorer
@@ -49,7 +49,7 @@ def refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
     return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
-def judge_free(demand: Demand, free: Free, recount: bool) -> Reason | None:
+def judge_free(demand: Demand, free: FreeResources, recount: bool) -> Reason | None:
     """Give the first reason why the node cannot serve the demand now.
 
     `recount`: repeat also what kube-scheduler counted itself; its count is newer than ours.
@@ -68,7 +68,7 @@ def facts(demand: Demand, node: Node) -> NodeClass:
     return replace(node.node_class, labels=tuple((key, value) for key, value in asked if value is not None))
 
 
-def count_again(demand: Demand, free: Free) -> Reason | None:
+def count_again(demand: Demand, free: FreeResources) -> Reason | None:
     """Repeat kube-scheduler's own counts alone."""
     for accepts in COUNTED_IN_TREE:
         if (refusal := accepts(demand, free)) is not None:
@@ -89,18 +89,18 @@ def total(demand: Demand, node: Node) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScoringPlan:
     """The scorers that look at more than the class, with their weights, and the sum of all weights."""
 
     scorers: tuple[tuple[Scorer, int], ...]
     weights: int
 
 
-def plan(demand: Demand) -> Plan:
+def plan(demand: Demand) -> ScoringPlan:
     """Say what is to be asked of each node; the same for all of them."""
     chosen = demand.scores or DEFAULT_SCORES
     own = tuple((_SCORERS[name], weight) for name, weight in chosen if name not in BY_CLASS)
-    return Plan(own, sum(weight for _, weight in chosen))
+    return ScoringPlan(own, sum(weight for _, weight in chosen))
 
 
 def class_share(demand: Demand, node: Node) -> tuple[float, float]:
@@ -113,7 +113,7 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
     return share, LESSER_SHARE ** (missed + sum(1 for doubt in DOUBTS if doubt(demand, node.node_class)))
 
 
-def combine(demand: Demand, asked: Plan, shared: tuple[float, float], node: Node) -> float:
+def combine(demand: Demand, asked: ScoringPlan, shared: tuple[float, float], node: Node) -> float:
     """Add the node's own scores to its class's share, and divide by all weights."""
     value, factor = shared
     for scorer, weight in asked.scorers:

@@ -9,7 +9,7 @@ free now. Both give None for "fits". Messages name what is wanted, never what a 
 from collections.abc import Callable
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import Free, NodeClass, Sharing
+from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.placement.cuda_filters import compute_capability_served, driver_new_enough, toolkit_targets_gpu
 from app.placement.mig_layouts import layout_fits
 from app.placement.node_state_filters import driver_settled, healthy, mig_settled, mig_valid
@@ -22,12 +22,12 @@ from app.placement.unit_filters import (
     sharing_allowed,
 )
 from app.policy.demand import Demand
-from app.policy.expected_demand import Ask
+from app.policy.expected_demand import DemandClass
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, either, reason
 
 ClassFilter = Callable[[Demand, NodeClass], Reason | None]
-FreeFilter = Callable[[Demand, Free], Reason | None]
+FreeFilter = Callable[[Demand, FreeResources], Reason | None]
 
 
 def annotations_parse(demand: Demand, _node: NodeClass) -> Reason | None:
@@ -98,7 +98,7 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.GPUFactsMissing, "GPU product unknown", _wanted_products(demand))
 
 
-def allows(demand: Demand | Ask, product: str) -> bool:
+def allows(demand: Demand | DemandClass, product: str) -> bool:
     """Tell whether a product, in normal form, is among those asked."""
     if any(pattern.matches(product) for pattern in demand.denied_products):
         return False
@@ -112,7 +112,7 @@ def _wanted_products(demand: Demand) -> str:
     return f"{wanted}, not {denied}" if wanted and denied else wanted or f"not {denied}"
 
 
-def enough_units(demand: Demand, free: Free) -> Reason | None:
+def enough_units(demand: Demand, free: FreeResources) -> Reason | None:
     """Refuse a node with fewer free units than asked. kube-scheduler counts these too."""
     if demand.share_milli and free.gpus is not None:
         return None  # share_left looks closer
@@ -122,14 +122,14 @@ def enough_units(demand: Demand, free: Free) -> Reason | None:
     return None
 
 
-def share_left(demand: Demand, free: Free) -> Reason | None:
+def share_left(demand: Demand, free: FreeResources) -> Reason | None:
     """Refuse a node of which no GPU has the share left that is asked; known where GPUs are shown one by one."""
     if not demand.share_milli or free.gpus is None or demand.share_milli <= max(free.gpus, default=0):
         return None
     return reason(Code.InsufficientGPUs, "not enough free GPUs", f"{demand.share_milli} thousandths of one")
 
 
-def memory_left(demand: Demand, free: Free) -> Reason | None:
+def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
     """Refuse a node whose shared GPUs have no memory left that others have not declared (INTERFACES §8)."""
     if not demand.declared_mib or not free.memory:
         return None

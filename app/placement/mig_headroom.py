@@ -11,8 +11,8 @@ from functools import lru_cache, reduce
 from itertools import combinations
 from operator import or_
 
-from app.knowledge.geometry import STATES_KEPT, Geometry, Instance, Slot
-from app.knowledge.mig_placements import Layout, Place, places
+from app.knowledge.geometry import STATES_KEPT, Geometry, Instance, ProfileSlots
+from app.knowledge.mig_placements import GPULayout, InstancePlacement, places
 
 ENDED = 0.08
 """Chance that an instance has ended by the time its place is wanted. From a prototype of the churn benchmark (40 seeds,
@@ -23,15 +23,15 @@ EXACT_DIGITS = 12
 
 
 @lru_cache(STATES_KEPT)
-def shapes(geometry: Geometry) -> tuple[Slot, ...]:
+def shapes(geometry: Geometry) -> tuple[ProfileSlots, ...]:
     """List a product's profiles that differ in where they may lie: one with a media engine counts as its sister."""
-    found: dict[tuple[int, int, tuple[int, ...]], Slot] = {}
+    found: dict[tuple[int, int, tuple[int, ...]], ProfileSlots] = {}
     for slot in sorted(geometry.slots.values(), key=lambda each: -each.most):
         found.setdefault((slot.compute, slot.length, slot.starts), slot)
     return tuple(found.values())
 
 
-def usable(slot: Slot, memory: int, compute: int) -> int:
+def usable(slot: ProfileSlots, memory: int, compute: int) -> int:
     """Count the memory slices that instances of a profile by themselves could take.
 
     `memory`: a bit a memory slice that is taken; `compute`: compute slices that are free. Intervals of one length that
@@ -86,7 +86,7 @@ def openings(geometry: Geometry, taken: tuple[Instance, ...], profile: str) -> t
     return tuple((round(before - each, EXACT_DIGITS), start) for each, start in zip(after, free, strict=True))
 
 
-def least_spoiling(layouts: Sequence[Layout], profile: str) -> Place | None:
+def least_spoiling(layouts: Sequence[GPULayout], profile: str) -> InstancePlacement | None:
     """Find the place of an instance that spoils least; of equals the highest start, then the first GPU. None: no place.
 
     The low starts stay for large instances, most of which may start nowhere else.
@@ -97,10 +97,10 @@ def least_spoiling(layouts: Sequence[Layout], profile: str) -> Place | None:
         for loss, start in openings(layout.geometry, layout.taken, profile)
     ]
     _, start, index = min(found, default=(0.0, 0, 0))
-    return Place(index, -start) if found else None
+    return InstancePlacement(index, -start) if found else None
 
 
-def first_fit(layouts: Sequence[Layout], wanted: Sequence[str]) -> Sequence[Place] | None:
+def first_fit(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> Sequence[InstancePlacement] | None:
     """Say where kube-scheduler will put instances on a node: each at the first place that is free, in order.
 
     Its allocator takes the first device that will do, in the order listed, and nobody can tell it another one
@@ -119,17 +119,17 @@ def first_fit(layouts: Sequence[Layout], wanted: Sequence[str]) -> Sequence[Plac
     return found
 
 
-def _free_places(layouts: Sequence[Layout], profile: str) -> Iterator[Place]:
+def _free_places(layouts: Sequence[GPULayout], profile: str) -> Iterator[InstancePlacement]:
     for index, layout in enumerate(layouts):
         for _, start in openings(layout.geometry, layout.taken, profile):
-            yield Place(index, start)
+            yield InstancePlacement(index, start)
 
 
-def _with(layout: Layout, instance: Instance) -> Layout:
-    return Layout(layout.gpu, layout.geometry, tuple(sorted((*layout.taken, instance))))
+def _with(layout: GPULayout, instance: Instance) -> GPULayout:
+    return GPULayout(layout.gpu, layout.geometry, tuple(sorted((*layout.taken, instance))))
 
 
-def spoilt(layouts: Sequence[Layout], wanted: Sequence[str]) -> float | None:
+def spoilt(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> float | None:
     """Give the prospect that a node's GPUs lose by what is wanted, where kube-scheduler will put it; None: no place.
 
     In GPUs: at most as many as instances are wanted.
@@ -143,5 +143,5 @@ def spoilt(layouts: Sequence[Layout], wanted: Sequence[str]) -> float | None:
     return sum(_lost(layouts[index], each) for index, each in sorted(added.items()))
 
 
-def _lost(layout: Layout, added: list[Instance]) -> float:
+def _lost(layout: GPULayout, added: list[Instance]) -> float:
     return prospect(layout.geometry, layout.taken) - prospect(layout.geometry, (*layout.taken, *added))

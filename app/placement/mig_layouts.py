@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG layouts in placement: whether slices find a place, and which node loses least by them (F60, F61, P13, P14)."""
 
-from app.knowledge.mig_placements import Layout, places
+from app.knowledge.mig_placements import GPULayout, places
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import Free, Node
+from app.nodes.model import FreeResources, Node
 from app.placement.mig_headroom import spoilt
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason, reason
@@ -12,7 +12,7 @@ NEUTRAL = 0.5
 """For a demand that asks for no slice by name."""
 
 
-def layout_fits(demand: Demand, free: Free) -> Reason | None:
+def layout_fits(demand: Demand, free: FreeResources) -> Reason | None:
     """Refuse a node whose GPUs have no place for the MIG slices asked, beside those that lie there (F60).
 
     By slots, never by counts, and only where slices are carved on demand: a device plugin's are fixed, and its counts
@@ -31,12 +31,12 @@ def layout_fits(demand: Demand, free: Free) -> Reason | None:
     return None if places(free.layouts, _profiles(asked)) is not None else refusal
 
 
-def _carved(demand: Demand, free: Free) -> list[tuple[str, int]]:
+def _carved(demand: Demand, free: FreeResources) -> list[tuple[str, int]]:
     """List the slices asked that are carved on demand."""
     return [(name, amount) for name, amount in demand.resources if profile_of(name) and name in free.uncounted]
 
 
-def _beyond_all(asked: list[tuple[str, int]], layouts: tuple[Layout, ...]) -> bool:
+def _beyond_all(asked: list[tuple[str, int]], layouts: tuple[GPULayout, ...]) -> bool:
     """Tell by counting that all GPUs together are too few: every slice takes a compute slice.
 
     What is within is few enough to be spelt out; a demand may ask a billion.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from app.placement.filters import allows
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 
 RARE = 0.1
 """What a milli of the rarest product costs, in milli, before anybody asked for one: insurance against constraints that
@@ -15,7 +15,7 @@ OUTLOOKS_KEPT = 16
 
 
 @lru_cache(OUTLOOKS_KEPT)
-def scarcity(outlook: Outlook) -> Mapping[str, float]:
+def scarcity(outlook: ExpectedDemand) -> Mapping[str, float]:
     """Give what a milli of each product costs, in milli of a GPU that anybody may use.
 
     By each set of products that pods ask for: its share of what is asked, over its share of what is free. Kept as
@@ -36,11 +36,11 @@ def scarcity(outlook: Outlook) -> Mapping[str, float]:
     return found
 
 
-def _by_constraint(outlook: Outlook) -> Mapping[Ask, float]:
+def _by_constraint(outlook: ExpectedDemand) -> Mapping[DemandClass, float]:
     """Sum up the milli that are asked under each constraint on the product."""
-    found: dict[Ask, float] = {}
+    found: dict[DemandClass, float] = {}
     for ask, probability in outlook.asks:
         if ask.constrained and ask.gpus:
-            constraint = Ask(products=ask.products, denied_products=ask.denied_products)
+            constraint = DemandClass(products=ask.products, denied_products=ask.denied_products)
             found[constraint] = found.get(constraint, 0.0) + probability * ask.milli
     return found

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from app.placement.packing import WHOLE_MILLI
-from app.policy.expected_demand import Outlook
+from app.policy.expected_demand import ExpectedDemand
 
 CELL_MILLI = 10
 """Sizes are rounded up to these: 100 cells a GPU; the traces' sizes are whole percents."""
@@ -28,7 +28,7 @@ PRICES_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class SharePrices:
     """`price`: of a share of so many cells; `worth`: of so many free cells of one GPU, filled the dearest way; 0..1."""
 
     price: tuple[float, ...]
@@ -42,7 +42,7 @@ class Prices:
 
 
 @lru_cache(PRICES_KEPT)
-def prices(outlook: Outlook) -> Prices | None:
+def prices(outlook: ExpectedDemand) -> SharePrices | None:
     """Price the shares that are expected; None where none are."""
     counts: dict[int, float] = {}
     for ask, probability in outlook.asks:
@@ -53,7 +53,7 @@ def prices(outlook: Outlook) -> Prices | None:
     return solve({cells: counts[cells] for cells in sorted(popular)}) if counts else None
 
 
-def solve(counts: Mapping[int, float]) -> Prices:
+def solve(counts: Mapping[int, float]) -> SharePrices:
     """Find the prices of sizes, in cells, that are asked so often; those that are not asked cost what they take from
     an empty GPU.
     """
@@ -70,7 +70,7 @@ def solve(counts: Mapping[int, float]) -> Prices:
         rows.append(pattern)
     known = dict(zip(sizes, found, strict=True))
     price = [known.get(cells, worth[CELLS] - worth[CELLS - cells]) for cells in range(CELLS + 1)]
-    return Prices(tuple(price), tuple(worth))
+    return SharePrices(tuple(price), tuple(worth))
 
 
 def _dearest(sizes: Sequence[int], price: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -8,10 +8,10 @@ from bisect import bisect_right
 from functools import lru_cache
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import Free
+from app.nodes.model import FreeResources
 from app.placement.filters import allows
 from app.placement.packing import WHOLE_MILLI
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 
 MOST_UNITS = 256
 """Units of a node that are told apart: sixteen GPUs, each shared by sixteen; a node may claim a billion."""
@@ -28,7 +28,7 @@ _Row = tuple[float, tuple[tuple[int, int, float], ...]]
 """Probability of the classes that cannot run for want of CPU, or product; (milli, GPUs, probability) of the others."""
 
 
-def free_gpus(free: Free) -> GPUs:
+def free_gpus(free: FreeResources) -> GPUs:
     """Give the free milli per GPU; where only counts are known, each free unit counts as a whole GPU."""
     if free.gpus is not None:
         return free.gpus
@@ -54,14 +54,14 @@ def placements(gpus: GPUs, count: int, share_milli: int) -> tuple[GPUs, ...]:
     )
 
 
-def stranded(outlook: Outlook, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
+def stranded(outlook: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
     """Compute F: the expected free milli that the next pod cannot use. `cpu_milli`: None is as much as anybody asks."""
     steps = _steps(outlook)
     return _stranded(outlook, product, len(steps) if cpu_milli is None else bisect_right(steps, cpu_milli), gpus)
 
 
 @lru_cache(STATES_KEPT)
-def _stranded(outlook: Outlook, product: str | None, step: int, gpus: GPUs) -> float:
+def _stranded(outlook: ExpectedDemand, product: str | None, step: int, gpus: GPUs) -> float:
     free = sum(gpus)
     unable, able = _row(outlook, product, step)
     found = unable * free
@@ -72,13 +72,13 @@ def _stranded(outlook: Outlook, product: str | None, step: int, gpus: GPUs) -> f
 
 
 @lru_cache(TABLES_KEPT)
-def _steps(outlook: Outlook) -> tuple[int, ...]:
+def _steps(outlook: ExpectedDemand) -> tuple[int, ...]:
     """Sort the amounts of CPU that are asked: between two of them a node serves the same classes."""
     return tuple(sorted({ask.cpu_milli for ask, _ in outlook.asks}))
 
 
 @lru_cache(ROWS_KEPT)
-def _row(outlook: Outlook, product: str | None, step: int) -> _Row:
+def _row(outlook: ExpectedDemand, product: str | None, step: int) -> _Row:
     """Sum up the classes for a node whose CPU is enough for the first amounts, so many of them."""
     steps = _steps(outlook)
     most = steps[step - 1] if step else -1
@@ -92,11 +92,11 @@ def _row(outlook: Outlook, product: str | None, step: int) -> _Row:
 
 
 @lru_cache(TABLES_KEPT)
-def _suited(outlook: Outlook, product: str | None) -> tuple[tuple[Ask, float], ...]:
+def _suited(outlook: ExpectedDemand, product: str | None) -> tuple[tuple[DemandClass, float], ...]:
     """Give the classes that ask for GPUs and may run on a product."""
     return tuple(each for each in outlook.asks if each[0].gpus and suits(each[0], product))
 
 
-def suits(ask: Ask, product: str | None) -> bool:
+def suits(ask: DemandClass, product: str | None) -> bool:
     """Tell whether a class may run on a product; on an unknown one where it asks for none."""
     return not ask.constrained or (product is not None and allows(ask, product))

@@ -4,7 +4,7 @@
 from functools import lru_cache
 
 from app.placement.stranded import GPUs, stranded
-from app.policy.expected_demand import Outlook
+from app.policy.expected_demand import ExpectedDemand
 
 FILLED = 0.85
 """How much of the CPU that pods ask beside a GPU a GPU must have left to count as fed: a full cluster's mix is never
@@ -16,7 +16,7 @@ plenty. 0 to 0.2 are alike within 0.2 points."""
 OUTLOOKS_KEPT = 16
 
 
-def waste(outlook: Outlook, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
+def waste(outlook: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
     """Compute, in milli: F, and the free GPU that the CPU cannot feed, and a little for CPU that has no GPU left.
 
     A GPU without CPU counts as a lost GPU; half or double that is alike within 0.1 points. Pods without GPU strand
@@ -32,15 +32,15 @@ def waste(outlook: Outlook, product: str | None, cpu_milli: int | None, gpus: GP
 
 
 @lru_cache(OUTLOOKS_KEPT)
-def with_gpus(outlook: Outlook) -> Outlook:
+def with_gpus(outlook: ExpectedDemand) -> ExpectedDemand:
     """Leave the pods without GPU out."""
     asks = [(ask, probability) for ask, probability in outlook.asks if ask.gpus]
     everything = sum(probability for _, probability in asks)
-    return Outlook(tuple((ask, probability / everything) for ask, probability in asks), outlook.free)
+    return ExpectedDemand(tuple((ask, probability / everything) for ask, probability in asks), outlook.free)
 
 
 @lru_cache(OUTLOOKS_KEPT)
-def cpu_per_gpu(outlook: Outlook) -> float:
+def cpu_per_gpu(outlook: ExpectedDemand) -> float:
     """Say how many milli-CPU one GPU milli wants; 0 where nobody asks for CPU beside GPUs."""
     gpu = sum(probability * ask.milli for ask, probability in outlook.asks if ask.gpus)
     cpu = sum(probability * ask.cpu_milli for ask, probability in outlook.asks if ask.gpus)

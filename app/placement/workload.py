@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from app.nodes.model import Node
 from app.placement.stranded import free_gpus
 from app.policy.demand import Demand
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 
 CLASSES_KEPT = 512
 """Classes remembered; those of the published traces have 49 to 330."""
@@ -23,10 +23,10 @@ _HIGHEST = 1e100
 class Workload:
     """How often each class was asked; a value: to learn is to make another. `weight`: what the next arrival counts."""
 
-    weights: Mapping[Ask, float] = field(default_factory=dict)
+    weights: Mapping[DemandClass, float] = field(default_factory=dict)
     weight: float = 1.0
 
-    def seen(self, ask: Ask) -> "Workload":
+    def seen(self, ask: DemandClass) -> "Workload":
         """Take an arrival in; the rarest class goes where there are too many."""
         weights = {**self.weights, ask: self.weights.get(ask, 0.0) + self.weight}
         if len(weights) > CLASSES_KEPT:
@@ -36,24 +36,24 @@ class Workload:
             weights, weight = {each: value / weight for each, value in weights.items()}, 1.0
         return Workload(weights, weight)
 
-    def outlook(self, free: Mapping[str, int]) -> Outlook | None:
+    def outlook(self, free: Mapping[str, int]) -> ExpectedDemand | None:
         """Expect more of the same; None before any was seen. `free`: GPU milli by product."""
         return outlook_of(self.weights, free)
 
 
-def counted(asks: Iterable[Ask], free: Mapping[str, int] | None = None) -> Outlook | None:
+def counted(asks: Iterable[DemandClass], free: Mapping[str, int] | None = None) -> ExpectedDemand | None:
     """Expect what a list of classes holds, each as often as it is there."""
-    weights: dict[Ask, float] = {}
+    weights: dict[DemandClass, float] = {}
     for ask in asks:
         weights[ask] = weights.get(ask, 0.0) + 1.0
     return outlook_of(weights, free or {})
 
 
-def outlook_of(weights: Mapping[Ask, float], free: Mapping[str, int]) -> Outlook | None:
+def outlook_of(weights: Mapping[DemandClass, float], free: Mapping[str, int]) -> ExpectedDemand | None:
     """Make the outlook of a histogram."""
     total = sum(weights.values())
     asks = tuple((ask, weight / total) for ask, weight in sorted(weights.items(), key=lambda each: -each[1]))
-    return Outlook(asks, tuple(sorted(free.items()))) if asks else None
+    return ExpectedDemand(asks, tuple(sorted(free.items()))) if asks else None
 
 
 def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:
@@ -65,7 +65,7 @@ def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:
     return found
 
 
-def ask_of(demand: Demand) -> Ask:
+def ask_of(demand: Demand) -> DemandClass:
     """Give the class of a demand."""
     gpus = sum(amount for _, amount in demand.resources)
-    return Ask(demand.cpu_milli, gpus, demand.share_milli, demand.products, demand.denied_products)
+    return DemandClass(demand.cpu_milli, gpus, demand.share_milli, demand.products, demand.denied_products)

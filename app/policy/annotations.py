@@ -35,7 +35,7 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Annotated:
+class PodAnnotations:
     """What a pod's annotations say: its needs, what is wrong with them, and what to warn about."""
 
     needs: Needs = Needs()
@@ -44,12 +44,12 @@ class Annotated:
     warnings: tuple[str, ...] = field(default=())
 
 
-def read_annotations(annotations: Mapping[str, str], products: Products) -> Annotated:
+def read_annotations(annotations: Mapping[str, str], products: Products) -> PodAnnotations:
     """Read every `gpu-usher.io/` annotation; one that does not parse becomes a Reason, not an exception."""
     ours = {key.removeprefix(PREFIX): value for key, value in annotations.items() if key.startswith(PREFIX)}
     ours.pop(DECISION.removeprefix(PREFIX), None)
     if not ours:
-        return Annotated()
+        return PodAnnotations()
     read: dict[str, Any] = {}
     invalid: list[Reason] = []
     warnings: list[str] = []
@@ -66,7 +66,7 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> Anno
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
     warnings.extend(_unknown_products(read, products))
     workload_class = read.pop("workload_class", None)
-    return Annotated(Needs(**read), workload_class, tuple(invalid), tuple(warnings))
+    return PodAnnotations(Needs(**read), workload_class, tuple(invalid), tuple(warnings))
 
 
 def read_products(

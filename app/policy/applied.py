@@ -9,7 +9,7 @@ from app.policy.schema import STRICTNESS, Action, Rule, Spec
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedPolicy:
     """A policy that is for the pod, and the action with which each of its rules applies."""
 
     name: str
@@ -21,7 +21,7 @@ class Applied:
         return STRICTNESS[self.actions[rule]] >= STRICTNESS[level]
 
 
-def first(applied: Iterable[Applied], rule: Rule, level: Action, read: Callable[[Spec], Any]) -> Any:
+def first(applied: Iterable[AppliedPolicy], rule: Rule, level: Action, read: Callable[[Spec], Any]) -> Any:
     """Take a single value from the highest priority that sets it with this action or a stricter one."""
     found = (read(each.spec) for each in applied if each.at(rule, level))
     return next((value for value in found if value is not None), None)

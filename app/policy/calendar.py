@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from app.policy.compiled import Policy, PolicySet, hash_of
+from app.policy.compiled import CompiledPolicy, PolicySet, hash_of
 from app.policy.schema import STRICTNESS, Action
 
 
@@ -26,7 +26,7 @@ def expired(policy_set: PolicySet, today: str) -> tuple[tuple[str, str, str], ..
     )
 
 
-def _on(policy: Policy, today: str) -> Policy:
+def _on(policy: CompiledPolicy, today: str) -> CompiledPolicy:
     alive = [index for index, each in enumerate(policy.spec.exceptions) if each.expires >= today]
     spec = policy.spec.model_copy(update={"exceptions": tuple(policy.spec.exceptions[index] for index in alive)})
     if spec.enforce_from and today < spec.enforce_from:

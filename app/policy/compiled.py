@@ -11,7 +11,7 @@ from app.values.label_requirements import Requirement
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class PodSelection:
     """Which pods: requirements on the namespace's and on the pod's labels, None where there is no selector."""
 
     namespace: tuple[Requirement, ...] | None
@@ -19,15 +19,15 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CompiledPolicy:
     """One policy, compiled. `exceptions`: which pods, and which rules are off for them."""
 
     name: str
     origin: str
     spec: Spec
-    match: Selected
+    match: PodSelection
     workload_classes: frozenset[str] | None
-    exceptions: tuple[tuple[Selected, tuple[Rule, ...]], ...] = ()
+    exceptions: tuple[tuple[PodSelection, tuple[Rule, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class PolicySet:
     `hash`: SHA-256 of their canonical form, in hex. `fallback`: for pods that none of them is for.
     """
 
-    policies: tuple[Policy, ...]
+    policies: tuple[CompiledPolicy, ...]
     hash: str
-    fallback: Policy | None = None
+    fallback: CompiledPolicy | None = None
 
 
-def hash_of(policies: Iterable[Policy]) -> str:
+def hash_of(policies: Iterable[CompiledPolicy]) -> str:
     """Hash what policies say, whatever order their files came in."""
     canonical = {policy.name: policy.spec.model_dump(mode="json", by_alias=True) for policy in policies}
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

@@ -7,9 +7,9 @@ for equal pods, and the edge keeps the verdicts of a Demand for as long as it is
 
 from dataclasses import dataclass, field
 
-from app.knowledge.cuda_compatibility import Accept, CUDANeed
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.products import ProductPattern
-from app.policy.expected_demand import Outlook
+from app.policy.expected_demand import ExpectedDemand
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
 from app.values.hashing import HashedOnce
 from app.values.label_requirements import Requirement
@@ -30,7 +30,7 @@ class HealthRules:
 
 
 HEALTH = HealthRules()
-DEFAULT_ACCEPT = Accept.ForwardCompatible
+DEFAULT_ACCEPT = AcceptedCompatibility.ForwardCompatible
 """How much CUDA compatibility is enough where no policy says it: what the image and the driver can do together."""
 
 
@@ -57,7 +57,7 @@ class Demand(HashedOnce):
     preferred_products: tuple[ProductPattern, ...] = ()
     cuda: tuple[CUDANeed, ...] = ()
     cuda_wishes: tuple[CUDANeed, ...] = ()
-    accept: Accept = DEFAULT_ACCEPT
+    accept: AcceptedCompatibility = DEFAULT_ACCEPT
     most: tuple[tuple[str, int], ...] = ()
     memory_mib: int = 0
     declared_mib: int = 0
@@ -68,7 +68,7 @@ class Demand(HashedOnce):
     form_factors: frozenset[FormFactor] | None = None
     node_selector: tuple[Requirement, ...] = ()
     health: HealthRules = HEALTH
-    near: frozenset[str] = frozenset()
+    near_miss: frozenset[str] = frozenset()
     refuse_unknown: bool = False
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True
@@ -76,7 +76,7 @@ class Demand(HashedOnce):
     invalid: Reason | None = None
     share_milli: int = 0
     cpu_milli: int = 0
-    outlook: Outlook | None = None
+    outlook: ExpectedDemand | None = None
     warned: "Demand | None" = field(default=None)
     """What policies with action Warn ask besides: nodes that miss it score lower."""
     __hash__ = HashedOnce.__hash__

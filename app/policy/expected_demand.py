@@ -7,7 +7,7 @@ from app.knowledge.products import ProductPattern
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class DemandClass:
     """A class of demands: what decides where the next one of them would run.
 
     `gpus`: whole GPUs, or 1 of which `share_milli` thousandths are asked (0: all of it); 0 for a pod without GPU.
@@ -32,7 +32,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outlook:
+class ExpectedDemand:
     """Classes with their probabilities, which sum to 1, most popular first. One object is one generation: two are
     never equal.
 
@@ -40,5 +40,5 @@ class Outlook:
     `free`: GPU milli that were free by product when it was made, in normal form.
     """
 
-    asks: tuple[tuple[Ask, float], ...]
+    asks: tuple[tuple[DemandClass, float], ...]
     free: tuple[tuple[str, int], ...] = ()

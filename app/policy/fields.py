@@ -62,7 +62,7 @@ MERGE = "x-merge"
 """Keyword of the published schema that says how a field is merged."""
 
 
-def told(merge: Merge, description: str, *examples: Any, **more: Any) -> Any:
+def described(merge: Merge, description: str, *examples: Any, **more: Any) -> Any:
     """Describe a field for the schema, the definition and the page: how it merges, what it is, what may stand there."""
     shown = {"examples": list(examples)} if examples else {}
     return Field(description=description, json_schema_extra={MERGE: merge.value, **shown}, **more)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.knowledge.tables import Knowledge
-from app.policy.compiled import Policy, PolicySet, Selected, hash_of
+from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, hash_of
 from app.policy.document import Document, Path, check_values, document_steps
 from app.policy.fields import LabelSelector, model_in
 from app.policy.schema import GPUPolicy, Rule
@@ -41,7 +41,7 @@ LONGEST_SAID = 80
 """Characters of a key in a message."""
 
 Source = str | Mapping[str, Any]
-Read = tuple[Policy, ...] | PolicyError
+Read = tuple[CompiledPolicy, ...] | PolicyError
 Kept = Mapping[str, tuple[Source, Read]]
 """By name: what was read, and what came of it."""
 
@@ -49,7 +49,7 @@ Kept = Mapping[str, tuple[Source, Read]]
 def load_policies(
     texts: Mapping[str, str],
     knowledge: Knowledge,
-    fallback: Policy | None = None,
+    fallback: CompiledPolicy | None = None,
     objects: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> PolicySet:
     """Read every text, by file name, then every object. `fallback`: the policy for pods that none of them is for.
@@ -65,7 +65,7 @@ def load_steps(
     texts: Mapping[str, str],
     objects: Mapping[str, Mapping[str, Any]],
     knowledge: Knowledge,
-    fallback: Policy | None,
+    fallback: CompiledPolicy | None,
     known: dict[str, tuple[Source, Read]],
 ) -> Generator[None, None, PolicySet]:
     """Load as load_policies does, in steps of some 30 ms at most.
@@ -75,7 +75,7 @@ def load_steps(
     Raises PolicyError.
     """
     problems: list[str] = []
-    policies: list[Policy] = []
+    policies: list[CompiledPolicy] = []
     sources: dict[str, Source] = {**texts, **objects}
     for name, source in sources.items():
         if name not in known or known[name][0] != source:
@@ -101,7 +101,7 @@ def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, No
         documents = yield from document_steps(name, source, MOST_VALUES)
     except PolicyError as error:
         return error
-    policies: list[Policy] = []
+    policies: list[CompiledPolicy] = []
     problems: list[str] = []
     for document in documents:
         try:
@@ -112,7 +112,7 @@ def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, No
     return PolicyError(tuple(problems)) if problems else tuple(policies)
 
 
-def _policy(document: Document, knowledge: Knowledge) -> Policy:
+def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
     if not isinstance(document.value, dict):
         raise PolicyError((f"{document.locate(())}: got no mapping, wants a GPUPolicy document",))
     try:
@@ -124,7 +124,7 @@ def _policy(document: Document, knowledge: Knowledge) -> Policy:
     if problems:
         raise PolicyError(problems)
     match = parsed.spec.match
-    return Policy(
+    return CompiledPolicy(
         name=parsed.metadata.name,
         origin=document.locate(("metadata", "name")),
         spec=parsed.spec,
@@ -145,8 +145,8 @@ def _first(document: Document, problems: Iterable[str]) -> tuple[str, ...]:
     return (*found[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
 
 
-def _selected(namespace: LabelSelector | None, pod: LabelSelector | None) -> Selected:
-    return Selected(_selector(namespace), _selector(pod))
+def _selected(namespace: LabelSelector | None, pod: LabelSelector | None) -> PodSelection:
+    return PodSelection(_selector(namespace), _selector(pod))
 
 
 def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:

@@ -7,12 +7,12 @@ from itertools import combinations
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Pod, gpu_amounts
-from app.kube.resource_claims import NOTHING_CLAIMED, Claimed
-from app.policy.annotations import Annotated, Needs, read_annotations
-from app.policy.applied import Applied
-from app.policy.compiled import Policy, PolicySet, Selected
+from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
+from app.policy.annotations import Needs, PodAnnotations, read_annotations
+from app.policy.applied import AppliedPolicy
+from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
 from app.policy.demand import Demand
-from app.policy.merge import ANNOTATION, Asked, Stated, merge_demand, needs_of
+from app.policy.merge import ANNOTATION, PodGPURequest, Stated, merge_demand, needs_of
 from app.policy.merge_admission import AdmissionRules, merge_admission
 from app.policy.schema import Action, Rule
 from app.policy.schema_placement import SharingWish
@@ -40,7 +40,7 @@ class Ruling:
     invalid: tuple[Reason, ...]
     warnings: tuple[str, ...]
     origins: tuple[tuple[str, str], ...]
-    claimed: Claimed
+    claimed: ClaimedDevices
 
 
 def rule_on(
@@ -48,7 +48,7 @@ def rule_on(
     namespace_labels: Mapping[str, str],
     policy_set: PolicySet,
     knowledge: Knowledge,
-    claimed: Claimed = NOTHING_CLAIMED,
+    claimed: ClaimedDevices = NOTHING_CLAIMED,
 ) -> Ruling:
     """Match, merge (INTERFACES §4) and compile for one pod; nothing widens what another narrowed.
 
@@ -58,14 +58,14 @@ def rule_on(
     matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
     if policy_set.fallback and all(policy.workload_classes is not None for policy in matching):
         matching = [*matching, policy_set.fallback]  # a pod's own word picks policies, and takes none away
-    applied = [Applied(each.name, each.spec, _actions(each, pod, namespace_labels)) for each in matching]
+    applied = [AppliedPolicy(each.name, each.spec, _actions(each, pod, namespace_labels)) for each in matching]
     resources = gpu_amounts(pod, knowledge.families.of)
 
     def stated(level: Action) -> Stated:
         return [(ANNOTATION, annotated.needs), *((each.name, needs_of(each, level, knowledge)) for each in applied)]
 
     enforced = stated(Action.Enforce)
-    asked = Asked(pod, resources, claimed)
+    asked = PodGPURequest(pod, resources, claimed)
     demand = merge_demand(asked, applied, enforced, Action.Enforce, knowledge)
     warned = merge_demand(asked, applied, stated(Action.Warn), Action.Warn, knowledge)
     invalid = (*annotated.invalid, *_profile_mismatch(annotated.needs, resources))
@@ -84,19 +84,19 @@ def rule_on(
     )
 
 
-def _matches(policy: Policy, pod: Pod, namespace_labels: Mapping[str, str], annotated: Annotated) -> bool:
+def _matches(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, str], annotated: PodAnnotations) -> bool:
     if not _selects(policy.match, pod, namespace_labels):
         return False
     return policy.workload_classes is None or annotated.workload_class in policy.workload_classes
 
 
-def _selects(selected: Selected, pod: Pod, namespace_labels: Mapping[str, str]) -> bool:
+def _selects(selected: PodSelection, pod: Pod, namespace_labels: Mapping[str, str]) -> bool:
     if selected.namespace is not None and not all_allow(selected.namespace, namespace_labels):
         return False
     return selected.pod is None or all_allow(selected.pod, pod.labels)
 
 
-def _actions(policy: Policy, pod: Pod, namespace_labels: Mapping[str, str]) -> dict[Rule, Action]:
+def _actions(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, str]) -> dict[Rule, Action]:
     """Say with which action each rule of a policy applies to a pod; an exception that selects it turns rules off."""
     spec = policy.spec
     actions = {rule: spec.actions.get(rule, spec.action) for rule in Rule}
@@ -165,7 +165,7 @@ _NEED_FIELDS = (
 _ADMISSION_FIELDS = ("runtime_class_name", "scheduler_name", "max_gpus_per_pod")
 
 
-def _origins(sources: list[tuple[str, Needs]], applied: list[Applied]) -> Iterator[tuple[str, str]]:
+def _origins(sources: list[tuple[str, Needs]], applied: list[AppliedPolicy]) -> Iterator[tuple[str, str]]:
     """Say who asked for what; several may have asked for the same."""
     for origin, needs in sources:
         for name in _NEED_FIELDS:

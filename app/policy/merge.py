@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-from app.knowledge.cuda_compatibility import Accept, CUDANeed
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod
-from app.kube.resource_claims import Claimed
+from app.kube.resource_claims import ClaimedDevices
 from app.policy.annotations import Needs
-from app.policy.applied import Applied, first
+from app.policy.applied import AppliedPolicy, first
 from app.policy.cuda_needs import ImageRow, container_needs, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.schema import Action, Rule, Spec
@@ -32,12 +32,12 @@ NVIDIA = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PodGPURequest:
     """A pod and the GPUs that it asks. `resources`: (GPU resource, units), sorted; `claimed`: those that DRA gives."""
 
     pod: Pod
     resources: tuple[tuple[str, int], ...]
-    claimed: Claimed
+    claimed: ClaimedDevices
 
     def other_vendors_only(self, knowledge: Knowledge) -> bool:
         """Tell whether it asks for GPUs, and for none of NVIDIA's."""
@@ -57,7 +57,7 @@ class Asked:
         )
 
 
-def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
+def needs_of(applied: AppliedPolicy, level: Action, knowledge: Knowledge) -> Needs:
     """Read the needs that a policy states with this action or a stricter one."""
     placement = applied.spec.placement
 
@@ -85,8 +85,8 @@ def needs_of(applied: Applied, level: Action, knowledge: Knowledge) -> Needs:
 
 
 def merge_demand(
-    asked: Asked,
-    applied: list[Applied],
+    asked: PodGPURequest,
+    applied: list[AppliedPolicy],
     stated: Stated,
     level: Action,
     knowledge: Knowledge,
@@ -139,7 +139,7 @@ def _in_all(choices: Iterable[frozenset[FormFactor] | None]) -> frozenset[FormFa
     return frozenset.intersection(*found) if found else None
 
 
-def _health(applied: list[Applied], level: Action) -> HealthRules:
+def _health(applied: list[AppliedPolicy], level: Action) -> HealthRules:
     """Take the strictest of what is said of each state of health, and the default where nothing is."""
     order = list(HealthAction)
     wishes = [each.spec.placement.health for each in applied if each.at(Rule.Health, level)]
@@ -156,8 +156,8 @@ def _health(applied: list[Applied], level: Action) -> HealthRules:
 
 
 def _cuda(
-    asked: Asked,
-    applied: list[Applied],
+    asked: PodGPURequest,
+    applied: list[AppliedPolicy],
     stated: Stated,
     level: Action,
     knowledge: Knowledge,
@@ -181,7 +181,7 @@ def _cuda(
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(wished))
 
 
-def _image_rows(applied: list[Applied], level: Action) -> Iterator[ImageRow]:
+def _image_rows(applied: list[AppliedPolicy], level: Action) -> Iterator[ImageRow]:
     for each in applied:
         cuda = each.spec.placement.cuda
         if cuda and each.at(Rule.CUDA, level):
@@ -193,7 +193,7 @@ def _who(origin: str) -> str:
     return "annotation gpu-usher.io/cuda" if origin == ANNOTATION else f"policy {origin}"
 
 
-def _accepts(applied: list[Applied], level: Action) -> Iterator[Accept]:
+def _accepts(applied: list[AppliedPolicy], level: Action) -> Iterator[AcceptedCompatibility]:
     for each in applied:
         cuda = each.spec.placement.cuda
         if each.at(Rule.CUDA, level) and cuda and cuda.accepted is not None:
@@ -206,7 +206,7 @@ def _strictest_sharing(needs: Iterable[Needs]) -> SharingWish:
 
 
 def _preferred(
-    applied: list[Applied],
+    applied: list[AppliedPolicy],
     level: Action,
     allow: tuple[tuple[ProductPattern, ...], ...],
     deny: tuple[ProductPattern, ...],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from app.policy.applied import Applied, first
+from app.policy.applied import AppliedPolicy, first
 from app.policy.schema import Action, Rule
 from app.policy.schema_admission import Admission, Defaults
 
@@ -44,7 +44,7 @@ class AdmissionRules:
     override: frozenset[str] = frozenset()
 
 
-def merge_admission(applied: list[Applied], level: Action) -> AdmissionRules:
+def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:
     """Merge what admission does with this action or a stricter one."""
 
     def parts(rule: Rule, name: str) -> list[Any]:
@@ -107,7 +107,7 @@ _OVERRIDABLE = (
 )
 
 
-def _overriding(applied: list[Applied], level: Action) -> Iterator[str]:
+def _overriding(applied: list[AppliedPolicy], level: Action) -> Iterator[str]:
     """List the fields whose value comes from a policy that says `override`."""
     for rule, name in _OVERRIDABLE:
         read = attrgetter(name)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.policy.fields import Day, LabelSelector, Merge, Part, told
+from app.policy.fields import Day, LabelSelector, Merge, Part, described
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
 
@@ -73,13 +73,13 @@ class WorkloadClass(Enum):
 class Match(Part):
     """Which pods a policy is for; all given parts must hold, none given is every GPU pod."""
 
-    namespace_selector: LabelSelector | None = told(
+    namespace_selector: LabelSelector | None = described(
         Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
     )
-    pod_selector: LabelSelector | None = told(
+    pod_selector: LabelSelector | None = described(
         Merge.Own, "labels of the pod", {"matchLabels": {"app": "train"}}, default=None
     )
-    workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = told(
+    workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = described(
         Merge.Own,
         "annotation gpu-usher.io/workload-class of the pod; needs priority < 1000, and can only tighten: the policies "
         "that match by selectors stay in force",
@@ -122,24 +122,26 @@ class Spec(Part):
     a field differently of which the highest priority wins are an error, unless no pod can match both.
     """
 
-    description: str = told(Merge.Own, "for people: kubectl get gpol shows it", "Training gets whole GPUs.", default="")
-    priority: Annotated[int, Field(ge=0, le=1_000_000)] = told(
+    description: str = described(
+        Merge.Own, "for people: kubectl get gpol shows it", "Training gets whole GPUs.", default=""
+    )
+    priority: Annotated[int, Field(ge=0, le=1_000_000)] = described(
         Merge.Own, "where one value can win, that of the highest number does", 100, default=0
     )
     match: Match = Field(default=Match(), description="which pods; absent is every GPU pod")
-    action: Annotated[Action, Field(strict=False)] = told(
+    action: Annotated[Action, Field(strict=False)] = described(
         Merge.Own, "what is done about all that the policy says", "Warn", default=Action.Enforce
     )
-    actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = told(
+    actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = described(
         Merge.Own, "another action for single rules, by the field's name", {"tolerations": "Audit"}, default={}
     )
-    enforce_from: Day | None = told(
+    enforce_from: Day | None = described(
         Merge.Own,
         "until this day (UTC), what says Enforce only warns: announce first, enforce later",
         "2027-01-31",
         default=None,
     )
-    exceptions: tuple[PolicyException, ...] = told(
+    exceptions: tuple[PolicyException, ...] = described(
         Merge.Own,
         "rules that are off for some pods, until a day",
         [

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.knowledge.cuda_compatibility import Accept
-from app.policy.fields import LabelSelector, MemoryText, Merge, Part, VersionText, told
+from app.knowledge.cuda_compatibility import AcceptedCompatibility
+from app.policy.fields import LabelSelector, MemoryText, Merge, Part, VersionText, described
 
 
 class SharingWish(Enum):
@@ -61,7 +61,7 @@ class ProductsWish(Part):
     one or more whole tokens (NVIDIA-A100-SXM4-*); a star inside a token (A10*) is an error.
     """
 
-    allow: tuple[str, ...] | None = told(
+    allow: tuple[str, ...] | None = described(
         Merge.Intersection,
         "any of these; absent is all",
         ["H200", "H100"],
@@ -70,10 +70,10 @@ class ProductsWish(Part):
         strict=False,
         max_length=MOST_PRODUCTS,
     )
-    deny: tuple[str, ...] = told(
+    deny: tuple[str, ...] = described(
         Merge.Union, "none of these", ["NVIDIA-H100-PCIe"], ["L4"], default=(), strict=False, max_length=MOST_PRODUCTS
     )
-    prefer: tuple[str, ...] | None = told(
+    prefer: tuple[str, ...] | None = described(
         Merge.Single,
         "best first; only orders nodes",
         ["H200", "H100"],
@@ -101,14 +101,14 @@ class CUDAWish(Part):
     ForwardCompatible: also an older one, on data centre GPUs, by the cuda-compat package in an image known to carry it.
     """
 
-    minimum: VersionText | None = told(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
-    from_image: bool | None = told(
+    minimum: VersionText | None = described(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
+    from_image: bool | None = described(
         Merge.Single, "read the need off the image's tag, where the facts know the family", True, False, default=None
     )
-    accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = told(
+    accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = described(
         Merge.Strictest, "absent everywhere: ForwardCompatible", "Native", "ForwardCompatible", default=None
     )
-    images: tuple[ImageTableRow, ...] = told(
+    images: tuple[ImageTableRow, ...] = described(
         Merge.InOrder,
         "what is known of your own images; asked before their tags are read",
         [{"image": "registry.example/ml/*", "cuda": "12.4"}],
@@ -119,9 +119,9 @@ class CUDAWish(Part):
     )
 
     @property
-    def accepted(self) -> Accept | None:
+    def accepted(self) -> AcceptedCompatibility | None:
         """The `accept` field as the compatibility engine's value."""
-        return Accept[self.accept] if self.accept else None
+        return AcceptedCompatibility[self.accept] if self.accept else None
 
 
 class Score(Part):
@@ -143,21 +143,21 @@ class HealthWish(Part):
     Bites only where somebody reports that GPUs are sick: DCGM, or the device plugin by withdrawing them.
     """
 
-    ill: Annotated[HealthAction, Field(strict=False)] | None = told(
+    ill: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
         "GPUs that must be drained now, by DCGM (XID, ECC, row remapping); absent: Refuse",
         "Refuse",
         "Ignore",
         default=None,
     )
-    ailing: Annotated[HealthAction, Field(strict=False)] | None = told(
+    ailing: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
         "GPUs to reset when idle, throttled, or with NVLink errors; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
         default=None,
     )
-    unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = told(
+    unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
         "devices that the device plugin has withdrawn; absent: ScoreDown",
         "ScoreDown",
@@ -174,9 +174,9 @@ class Placement(Part):
 
     products: ProductsWish | None = Field(default=None, description="which GPU products")
     cuda: CUDAWish | None = Field(default=None, description="which CUDA must run")
-    gpu_memory: MemoryText | None = told(Merge.Highest, "at least, per GPU or slice", "40Gi", "80Gi", default=None)
-    compute_capability: VersionText | None = told(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
-    sharing: Annotated[SharingWish, Field(strict=False)] | None = told(
+    gpu_memory: MemoryText | None = described(Merge.Highest, "at least, per GPU or slice", "40Gi", "80Gi", default=None)
+    compute_capability: VersionText | None = described(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
+    sharing: Annotated[SharingWish, Field(strict=False)] | None = described(
         Merge.Strictest,
         "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any. Exclusive with Shared is a "
         "contradiction",
@@ -184,10 +184,10 @@ class Placement(Part):
         "Any",
         default=None,
     )
-    interconnect: Literal["NVLink"] | None = told(
+    interconnect: Literal["NVLink"] | None = described(
         Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink", default=None
     )
-    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = told(
+    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = described(
         Merge.Intersection,
         "how the GPU is built in: any of these; absent is all",
         ["SXM", "superchip"],
@@ -195,7 +195,7 @@ class Placement(Part):
         default=None,
         strict=False,
     )
-    node_selector: LabelSelector | None = told(
+    node_selector: LabelSelector | None = described(
         Merge.Union,
         "labels of the nodes that will do, in your own words: a pool, no spot nodes",
         {"matchLabels": {"pool": "training"}},
@@ -203,14 +203,14 @@ class Placement(Part):
         default=None,
     )
     health: HealthWish | None = Field(default=None, description="what sick GPUs mean for their node")
-    unknown_facts: Literal["Accept", "Refuse"] | None = told(
+    unknown_facts: Literal["Accept", "Refuse"] | None = described(
         Merge.Strictest,
         "a node whose labels do not tell what is asked; one of unknown product never serves a pod that asks for some",
         "Refuse",
         "Accept",
         default=None,
     )
-    scores: tuple[Score, ...] | None = told(
+    scores: tuple[Score, ...] | None = described(
         Merge.Single,
         "which of the nodes that fit is best; absent everywhere: Packing 5, ProductPreference 3, DriverHeadroom 1",
         [{"name": "Packing", "weight": 5}, {"name": "NVLinkDomain", "weight": 4}],
@@ -218,7 +218,7 @@ class Placement(Part):
         default=None,
         strict=False,
     )
-    score_spread: Literal["Ranked", "Proportional"] | None = told(
+    score_spread: Literal["Ranked", "Proportional"] | None = described(
         Merge.Single,
         "Ranked: the best node gets 10 and surely leads, the others 0 to 9; Proportional: 0 to 10 as they scored, so "
         "that other scores of the scheduler weigh more",

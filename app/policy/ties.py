@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from app.policy.compiled import Policy
+from app.policy.compiled import CompiledPolicy
 from app.policy.fields import Merge, merging
 from app.policy.schema import Spec
 from app.values.label_requirements import disjoint
@@ -14,12 +14,12 @@ MOST_TIES = 100
 """Contradictions told of a set: nobody mends more at once."""
 
 
-def set_problems(policies: list[Policy], problems: list[str]) -> Iterator[None]:
+def set_problems(policies: list[CompiledPolicy], problems: list[str]) -> Iterator[None]:
     """Add to problems names given twice, and scalars that two policies of one priority set differently.
 
     In steps: one policy beside all those of its priority before it. At most MOST_TIES problems are told.
     """
-    seen: dict[str, Policy] = {}
+    seen: dict[str, CompiledPolicy] = {}
     for policy in policies:
         if policy.name in seen:
             problems.append(f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}")
@@ -27,7 +27,7 @@ def set_problems(policies: list[Policy], problems: list[str]) -> Iterator[None]:
     ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
     told = len(problems) + MOST_TIES
     for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
-        before: list[tuple[Policy, dict[str, Any]]] = []
+        before: list[tuple[CompiledPolicy, dict[str, Any]]] = []
         for policy in group:
             says = _single_values(policy)
             for other, contradicts in before:
@@ -40,7 +40,9 @@ def set_problems(policies: list[Policy], problems: list[str]) -> Iterator[None]:
             yield
 
 
-def _ties(one: Policy, says: Mapping[str, Any], other: Policy, contradicts: Mapping[str, Any]) -> Iterable[str]:
+def _ties(
+    one: CompiledPolicy, says: Mapping[str, Any], other: CompiledPolicy, contradicts: Mapping[str, Any]
+) -> Iterable[str]:
     differing = [field for field, value in says.items() if contradicts.get(field, value) != value]
     if not differing or _never_together(one, other):
         return
@@ -51,7 +53,7 @@ def _ties(one: Policy, says: Mapping[str, Any], other: Policy, contradicts: Mapp
         )
 
 
-def _never_together(one: Policy, other: Policy) -> bool:
+def _never_together(one: CompiledPolicy, other: CompiledPolicy) -> bool:
     """Tell whether no pod can be selected by both."""
     if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
         return True
@@ -63,7 +65,7 @@ SINGLE_VALUED = tuple(path for path, merge, _ in merging(Spec) if merge is Merge
 """Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
 
 
-def _single_values(policy: Policy) -> dict[str, Any]:
+def _single_values(policy: CompiledPolicy) -> dict[str, Any]:
     """Give what a policy sets of SINGLE_VALUED, by field."""
     values: Any = policy.spec.model_dump(by_alias=True)
     found = {}

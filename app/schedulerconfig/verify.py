@@ -30,7 +30,7 @@ NO_START = "the scheduler refuses to start"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConfigurationFinding:
     """One thing to mend. `where`: file:line:column."""
 
     severity: Literal["danger", "warning"]
@@ -40,7 +40,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ExtenderEntry:
     """A configuration, and our entry in its extenders.
 
     `offered`: GPU resources of the fleet, empty if not known. `nodes`: how many it has, 0 if not known.
@@ -53,15 +53,15 @@ class Checked:
     offered: tuple[str, ...]
     nodes: int = 0
 
-    def danger(self, field: str, message: str, remedy: str) -> Finding:
+    def danger(self, field: str, message: str, remedy: str) -> ConfigurationFinding:
         """Report what loses or misplaces pods."""
         return self.danger_at(self.place(field), f"{field}: {message}", remedy)
 
-    def warning(self, field: str, message: str, remedy: str) -> Finding:
+    def warning(self, field: str, message: str, remedy: str) -> ConfigurationFinding:
         """Report what costs speed or quality."""
-        return Finding("warning", self.document.locate(self.place(field)), f"{field}: {message}", remedy)
+        return ConfigurationFinding("warning", self.document.locate(self.place(field)), f"{field}: {message}", remedy)
 
-    def danger_at(self, path: Path, message: str, remedy: str) -> Finding:
+    def danger_at(self, path: Path, message: str, remedy: str) -> ConfigurationFinding:
         """Report what loses or misplaces pods, anywhere in the file."""
         return _misfit(self.document, path, message, remedy)
 
@@ -70,7 +70,7 @@ class Checked:
         return ("extenders", self.index, *path)
 
 
-def verify(file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0) -> list[Finding]:
+def verify(file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0) -> list[ConfigurationFinding]:
     """List what is dangerous in a configuration.
 
     Raises PolicyError where it is no YAML, or not one document.
@@ -93,19 +93,21 @@ def verify(file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0) 
         finding
         for index, extender in ours
         for check in CHECKS
-        for finding in check(Checked(document, value, index, extender, offered, nodes))
+        for finding in check(ExtenderEntry(document, value, index, extender, offered, nodes))
     ]
-    found += [finding for check in FILE_CHECKS for finding in check(Checked(document, value, *ours[0], offered, nodes))]
+    found += [
+        finding for check in FILE_CHECKS for finding in check(ExtenderEntry(document, value, *ours[0], offered, nodes))
+    ]
     if len(ours) > 1:
         found.append(_misfit(document, ("extenders", ours[1][0]), "gpu-usher is listed twice", "keep one entry"))
     return found
 
 
-def _misfit(document: Document, path: Path, message: str, remedy: str) -> Finding:
-    return Finding("danger", document.locate(path), message, remedy)
+def _misfit(document: Document, path: Path, message: str, remedy: str) -> ConfigurationFinding:
+    return ConfigurationFinding("danger", document.locate(path), message, remedy)
 
 
-def _misshapen(document: Document, value: Mapping[str, Any], path: Path = ()) -> Iterator[Finding]:
+def _misshapen(document: Document, value: Mapping[str, Any], path: Path = ()) -> Iterator[ConfigurationFinding]:
     """Find what the checks below could not read, nor could the scheduler: it refuses to start."""
     for field, found in value.items():
         shape = _SHAPES.get(field)
@@ -126,7 +128,7 @@ def _is_ours(extender: Mapping[str, Any]) -> bool:
     return url.endswith("/scheduler") or "gpu-usher" in url
 
 
-def transport(one: Checked) -> Iterator[Finding]:
+def transport(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Names and victims go over this line: it must be encrypted, and the other end must be us."""
     url, tls = str(one.extender.get("urlPrefix", "")), one.extender.get("tlsConfig") or {}
     encrypted = url.startswith("https://")
@@ -138,7 +140,7 @@ def transport(one: Checked) -> Iterator[Finding]:
         yield one.danger("tlsConfig", "no CA, so nothing is verified", "caData, and no insecure: true")
 
 
-def routes(one: Checked) -> Iterator[Finding]:
+def routes(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """A wrong path is answered with 404, and every GPU pod stays Pending."""
     if not str(one.extender.get("urlPrefix", "")).rstrip("/").endswith("/scheduler"):
         yield one.danger("urlPrefix", "does not end in /scheduler", "urlPrefix: https://…/scheduler")
@@ -148,37 +150,37 @@ def routes(one: Checked) -> Iterator[Finding]:
             yield one.danger(field, f"got {verb}, a route that is not there", f"{field}: {field.removesuffix('Verb')}")
 
 
-def filters(one: Checked) -> Iterator[Finding]:
+def filters(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Without filter nothing keeps a pod off the wrong GPU."""
     if one.extender.get("filterVerb") is None:
         yield one.danger("filterVerb", "absent, so no node is ever refused", "filterVerb: filter")
 
 
-def preemption(one: Checked) -> Iterator[Finding]:
+def preemption(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Seen: a pod refused everywhere by policy evicted ten pods on five nodes."""
     if one.extender.get("preemptVerb") is None:
         yield one.danger("preemptVerb", "absent, so pods are evicted for nothing", "preemptVerb: preempt")
 
 
-def binding(one: Checked) -> Iterator[Finding]:
+def binding(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """We never bind: a 200 without a Binding leaves the pod assumed and Pending."""
     if one.extender.get("bindVerb") is not None:
         yield one.danger("bindVerb", "set, and gpu-usher has no such route", "remove bindVerb")
 
 
-def names_only(one: Checked) -> Iterator[Finding]:
+def names_only(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Whole nodes cost 140 ms a pod, and come back as empty ones to the in-tree scores (kubernetes#141781)."""
     if one.extender.get("nodeCacheCapable") is not True:
         yield one.danger("nodeCacheCapable", "not true: slow, and in-tree scores go wrong", "nodeCacheCapable: true")
 
 
-def failing_closed(one: Checked) -> Iterator[Finding]:
+def failing_closed(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Ignored errors place GPU pods by count alone."""
     if one.extender.get("ignorable"):
         yield one.danger("ignorable", "true: while we are down any node with a free GPU will do", "ignorable: false")
 
 
-def timeout(one: Checked) -> Iterator[Finding]:
+def timeout(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Scheduling is one loop; the default is 5 s."""
     text = one.extender.get("httpTimeout")
     seconds = _seconds(text)
@@ -194,7 +196,7 @@ def _seconds(text: Any) -> float | None:
     return sum(float(amount) * _UNITS[unit] for amount, unit in re.findall(_PART, text))
 
 
-def weight(one: Checked) -> Iterator[Finding]:
+def weight(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Below 10 the in-tree scores, some 400, outweigh ours."""
     found = one.extender.get("weight")
     if one.extender.get("prioritizeVerb") is None:
@@ -205,7 +207,7 @@ def weight(one: Checked) -> Iterator[Finding]:
         yield one.warning("weight", f"got {found}: in-tree scores decide instead", f"weight: {WEIGHT}")
 
 
-def managed(one: Checked) -> Iterator[Finding]:
+def managed(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Without a list every pod of the cluster is asked about; a name that is missing is never asked about."""
     rows = one.extender.get("managedResources")
     if not isinstance(rows, list) or not rows:
@@ -224,7 +226,7 @@ def managed(one: Checked) -> Iterator[Finding]:
             )
 
 
-def managed_once(one: Checked) -> Iterator[Finding]:
+def managed_once(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """A name may stand once in all extenders together."""
     seen: set[str] = set()
     for index, extender in enumerate(one.value["extenders"]):
@@ -236,7 +238,7 @@ def managed_once(one: Checked) -> Iterator[Finding]:
             seen.add(name)
 
 
-def one_binder(one: Checked) -> Iterator[Finding]:
+def one_binder(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Only one extender may bind."""
     binders = [index for index, each in enumerate(one.value["extenders"]) if each.get("bindVerb")]
     if len(binders) > 1:
@@ -244,7 +246,7 @@ def one_binder(one: Checked) -> Iterator[Finding]:
         yield one.danger_at(("extenders", binders[1], "bindVerb"), message, "keep bindVerb in one of them")
 
 
-def sample(one: Checked) -> Iterator[Finding]:
+def sample(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """The scheduler samples before it asks us: a small share hides the few nodes that a pod may use."""
     own = max(SMALLEST_SHARE_PERCENT, 50 - one.nodes // 125) if one.nodes else SMALLEST_SHARE_PERCENT
     field = "percentageOfNodesToScore"
@@ -256,10 +258,10 @@ def sample(one: Checked) -> Iterator[Finding]:
             yield one.danger_at((*path, field), f"{field}: got {found}, {NO_START}", remedy)
         elif 0 < found < own:
             message = f"{field}: got {found}, below its own {own}: nodes that fit are never tried"
-            yield Finding("warning", one.document.locate((*path, field)), message, remedy)
+            yield ConfigurationFinding("warning", one.document.locate((*path, field)), message, remedy)
 
 
-def lease(one: Checked) -> Iterator[Finding]:
+def lease(one: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Two schedulers with one lease take turns; two with one name place the same pods."""
     election, profiles = one.value.get("leaderElection") or {}, one.value.get("profiles") or [{}]
     names = {profile.get("schedulerName") or CLUSTERS_NAME for profile in profiles}
@@ -275,7 +277,7 @@ def lease(one: Checked) -> Iterator[Finding]:
         yield one.danger_at(("profiles",), message, f"schedulerName: {OWN_NAME}")
 
 
-Check = Callable[[Checked], Iterator[Finding]]
+Check = Callable[[ExtenderEntry], Iterator[ConfigurationFinding]]
 
 CHECKS: tuple[Check, ...] = (
     transport,

@@ -31,7 +31,7 @@ SCORE_ALL_UP_TO_NODES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConfigurationPlan:
     """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known.
 
     `every_pod`: we are asked about pods without GPU too.
@@ -81,17 +81,17 @@ def read_ca(name: str, pem: bytes) -> bytes:
     return pem
 
 
-def percentage(plan: Plan) -> int:
+def percentage(plan: ConfigurationPlan) -> int:
     """Choose percentageOfNodesToScore; 0 leaves the scheduler's own sampling."""
     return 100 if plan.target == "second" and 0 < plan.nodes <= SCORE_ALL_UP_TO_NODES else 0
 
 
-def write(plan: Plan) -> str:
+def write(plan: ConfigurationPlan) -> str:
     """Write the configuration as YAML."""
     return "\n".join([*_head(plan), *_profile(plan), *_extender(plan), *_resources(plan), ""])
 
 
-def _head(plan: Plan) -> list[str]:
+def _head(plan: ConfigurationPlan) -> list[str]:
     second = plan.target == "second"
     namespace, name = (NAMESPACE, OWN_NAME) if second else ("kube-system", "kube-scheduler")
     return [
@@ -115,7 +115,7 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
-def _profile(plan: Plan) -> list[str]:
+def _profile(plan: ConfigurationPlan) -> list[str]:
     share = percentage(plan)
     if share:
         why = [
@@ -133,7 +133,7 @@ def _profile(plan: Plan) -> list[str]:
     return ["profiles:", f"- schedulerName: {name}", *why, f"  percentageOfNodesToScore: {share}"]
 
 
-def _extender(plan: Plan) -> list[str]:
+def _extender(plan: ConfigurationPlan) -> list[str]:
     if isinstance(plan.ca, str):
         ca = f"caFile: {plan.ca}"
     else:
@@ -167,7 +167,7 @@ def _extender(plan: Plan) -> list[str]:
     ]
 
 
-def _resources(plan: Plan) -> list[str]:
+def _resources(plan: ConfigurationPlan) -> list[str]:
     if plan.every_pod:
         return [
             "  # No managedResources (--every-pod): pods without GPU come too, to go where no GPU misses their CPU.",

@@ -4,7 +4,7 @@
 import datetime as dt
 import logging
 
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.logs import event
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import CertificateError
@@ -15,29 +15,29 @@ REPEAT = dt.timedelta(minutes=1)
 """A trouble that stays is logged so often (fault 42)."""
 
 
-class Upkeep:
+class CertificateRenewal:
     """Makes a new certificate where ours grows old; takes changed files into service, a bad pair never."""
 
-    def __init__(self, usher: Usher) -> None:
-        self._usher = usher
-        self._metrics = usher.metrics
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._metrics = service.metrics
         self._said = ""
         self._said_at = dt.datetime.min.replace(tzinfo=dt.UTC)
 
     def turn(self, now: dt.datetime) -> None:
         """Look at the files once."""
-        usher = self._usher
+        service = self._service
         trouble = ""
         try:
-            if usher.settings.own_certificate is None:
-                issue_if_needed(usher.settings.certs, now)
-            if usher.certificates.renew(now):
+            if service.settings.own_certificate is None:
+                issue_if_needed(service.settings.certs, now)
+            if service.certificates.renew(now):
                 self._metrics.certificate_reloads.labels("success").inc()
-                event("certificate renewed", expires=usher.certificates.serving.expires.isoformat())
+                event("certificate renewed", expires=service.certificates.serving.expires.isoformat())
         except CertificateError as error:
             self._metrics.certificate_reloads.labels("error").inc()
             trouble = f"certificate not renewed: {error}"
-        if not usher.certificates.in_date(now):
+        if not service.certificates.in_date(now):
             trouble = f"the served certificate has expired, /readyz fails; {trouble or 'wants a new one'}"
         self._say(trouble, now)
         self._measure()
@@ -50,7 +50,7 @@ class Upkeep:
         self._said = trouble
 
     def _measure(self) -> None:
-        serving = self._usher.certificates.serving
+        serving = self._service.certificates.serving
         self._metrics.certificate_expiry.set(serving.expires.timestamp())
         self._metrics.certificate_start.set(serving.starts.timestamp())
         ends = serving.authority_expires

@@ -13,7 +13,7 @@ LOOKED_AT = 16
 """Bodies, the oldest first, among which one is looked for that is too slow: each search takes some microseconds."""
 
 
-class Member(Protocol):
+class BoundedConnection(Protocol):
     """A connection, as far as the others are concerned."""
 
     since: float
@@ -44,17 +44,17 @@ class Connections:
     ) -> None:
         self.limits, self.draining, self.closed = limits, draining, closed
         self.turn_away = turning_away(limits.requests, shed)
-        self.members: set[Member] = set()
+        self.members: set[BoundedConnection] = set()
         self.handshakes: dict[asyncio.Task[None], float] = {}
         """When each began; the first is the oldest."""
-        self.newcomers: dict[Member, None] = {}
+        self.newcomers: dict[BoundedConnection, None] = {}
         """Waited on for a request's first byte or the rest of its header; the first has waited longest."""
-        self.idle: dict[Member, None] = {}
+        self.idle: dict[BoundedConnection, None] = {}
         """Between two requests; the first has been so for longest."""
-        self._held: dict[Member, int] = {}
+        self._held: dict[BoundedConnection, int] = {}
         self._held_bytes = 0
-        self._unread: dict[Member, None] = {}
-        self.bodies: dict[Member, None] = {}
+        self._unread: dict[BoundedConnection, None] = {}
+        self.bodies: dict[BoundedConnection, None] = {}
         """That did not come whole at once; the first began first."""
         self.left: Callable[[], object] = lambda: None
         """Hears of each place that becomes free."""
@@ -74,7 +74,7 @@ class Connections:
         """Tell whether there are more connections than places: one, for which nobody gave way yet."""
         return self.count > self.limits.connections
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: BoundedConnection) -> None:
         """Forget a connection."""
         self.members.discard(member)
         self.newcomers.pop(member, None)
@@ -84,13 +84,13 @@ class Connections:
         self.hold(member, 0)
         self.left()
 
-    def rest(self, member: Member) -> None:
+    def rest(self, member: BoundedConnection) -> None:
         """Keep an idle connection; the one that has been so for longest is closed where there are too many."""
         self.idle[member] = None
         if len(self.idle) > self.limits.idle:
             next(iter(self.idle)).give_way("idle")
 
-    def hold(self, member: Member, size: int) -> None:
+    def hold(self, member: BoundedConnection, size: int) -> None:
         """Note how many bytes of later requests a connection holds; where all hold too many, the largest gives way."""
         before = self._held.pop(member, 0)
         self._held_bytes += size - before
@@ -99,14 +99,14 @@ class Connections:
             if self._held_bytes > self.limits.held_bytes:
                 max(self._held, key=self._held.__getitem__).give_way("room")
 
-    def pile_up(self, member: Member) -> None:
+    def pile_up(self, member: BoundedConnection) -> None:
         """Note that a peer takes an answer slowly; where too much waits for all, the one that waits longest ends."""
         self._unread[member] = None
         sizes = sum(each.transport.get_write_buffer_size() for each in self._unread)
         if len(self._unread) > 1 and sizes > self.limits.unread_bytes:
             min(self._unread, key=lambda each: each.since).give_way("answer")
 
-    def flow_again(self, member: Member) -> None:
+    def flow_again(self, member: BoundedConnection) -> None:
         """Note that a peer has taken most of what waited for it."""
         self._unread.pop(member, None)
 

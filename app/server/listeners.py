@@ -13,21 +13,21 @@ from app.api.app import create_tls_app
 from app.api.client_certificates import OnlyKnownClients
 from app.api.decision_recorder import open_recorder
 from app.api.operations_routes import create_ops_app
-from app.api.recent_decisions import Tail
-from app.cluster.policy_watch import Taken
+from app.api.recent_decisions import RecentDecisions
+from app.cluster.policy_watch import LoadOutcome
 from app.server.aside import asking, making_way, serve_aside
-from app.server.certificate_renewal import TURN_SECONDS, Upkeep
+from app.server.certificate_renewal import TURN_SECONDS, CertificateRenewal
 from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
-from app.server.service import Usher
+from app.server.service import Service
 from app.server.signals import stopping_on_signals
 from app.server.watchdog import watching
 from app.telemetry.clock import now
 from app.telemetry.logs import event, lost_lines
 from app.values.errors import BadInput
 from app.web.api import create_people_app
-from app.web.routes import Page
+from app.web.routes import WebPages
 
 HUNG_SECONDS = 5
 """Beyond drain and grace, after which the process ends however its loop stands; guess."""
@@ -45,13 +45,13 @@ class Addresses:
 class Listeners:
     """The bound sockets and the servers on them."""
 
-    def __init__(self, usher: Usher, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
-        self._usher = usher
+    def __init__(self, service: Service, limits: Limits = Limits()) -> None:  # noqa: B008  # frozen
+        self._service = service
         self._limits = limits
-        self._metrics = usher.metrics
-        self._metrics.policies_loaded(usher.policies, None)
+        self._metrics = service.metrics
+        self._metrics.policies_loaded(service.policies, None)
         self._stop = asyncio.Event()
-        settings = usher.settings
+        settings = service.settings
         self._recorder = open_recorder(settings.decision_log)
         self._tls = bind(settings.host, settings.port, "--port")
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
@@ -59,8 +59,8 @@ class Listeners:
             None if settings.ui_address == "off" else bind(*split_address(settings.ui_address), "--ui-address")
         )
 
-        self._tail = Tail() if self._people is not None else None
-        self._page = Page(usher, self._tail) if self._people is not None else None
+        self._tail = RecentDecisions() if self._people is not None else None
+        self._page = WebPages(service, self._tail) if self._people is not None else None
 
     @property
     def addresses(self) -> Addresses:
@@ -70,13 +70,13 @@ class Listeners:
 
     def stop(self) -> None:
         """Ask `run` to finish: /readyz says 503 from here on."""
-        self._usher.draining = True
+        self._service.draining = True
         self._stop.set()
 
     async def run(self) -> None:
         """Serve until a signal or `stop`."""
         loop = asyncio.get_running_loop()
-        patience = self._usher.settings.draining_seconds + GRACE_SECONDS + HUNG_SECONDS
+        patience = self._service.settings.draining_seconds + GRACE_SECONDS + HUNG_SECONDS
         stop = partial(loop.call_soon_threadsafe, self.stop)
         with stopping_on_signals(stop, patience), watching(self._metrics.loop_blocked.inc):
             await self._serve()
@@ -86,20 +86,20 @@ class Listeners:
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(server.serve()) for server in others]
             serving.append(tasks.create_task(serve_aside(ops, "operations")))
-            loops = [self._beat(), self._renew_certificate(), self._usher.book.follow(self._heard)]
-            if self._usher.cluster is not None:
-                loops.append(self._usher.cluster.run())
-            if self._usher.gpu_health is not None:
-                loops.append(self._usher.gpu_health.run())
+            loops = [self._beat(), self._renew_certificate(), self._service.book.follow(self._heard)]
+            if self._service.cluster is not None:
+                loops.append(self._service.cluster.run())
+            if self._service.gpu_health is not None:
+                loops.append(self._service.gpu_health.run())
             if self._page is not None:
                 loops.append(self._page.run())
-            if self._usher.slipped is not None:
-                loops.append(self._usher.slipped.run())
+            if self._service.slipped is not None:
+                loops.append(self._service.slipped.run())
             background = [tasks.create_task(each) for each in loops]
             await self._stop.wait()
             for server in servers:
                 server.last_answers()
-            await asyncio.sleep(self._usher.settings.draining_seconds)  # callers learn from /readyz and go elsewhere
+            await asyncio.sleep(self._service.settings.draining_seconds)  # callers learn from /readyz and go elsewhere
             for server in servers:
                 server.should_exit = True
             await asyncio.wait(serving)
@@ -110,51 +110,51 @@ class Listeners:
 
     def _shared(self) -> Connections:
         """Make what the connections of a listener share."""
-        usher, metrics = self._usher, self._metrics
+        service, metrics = self._service, self._metrics
         return Connections(
             self._limits,
-            draining=lambda: usher.draining,
+            draining=lambda: service.draining,
             shed=metrics.shed_requests.inc,
             closed=lambda why: metrics.closed_connections.labels(why).inc(),
         )
 
     def _servers(self) -> Iterator[BoundedServer]:
         """Make the servers, that of operations first."""
-        usher, metrics, settings = self._usher, self._metrics, self._usher.settings
-        ops_app = create_ops_app(usher, metrics, asking(asyncio.get_running_loop()))
+        service, metrics, settings = self._service, self._metrics, self._service.settings
+        ops_app = create_ops_app(service, metrics, asking(asyncio.get_running_loop()))
         yield make_server(making_way(ops_app), self._ops, shared=self._shared())
         tls_app: ASGIApp = create_tls_app(
-            usher, metrics, settings.role, recorder=self._recorder, tracing=usher.tracing, tail=self._tail
+            service, metrics, settings.role, recorder=self._recorder, tracing=service.tracing, tail=self._tail
         )
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
-            everywhere, trusts = settings.require_webhook_client_cert, usher.certificates.trusts
+            everywhere, trusts = settings.require_webhook_client_cert, service.certificates.trusts
             tls_app = OnlyKnownClients(tls_app, allowed, everywhere, trusts)
-        yield make_server(tls_app, self._tls, usher.certificates.context, self._shared())
+        yield make_server(tls_app, self._tls, service.certificates.context, self._shared())
         if self._people is not None:
-            yield make_server(create_people_app(usher, self._page), self._people, shared=self._shared())
+            yield make_server(create_people_app(service, self._page), self._people, shared=self._shared())
 
     async def _beat(self) -> None:
         while True:
-            self._usher.beat = asyncio.get_running_loop().time()
-            self._metrics.nodes.set(len(self._usher.nodes))
-            self._metrics.generation.set(self._usher.generation)
+            self._service.beat = asyncio.get_running_loop().time()
+            self._metrics.nodes.set(len(self._service.nodes))
+            self._metrics.generation.set(self._service.generation)
             unrecorded = {"unrecorded": self._recorder.unrecorded} if self._recorder else {}
             self._metrics.lines_lost(lost_lines() | unrecorded)
-            self._usher.expire_promises()
-            self._metrics.vram_overrun_nodes.set(len(self._usher.state.overrun))
-            if self._usher.cluster is not None:
-                self._usher.cluster.measure()
-            if self._usher.gpu_health is not None:
-                self._usher.gpu_health.measure()
-            if self._usher.book.turn_page():
-                event("policies of a new day", hash=self._usher.policies.hash[:12])
-            self._metrics.expired_exceptions.set(len(self._usher.book.expired()))
+            self._service.expire_promises()
+            self._metrics.vram_overrun_nodes.set(len(self._service.state.overrun))
+            if self._service.cluster is not None:
+                self._service.cluster.measure()
+            if self._service.gpu_health is not None:
+                self._service.gpu_health.measure()
+            if self._service.book.turn_page():
+                event("policies of a new day", hash=self._service.policies.hash[:12])
+            self._metrics.expired_exceptions.set(len(self._service.book.expired()))
             await asyncio.sleep(1.0)
 
-    def _heard(self, taken: Taken) -> None:
+    def _heard(self, taken: LoadOutcome) -> None:
         """Say what became of an edit of the policies: log, metric; /readyz and /statusz show it too."""
-        self._metrics.policies_loaded(self._usher.policies, taken.error)
+        self._metrics.policies_loaded(self._service.policies, taken.error)
         if taken.error:
             for line in taken.error.splitlines():
                 event("policy edit not taken, the last good set stays", 40, error=line)
@@ -162,9 +162,9 @@ class Listeners:
             event("policies loaded", policies=taken.policies, hash=taken.hash[:12])
 
     async def _renew_certificate(self) -> None:
-        upkeep = Upkeep(self._usher)
+        renewal = CertificateRenewal(self._service)
         while True:
-            upkeep.turn(now())
+            renewal.turn(now())
             await asyncio.sleep(TURN_SECONDS)
 
 

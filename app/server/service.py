@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
-from app.admission.review import Setting
+from app.admission.review import ReviewContext
 from app.api.tracing import Tracing
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
@@ -18,15 +18,15 @@ from app.cluster.files import read_knowledge, read_snapshot_file, shipped_polici
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.ruling_cache import Rulings
-from app.cluster.slipped_pods import Judges, SlippedPods
+from app.cluster.ruling_cache import RulingCache
+from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.cluster.verdict_cache import Appraisal, Appraisals
+from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.view import get_pod, view
 from app.demo.sample_fleets import demo_fleet
-from app.explain.survey import World
-from app.kube.gpu_usage import Holding
+from app.explain.survey import ClusterSnapshot
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, group_of
 from app.nodes.model import Node
 from app.placement.workload import free_by_product
@@ -36,7 +36,7 @@ from app.policy.match import Ruling
 from app.settings import Settings
 from app.telemetry.clock import now, today
 from app.telemetry.metrics import Metrics
-from app.tls.serving_certificates import Certificates, Pair, issue_if_needed
+from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
 from app.values.errors import WireError
 
 HEARTBEAT_LIMIT_SECONDS = 10.0
@@ -45,7 +45,7 @@ ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 """Kinds that a snapshot of a GPU cluster has; one without them was taken with too few words after `kubectl get`."""
 
 
-class Usher:
+class Service:
     """The service behind the routes: state, policies, certificate, health."""
 
     def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
@@ -62,8 +62,8 @@ class Usher:
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
-        self._appraisals = Appraisals(state, settings.recounting)
-        self._rulings = Rulings()
+        self._appraisals = VerdictCache(state, settings.recounting)
+        self._rulings = RulingCache()
         self._learning = Learning(lambda: free_by_product(self.state.nodes.values()))
 
     @property
@@ -105,10 +105,12 @@ class Usher:
         """Say in steps what the policy set would suffer from an edit. `kind`: configmap or gpupolicy."""
         return self.book.check_steps(f"{kind} {name}", content)
 
-    def setting(self) -> Setting:
+    def setting(self) -> ReviewContext:
         """Policies, fleet and facts for a review."""
         state = self.state
-        return Setting(self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rulings.of)
+        return ReviewContext(
+            self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rulings.of
+        )
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Labels of a namespace."""
@@ -125,15 +127,15 @@ class Usher:
         group = group_of(pod.namespace, pod.labels)
         if demand.declared_mib or group:
             self.state.release(pod.uid, time.monotonic())
-        near = self.state.cliques_of(group) if group else None
-        return self._learning.ahead(pod, replace(demand, near=near) if near else demand)
+        near_miss = self.state.cliques_of(group) if group else None
+        return self._learning.ahead(pod, replace(demand, near_miss=near_miss) if near_miss else demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""
         group = group_of(pod.namespace, pod.labels)
         if demand.declared_mib or group:
             name = f"{pod.namespace}/{pod.name}"
-            holding = Holding(pod.uid, node, name, demand.resources, demand.declared_mib, group)
+            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group)
             self.state.promise(holding, time.monotonic())
 
     def expire_promises(self) -> None:
@@ -148,7 +150,7 @@ class Usher:
         """Give a node as it would be with these pods gone; None for one that is not known."""
         return self.state.without(name, uids)
 
-    def appraise(self, demand: Demand) -> Appraisal:
+    def appraise(self, demand: Demand) -> VerdictTable:
         """Judge all nodes for a demand."""
         return self._appraisals.of(demand)
 
@@ -156,7 +158,7 @@ class Usher:
         """Say how many pods each policy matched since the start, by what became of them."""
         return self.metrics.results_by_policy()
 
-    def world(self) -> World:
+    def world(self) -> ClusterSnapshot:
         """Copy what is known now, for what takes longer than one turn of the event loop."""
         return view(self.state, self.policies)
 
@@ -233,7 +235,7 @@ class Usher:
         }
 
 
-def build(settings: Settings) -> Usher:
+def build(settings: Settings) -> Service:
     """Read everything from disk and put the service together.
 
     Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
@@ -241,20 +243,22 @@ def build(settings: Settings) -> Usher:
     knowledge = read_knowledge(settings.knowledge)
     book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
     certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
-    usher = Usher(settings, certificates, State(knowledge), book)
-    usher.tracing = Tracing() if settings.tracing else None
+    service = Service(settings, certificates, State(knowledge), book)
+    service.tracing = Tracing() if settings.tracing else None
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
-        usher.gpu_health = HealthPoller(source, usher.state, knowledge, usher.metrics)
+        service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
     if settings.live:
-        server = usher.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
-        judges = Judges(usher.ruling, lambda: usher.policies, lambda: usher.unready() is None, settings.shadow)
-        usher.slipped = SlippedPods(server, usher.state, judges, usher.metrics)
-        usher.cluster = LiveCluster(server, usher.state, book, usher.metrics, settings.namespace, settle)
+        server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
+        judges = PolicyView(
+            service.ruling, lambda: service.policies, lambda: service.unready() is None, settings.shadow
+        )
+        service.slipped = SlippedPods(server, service.state, judges, service.metrics)
+        service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
     else:
-        fill_state(usher)
+        fill_state(service)
         settle()
-    return usher
+    return service
 
 
 def settle() -> None:
@@ -266,27 +270,27 @@ def settle() -> None:
     gc.freeze()
 
 
-def serving_pair(settings: Settings) -> Pair:
+def serving_pair(settings: Settings) -> KeyPairFiles:
     """Give the operator's own pair, or one made in the certificate directory.
 
     Raises CertificateError.
     """
     if settings.own_certificate:
         certificate, key = settings.own_certificate
-        return Pair(certificate, key, certificate.with_name("ca.crt"))
+        return KeyPairFiles(certificate, key, certificate.with_name("ca.crt"))
     return issue_if_needed(Path(settings.certs), now())
 
 
-def fill_state(usher: Usher) -> None:
+def fill_state(service: Service) -> None:
     """Fold the demo fleet or the snapshots in, and note which kinds were not there.
 
     Raises SnapshotError, MalformedPod, and BadInput for a demo fleet there is none of.
     """
-    settings = usher.settings
+    settings = service.settings
     if settings.demo:
         objects = demo_fleet(settings.demo_fleet)
     else:
         objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
-    counts = fill(usher.state, objects)
-    usher.absent = tuple(kind for kind in ALWAYS_PRESENT if not counts[kind])
-    usher.synced, usher.filled = True, time.monotonic()
+    counts = fill(service.state, objects)
+    service.absent = tuple(kind for kind in ALWAYS_PRESENT if not counts[kind])
+    service.synced, service.filled = True, time.monotonic()

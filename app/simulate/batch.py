@@ -15,7 +15,7 @@ from app.cluster.files import HERE, read_knowledge, read_policies, shipped_polic
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet
 from app.simulate.policies import read_policy
-from app.simulate.run import Options, Run, run
+from app.simulate.run import Options, SimulationRun, run
 from app.simulate.synthetic import synthetic
 from app.simulate.trace import Trace, read_machines, read_tasks
 from app.values.errors import BadInput
@@ -26,7 +26,7 @@ DECIDING = ("placement", "simulate", "policy", "knowledge")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimulationJob:
     """One run to be made. `trace`: its directory; None is a synthetic one, of so many nodes."""
 
     trace: Path | None
@@ -38,14 +38,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredRun:
     """A line of the file: a run, and a digest of all that it rests on."""
 
     of: str
-    run: Run
+    run: SimulationRun
 
 
-def make(jobs: Sequence[Job], processes: int, keep: Path | None, tell: Callable[[float], None]) -> Iterator[Run]:
+def make(
+    jobs: Sequence[SimulationJob], processes: int, keep: Path | None, tell: Callable[[float], None]
+) -> Iterator[SimulationRun]:
     """Give the runs of jobs as they end, those first that are kept already. `tell`: hears of a part of a run.
 
     Raises BadInput.
@@ -59,11 +61,13 @@ def make(jobs: Sequence[Job], processes: int, keep: Path | None, tell: Callable[
             left.append(job)
     for job, made in _made(left, processes, tell):
         if keep is not None:
-            _append(keep, Kept(digest(job), made))
+            _append(keep, StoredRun(digest(job), made))
         yield made
 
 
-def _made(jobs: Sequence[Job], processes: int, tell: Callable[[float], None]) -> Iterator[tuple[Job, Run]]:
+def _made(
+    jobs: Sequence[SimulationJob], processes: int, tell: Callable[[float], None]
+) -> Iterator[tuple[SimulationJob, SimulationRun]]:
     if processes == 1 or len(jobs) < 2:
         yield from ((job, play(job, tell)) for job in jobs)
         return
@@ -74,7 +78,7 @@ def _made(jobs: Sequence[Job], processes: int, tell: Callable[[float], None]) ->
             yield asked[done], done.result()
 
 
-def play(job: Job, tell: Callable[[float], None] = lambda _: None) -> Run:
+def play(job: SimulationJob, tell: Callable[[float], None] = lambda _: None) -> SimulationRun:
     """Make one run.
 
     Raises BadInput.
@@ -91,7 +95,7 @@ def _load(trace: Path | None, nodes: int, workload: str) -> Trace:
     return Trace(workload, machines, read_tasks(_text(pods), str(pods)), str(trace))
 
 
-def load(job: Job) -> Trace:
+def load(job: SimulationJob) -> Trace:
     """Read the trace of a job, or make one.
 
     Raises BadInput.
@@ -105,7 +109,7 @@ def _rules() -> tuple[PolicySet, Knowledge]:
     return read_policies(shipped_policies(), knowledge), knowledge
 
 
-def digest(job: Job) -> str:
+def digest(job: SimulationJob) -> str:
     """Sum up what a run rests on: the trace, the options, and the program."""
     said = repr((load(job), job.policy, job.seed, job.options, _program()))
     return sha256(said.encode()).hexdigest()[:16]
@@ -125,21 +129,21 @@ def _text(path: Path) -> str:
         raise BadInput(f"{path}: {error}: wants a file of the openb traces") from error
 
 
-def _read(keep: Path) -> list[Kept]:
+def _read(keep: Path) -> list[StoredRun]:
     """Read the runs of a file; a last line that was broken off is made again."""
     if not keep.exists():
         return []
     found = []
     for number, line in enumerate(_text(keep).splitlines(keepends=True), 1):
         try:
-            found.append(msgspec.json.decode(line, type=Kept))
+            found.append(msgspec.json.decode(line, type=StoredRun))
         except msgspec.DecodeError as error:
             if line.endswith("\n"):
                 raise BadInput(f"{keep}:{number}: no run: {error}") from error
     return found
 
 
-def _append(keep: Path, line: Kept) -> None:
+def _append(keep: Path, line: StoredRun) -> None:
     try:
         keep.parent.mkdir(parents=True, exist_ok=True)
         lines, newline, _broken_off = (_text(keep) if keep.exists() else "").rpartition("\n")

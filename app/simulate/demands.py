@@ -10,9 +10,9 @@ from app.placement.scorers import looks_ahead
 from app.placement.workload import ask_of
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.policy.match import rule_on
-from app.simulate.policies import Policy
+from app.simulate.policies import BenchmarkPolicy
 from app.simulate.simulated_cluster import GPU
 from app.simulate.trace import WHOLE_MILLI, Task
 
@@ -32,20 +32,20 @@ def pod_document(task: Task, name: str = "task") -> dict[str, Any]:
 class Demands:
     """The demands of tasks under one policy of the benchmark."""
 
-    def __init__(self, policies: PolicySet, knowledge: Knowledge, policy: Policy) -> None:
+    def __init__(self, policies: PolicySet, knowledge: Knowledge, policy: BenchmarkPolicy) -> None:
         self._policies = policies
         self._knowledge = knowledge
         self._policy = policy
-        self._compiled: dict[Task, tuple[Demand, Ask]] = {}
+        self._compiled: dict[Task, tuple[Demand, DemandClass]] = {}
         self._current: dict[Task, Demand] = {}
-        self._outlook: Outlook | None = None
+        self._outlook: ExpectedDemand | None = None
 
-    def expect(self, outlook: Outlook | None) -> None:
+    def expect(self, outlook: ExpectedDemand | None) -> None:
         """Let the demands from now on carry this outlook."""
         self._outlook = outlook
         self._current = {}
 
-    def ask(self, task: Task) -> Ask:
+    def ask(self, task: Task) -> DemandClass:
         """Give the class of a task."""
         return self._compile(task)[1]
 
@@ -56,7 +56,7 @@ class Demands:
             self._current[task] = replace(demand, outlook=self._outlook) if looks_ahead(demand) else demand
         return self._current[task]
 
-    def _compile(self, task: Task) -> tuple[Demand, Ask]:
+    def _compile(self, task: Task) -> tuple[Demand, DemandClass]:
         if task not in self._compiled:
             pod = read_pod(pod_document(task))
             demand = rule_on(pod, {}, self._policies, self._knowledge).demand

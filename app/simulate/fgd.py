@@ -7,7 +7,7 @@ from math import exp
 from app.nodes.model import Node
 from app.placement.stranded import STATES_KEPT, GPUs, free_gpus, placements, stranded
 from app.policy.demand import Demand
-from app.policy.expected_demand import Outlook
+from app.policy.expected_demand import ExpectedDemand
 
 COVERED = 0.95
 """Share of the arrivals whose classes count, most popular first; pods without GPU are among them (the paper's)."""
@@ -26,7 +26,7 @@ def fgd(demand: Demand, node: Node) -> float:
 
 
 @lru_cache(STATES_KEPT)
-def _score(demand: Demand, outlook: Outlook, product: str | None, cpu: int | None, gpus: GPUs) -> float:
+def _score(demand: Demand, outlook: ExpectedDemand, product: str | None, cpu: int | None, gpus: GPUs) -> float:
     ways = placements(gpus, sum(amount for _, amount in demand.resources), demand.share_milli)
     if not ways:
         return 0.0
@@ -36,7 +36,7 @@ def _score(demand: Demand, outlook: Outlook, product: str | None, cpu: int | Non
 
 
 @lru_cache(OUTLOOKS_KEPT)
-def popular(outlook: Outlook) -> Outlook:
+def popular(outlook: ExpectedDemand) -> ExpectedDemand:
     """Keep the most popular classes, until they cover enough."""
     kept = []
     covered = 0.0
@@ -45,4 +45,4 @@ def popular(outlook: Outlook) -> Outlook:
             break
         kept.append((ask, probability))
         covered += probability
-    return Outlook(tuple((ask, probability / covered) for ask, probability in kept))
+    return ExpectedDemand(tuple((ask, probability / covered) for ask, probability in kept))

@@ -17,7 +17,7 @@ LARGEST_GPU_MILLI = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class BenchmarkPolicy:
     """A way to choose. `scores`: for the engine; empty is what the shipped policy says. `baseline`: a formula instead.
 
     `asked`: our prioritize verb is configured. `in_tree`: kube-scheduler's own scores take part.
@@ -40,21 +40,21 @@ def best_fit(demand: Demand, node: Node) -> float:
     return int(100 * (1 - cpu / LARGEST_CPU_MILLI / 2 - sum(gpus[0]) / LARGEST_GPU_MILLI / 2)) / 100
 
 
-POLICIES: tuple[Policy, ...] = (
-    Policy("shipped"),
-    Policy("packing", ((ScorerName.Packing, 1),)),
-    Policy("spread", ((ScorerName.Spreading, 1),)),
-    Policy("fgd", baseline=fgd),
-    Policy("fgd-proportional", baseline=fgd, ranked=False),
-    Policy("bestfit", baseline=best_fit),
-    Policy("kubernetes", asked=False),
-    Policy("random", asked=False, in_tree=False),
+POLICIES: tuple[BenchmarkPolicy, ...] = (
+    BenchmarkPolicy("shipped"),
+    BenchmarkPolicy("packing", ((ScorerName.Packing, 1),)),
+    BenchmarkPolicy("spread", ((ScorerName.Spreading, 1),)),
+    BenchmarkPolicy("fgd", baseline=fgd),
+    BenchmarkPolicy("fgd-proportional", baseline=fgd, ranked=False),
+    BenchmarkPolicy("bestfit", baseline=best_fit),
+    BenchmarkPolicy("kubernetes", asked=False),
+    BenchmarkPolicy("random", asked=False, in_tree=False),
 )
 """`shipped`: the scores of the shipped policy. `kubernetes`: kube-scheduler with our filter alone. `random`: any node
 that fits."""
 
 
-def read_policy(text: str) -> Policy:
+def read_policy(text: str) -> BenchmarkPolicy:
     """Find a policy by name, or read one of our scorers with weights, as `Fragmentation=5+Packing=1`.
 
     Raises BadInput.
@@ -69,4 +69,4 @@ def read_policy(text: str) -> Policy:
             known = ", ".join(each.name for each in POLICIES)
             raise BadInput(f"policy {text[:60]!r}: wants one of {known}, or scorers as Packing=5+DriverHeadroom=1")
         scores.append((ScorerName(name), int(weight)))
-    return Policy(text, tuple(scores))
+    return BenchmarkPolicy(text, tuple(scores))

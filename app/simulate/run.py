@@ -7,20 +7,20 @@ from enum import Enum
 from random import Random
 
 from app.cluster.demand_learning import LONGEST_LESSON, Learning
-from app.cluster.verdict_cache import Appraisals
+from app.cluster.verdict_cache import VerdictCache
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
 from app.placement.stranded import stranded
 from app.placement.workload import counted
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import Outlook
+from app.policy.expected_demand import ExpectedDemand
 from app.simulate.arrivals import draw, shifted
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular
-from app.simulate.policies import Policy
+from app.simulate.policies import BenchmarkPolicy
 from app.simulate.scheduler import look, nodes_to_find, select
-from app.simulate.simulated_cluster import Fleet
+from app.simulate.simulated_cluster import SimulatedCluster
 from app.simulate.trace import Task, Trace
 
 MARKS = (90, 95, 100, 130)
@@ -51,7 +51,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulationRun:
     """What came of a run. `allocated_percent`: GPUs given to pods when so many percent had been asked for;
     `fragmented_percent`: F of the fleet, at the same moments; both of all GPUs, and of the marks that were reached.
 
@@ -67,10 +67,10 @@ class Run:
     pods: int
 
 
-class Tally:
+class RunFigures:
     """The figures of a run, arrival by arrival."""
 
-    def __init__(self, trace: Trace, outlook: Outlook, nodes: Sequence[Node]) -> None:
+    def __init__(self, trace: Trace, outlook: ExpectedDemand, nodes: Sequence[Node]) -> None:
         self._capacity = trace.capacity_milli
         self._outlook = popular(outlook)
         self._arrived = self._allocated = 0
@@ -107,15 +107,15 @@ class Simulation:
     """A fleet that pods of one trace are put on, by one policy."""
 
     def __init__(
-        self, trace: Trace, policy: Policy, seed: int, options: Options, rules: tuple[PolicySet, Knowledge]
+        self, trace: Trace, policy: BenchmarkPolicy, seed: int, options: Options, rules: tuple[PolicySet, Knowledge]
     ) -> None:
         self._policy, self._options = policy, options
         self._rng = Random(f"{seed} ties")
         machines = list(trace.machines)
         Random(f"{seed} nodes").shuffle(machines)
-        self.fleet = Fleet(machines, rules[1])
+        self.fleet = SimulatedCluster(machines, rules[1])
         self.demands = Demands(rules[0], rules[1], policy)
-        self._appraisals = Appraisals(self.fleet, recount=True, most=CLASSES_KEPT)
+        self._appraisals = VerdictCache(self.fleet, recount=True, most=CLASSES_KEPT)
         self._start = 0
         self._wanted = nodes_to_find(len(machines), options.percent)
 
@@ -155,12 +155,12 @@ class Simulation:
 
 def run(
     trace: Trace,
-    policy: Policy,
+    policy: BenchmarkPolicy,
     seed: int,
     options: Options,
     rules: tuple[PolicySet, Knowledge],
     tell: Callable[[float], None] = lambda _: None,
-) -> Run:
+) -> SimulationRun:
     """Play a workload. `rules`: our policies and facts. `tell`: hears the share that is done, now and then."""
     order = options.arrivals or draw(trace.tasks, trace.capacity_milli, seed)
     if options.history is History.Shift:
@@ -169,7 +169,7 @@ def run(
     demands = simulation.demands
     known = counted(map(demands.ask, trace.tasks))
     assert known is not None  # a trace has tasks
-    tally = Tally(trace, known, list(simulation.fleet.nodes.values()))
+    tally = RunFigures(trace, known, list(simulation.fleet.nodes.values()))
     learning = Learning(simulation.fleet.free)
     for count, index in enumerate(order, 1):
         task = trace.tasks[index]
@@ -181,4 +181,4 @@ def run(
         if count % 100 == 0:
             tell(count / len(order))
     figures = (tally.percents(0), tally.percents(1), dict(sorted(tally.failed.items())))
-    return Run(trace.workload, policy.name, seed, *figures, len(order))
+    return SimulationRun(trace.workload, policy.name, seed, *figures, len(order))

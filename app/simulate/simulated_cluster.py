@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.cluster.change_log import Changes
+from app.cluster.change_log import ChangeLog
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass
 from app.nodes.reading import read_node
@@ -28,7 +28,7 @@ def node_document(machine: Machine) -> dict[str, Any]:
     }
 
 
-class Fleet:
+class SimulatedCluster:
     """Nodes by name with what changed (what an Appraisal reads), and CPU and memory by position in the scan order.
 
     Per-GPU facts are known, as where DRA shows the GPUs; a share takes the fullest GPU that has room.
@@ -37,7 +37,7 @@ class Fleet:
     def __init__(self, machines: Sequence[Machine], knowledge: Knowledge) -> None:
         classes: dict[NodeClass, NodeClass] = {}
         self.nodes: dict[str, Node] = {}
-        self.changes = Changes()
+        self.changes = ChangeLog()
         self.names = [each.name for each in machines]
         self.cpu = [each.cpu_milli for each in machines]
         self.memory = [each.memory_mib for each in machines]

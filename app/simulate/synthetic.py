@@ -39,7 +39,7 @@ _GIB_PER_CORE = 3.5
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TaskMix:
     """Parts of the tasks in a thousand: without GPU, on a share, on several GPUs; bound to a product."""
 
     without: int = 133
@@ -49,11 +49,11 @@ class Shape:
 
 
 SHAPES = {
-    "default": Shape(),
-    "gpuspec33": Shape(bound=333),
-    "gpushare100": Shape(share=867, several=0),
-    "multigpu50": Shape(share=200, several=330),
-    "cpu250": Shape(without=280, share=320, several=8),
+    "default": TaskMix(),
+    "gpuspec33": TaskMix(bound=333),
+    "gpushare100": TaskMix(share=867, several=0),
+    "multigpu50": TaskMix(share=200, several=330),
+    "cpu250": TaskMix(without=280, share=320, several=8),
 }
 """As the traces of these names."""
 
@@ -88,7 +88,7 @@ def _machines(nodes: int) -> tuple[Machine, ...]:
     return tuple(made)
 
 
-def _task(shape: Shape, rng: Random) -> Task:
+def _task(shape: TaskMix, rng: Random) -> Task:
     kind = rng.randrange(1000)
     gpus, milli = 1, WHOLE_MILLI
     if kind < shape.without:

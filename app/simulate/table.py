@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from app.simulate.run import MARKS, Run
+from app.simulate.run import MARKS, SimulationRun
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """Figures of one policy on one workload. `allocated`: by mark, (mean, standard deviation; None of one run)."""
 
     workload: str
@@ -20,15 +20,15 @@ class Row:
     failed: float
 
 
-def rows(runs: Iterable[Run]) -> list[Row]:
+def rows(runs: Iterable[SimulationRun]) -> list[ResultRow]:
     """Sum up runs, in the order in which workloads and policies first come."""
-    groups: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[tuple[str, str], list[SimulationRun]] = {}
     for each in runs:
         groups.setdefault((each.workload, each.policy), []).append(each)
     return [_row(*key, group) for key, group in groups.items()]
 
 
-def _row(workload: str, policy: str, runs: list[Run]) -> Row:
+def _row(workload: str, policy: str, runs: list[SimulationRun]) -> ResultRow:
     allocated = {}
     for mark in map(str, MARKS):
         values = [each.allocated_percent[mark] for each in runs if mark in each.allocated_percent]
@@ -36,4 +36,4 @@ def _row(workload: str, policy: str, runs: list[Run]) -> Row:
             allocated[mark] = (mean(values), stdev(values) if len(values) > 1 else None)
     fragmented = [each.fragmented_percent["100"] for each in runs if "100" in each.fragmented_percent]
     failed = mean(sum(each.failed.values()) for each in runs)
-    return Row(workload, policy, len(runs), allocated, mean(fragmented) if fragmented else None, failed)
+    return ResultRow(workload, policy, len(runs), allocated, mean(fragmented) if fragmented else None, failed)

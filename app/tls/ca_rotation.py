@@ -21,7 +21,7 @@ MARGIN = BACKDATED
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TrustedCAs:
     """The CA that signs, and older ones still trusted, newest first."""
 
     authority: KeyPair
@@ -33,36 +33,36 @@ class Trust:
         return b"".join((self.authority.certificate, *self.retired))
 
 
-def read_trust(bundle: bytes, key: bytes) -> Trust | None:
+def read_trust(bundle: bytes, key: bytes) -> TrustedCAs | None:
     """Read what was stored; None where nothing of use was: a CA of ours has the key of an elliptic curve."""
     certificates = read_bundle(bundle)
     if not certificates or not belongs(key, certificates[0]) or not can_sign(certificates[0]):
         return None
-    return Trust(KeyPair(certificates[0], key), certificates[1:])
+    return TrustedCAs(KeyPair(certificates[0], key), certificates[1:])
 
 
 def renew_trust(
-    trust: Trust | None, leaf: KeyPair | None, now: dt.datetime, asked: bool = False, published: bytes = b""
-) -> Trust:
+    trust: TrustedCAs | None, leaf: KeyPair | None, now: dt.datetime, asked: bool = False, published: bytes = b""
+) -> TrustedCAs:
     """Give the CAs to trust now: the same value where nothing is to do.
 
     `asked`: somebody wants a new CA. `published`: what clients trust where `trust` was lost; it stays trusted for
     as long as a leaf of it may live.
     """
     if trust is None:
-        return Trust(make_authority(now), _unexpired(read_bundle(published), now))
+        return TrustedCAs(make_authority(now), _unexpired(read_bundle(published), now))
     authority = read_certificate(trust.authority.certificate)
     if asked or not young(authority, now):
-        return Trust(make_authority(now), _unexpired((trust.authority.certificate, *trust.retired), now))
+        return TrustedCAs(make_authority(now), _unexpired((trust.authority.certificate, *trust.retired), now))
     served = leaf is not None and signed_by(leaf.certificate, trust.authority.certificate)
     if trust.retired and served and now >= made_at(authority) + LEAF_LIFE + MARGIN:
-        return Trust(trust.authority)
+        return TrustedCAs(trust.authority)
     return trust
 
 
 def renew_leaf(
     leaf: KeyPair | None,
-    trust: Trust,
+    trust: TrustedCAs,
     names: Iterable[str],
     now: dt.datetime,
     seen_seconds: float,
@@ -83,7 +83,7 @@ def renew_leaf(
     return leaf if fresh else issue_leaf(trust.authority, names, now)
 
 
-def _works(leaf: KeyPair, trust: Trust, now: dt.datetime) -> bool:
+def _works(leaf: KeyPair, trust: TrustedCAs, now: dt.datetime) -> bool:
     """Tell whether a leaf is whole, has a name, is trusted, and in date by clocks off by as much as we allow for."""
     if not belongs(leaf.key, leaf.certificate):
         return False

@@ -12,7 +12,7 @@ from app.tls.pem import belongs, is_named, names_of, read_bundle, read_certifica
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CertificateTexts:
     """PEM texts of a certificate (a chain's first), its key, and whom clients trust; None where unknown."""
 
     certificate: bytes
@@ -21,7 +21,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedCertificate:
     """One certificate in words. `names`: empty for a CA."""
 
     subject: str
@@ -32,9 +32,9 @@ class Described:
     fingerprint: str
 
 
-def describe(certificate: x509.Certificate) -> Described:
+def describe(certificate: x509.Certificate) -> DescribedCertificate:
     """Say what a certificate says; names that cannot be read are none."""
-    return Described(
+    return DescribedCertificate(
         certificate.subject.rfc4514_string(),
         certificate.issuer.rfc4514_string(),
         certificate.not_valid_before_utc,
@@ -44,7 +44,7 @@ def describe(certificate: x509.Certificate) -> Described:
     )
 
 
-def problems(found: Found, now: dt.datetime, asked: str | None = None) -> Iterator[str]:
+def problems(found: CertificateTexts, now: dt.datetime, asked: str | None = None) -> Iterator[str]:
     """Say what is wrong, worst first. `asked`: the name that clients call it by.
 
     Raises ValueError where the certificate cannot be read.

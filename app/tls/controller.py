@@ -21,8 +21,8 @@ from typing import Any
 
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
-from app.tls.ca_rotation import WAIT_SECONDS, Trust, read_trust, renew_leaf, renew_trust
-from app.tls.kube_objects import CONFLICT, Kube, Object
+from app.tls.ca_rotation import WAIT_SECONDS, TrustedCAs, read_trust, renew_leaf, renew_trust
+from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease
 from app.tls.pem import read_bundle, read_certificate
 from app.values.errors import ApiError
@@ -77,7 +77,7 @@ class Controller:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         names: Names,
         now: Callable[[], dt.datetime],
         clock: Callable[[], float] = time.monotonic,
@@ -168,7 +168,7 @@ class Controller:
             raise ApiError(404, f"{path}: not there: wants deploy/components/self-signed applied")
         return found
 
-    def _seen_for(self, trust: Trust, everywhere: bool) -> float:
+    def _seen_for(self, trust: TrustedCAs, everywhere: bool) -> float:
         """Count the seconds for which this process saw the signing CA in every place, without a gap."""
         authority = trust.authority.certificate
         if not everywhere:
@@ -178,20 +178,20 @@ class Controller:
             self._seen = (authority, self._clock())
         return self._clock() - self._seen[1]
 
-    def _write_trust(self, kept: Object, trust: Trust) -> None:
+    def _write_trust(self, kept: Object, trust: TrustedCAs) -> None:
         annotations = {k: v for k, v in (kept["metadata"].get("annotations") or {}).items() if k != ROTATE}
         metadata = {**kept["metadata"], "annotations": annotations}
         data = {"ca.crt": _base64(trust.bundle), "ca.key": _base64(trust.authority.key)}
         self._kube.replace(self._names.secret("ca"), {**kept, "metadata": metadata, "data": data})
         event("trusted CAs written", trusted=1 + len(trust.retired), expires=_end(trust.authority.certificate))
 
-    def _write_leaf(self, served: Object, leaf: KeyPair, trust: Trust) -> None:
+    def _write_leaf(self, served: Object, leaf: KeyPair, trust: TrustedCAs) -> None:
         pem = {"tls.crt": leaf.certificate, "tls.key": leaf.key, "ca.crt": trust.bundle}
         data = {name: _base64(content) for name, content in pem.items()}
         self._kube.replace(self._names.secret("tls"), {**served, "data": data})
         event("serving certificate written", expires=_end(leaf.certificate), trusted=1 + len(trust.retired))
 
-    def _publish(self, name: str, found: Object, trust: Trust) -> bool:
+    def _publish(self, name: str, found: Object, trust: TrustedCAs) -> bool:
         """Put the bundle into a configuration; tells whether it was there already."""
         wanted = _base64(trust.bundle)
         missing = [each for each in found.get("webhooks") or () if each["clientConfig"].get("caBundle") != wanted]

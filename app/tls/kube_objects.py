@@ -27,7 +27,7 @@ class Connection(NamedTuple):
     extensions: dict[str, Any]
 
 
-class Kube:
+class KubeClient:
     """A connection that is made at the first request, and anew after credentials were refused."""
 
     def __init__(self, load: Load) -> None:

@@ -8,7 +8,7 @@ duration of *our* monotonic clock, so that no two wall clocks are compared.
 import datetime as dt
 from collections.abc import Callable
 
-from app.tls.kube_objects import CONFLICT, Kube, Object
+from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.values.errors import ApiError
 
 DURATION_SECONDS = 15
@@ -18,7 +18,7 @@ DURATION_SECONDS = 15
 class Lease:
     """One Lease object, which must be there. `clock`: seconds, monotonic."""
 
-    def __init__(self, kube: Kube, path: str, identity: str, clock: Callable[[], float]) -> None:
+    def __init__(self, kube: KubeClient, path: str, identity: str, clock: Callable[[], float]) -> None:
         self._kube = kube
         self._path = path
         self._identity = identity

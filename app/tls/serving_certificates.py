@@ -19,7 +19,7 @@ from typing import Any, Self
 from cryptography import x509
 
 from app.tls.authority import LOCAL_NAMES, KeyPair, made_at, service_names
-from app.tls.ca_rotation import Trust, read_trust, renew_leaf, renew_trust
+from app.tls.ca_rotation import TrustedCAs, read_trust, renew_leaf, renew_trust
 from app.tls.pem import check_served, names_of, read_bundle, read_certificate, read_certificates, read_file, signed_by
 from app.values.errors import CertificateError
 
@@ -27,7 +27,7 @@ NAMES = (*LOCAL_NAMES, *service_names())
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KeyPairFiles:
     """Certificate (PEM, chain allowed) and key files. `ca`: whom its clients trust, newest first; None if unknown."""
 
     certificate: Path
@@ -41,14 +41,14 @@ def issue_if_needed(
     names: Iterable[str] | None = None,
     rotate: bool = False,
     wait_seconds: float = 60.0,
-) -> Pair:
+) -> KeyPairFiles:
     """Give a CA and a leaf in `directory`: those there while valid and complete, else new ones.
 
     `names`: those of the leaf; None: ours, and what the leaf that is there has besides (`certs issue --name`).
     `rotate`: begin a new CA; the leaf comes from it at the first call after the wait, by wall clock, for nobody
     can see who has read the file. Raises CertificateError if the directory cannot be written.
     """
-    pair = Pair(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
+    pair = KeyPairFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     try:
         trust, leaf = read_trust(_content(directory / "ca.crt"), _content(directory / "ca.key")), _leaf(pair)
         names = _with_present(leaf) if names is None else tuple(names)
@@ -65,13 +65,13 @@ def issue_if_needed(
     return pair
 
 
-def _write_trust(directory: Path, trust: Trust) -> None:
+def _write_trust(directory: Path, trust: TrustedCAs) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     _write(directory / "ca.key", trust.authority.key, 0o600)
     _write(directory / "ca.crt", trust.bundle, 0o644)
 
 
-def _leaf(pair: Pair) -> KeyPair | None:
+def _leaf(pair: KeyPairFiles) -> KeyPair | None:
     certificate, key = _content(pair.certificate), _content(pair.key)
     return KeyPair(certificate, key) if certificate and key else None
 
@@ -116,7 +116,7 @@ class Serving:
     source: tuple[bytes, ...]
 
 
-def load_serving(pair: Pair, now: dt.datetime, clients: Path | None = None) -> Serving:
+def load_serving(pair: KeyPairFiles, now: dt.datetime, clients: Path | None = None) -> Serving:
     """Load a pair into a fresh context: TLS 1.2 and newer. `clients`: CAs of whom a client may show a certificate.
 
     Raises CertificateError for a pair that is missing, mismatched, expired, nameless, or of a broken chain.
@@ -178,7 +178,7 @@ def _authority_end(source: tuple[bytes, ...]) -> dt.datetime | None:
     return next((read_certificate(each).not_valid_after_utc for each in known if signed_by(source[0], each)), None)
 
 
-def _read(pair: Pair, clients: Path | None) -> tuple[bytes, ...]:
+def _read(pair: KeyPairFiles, clients: Path | None) -> tuple[bytes, ...]:
     """Read certificate, key, whom callers trust, and the CAs of clients; the last two empty where there are none.
 
     Raises CertificateError.
@@ -207,7 +207,7 @@ def _readable(path: Path) -> bytes:
 class Certificates:
     """The certificate in service. `context` goes to the server once, and begins each connection with that of then."""
 
-    def __init__(self, pair: Pair, now: dt.datetime, clients: Path | None = None) -> None:
+    def __init__(self, pair: KeyPairFiles, now: dt.datetime, clients: Path | None = None) -> None:
         self._pair = pair
         self._clients = clients
         self.serving = load_serving(pair, now, clients)

@@ -12,7 +12,7 @@ MESSAGE_LIMIT = 100
 """Characters; INTERFACES §3. kube-scheduler cuts an event at 1,024 in all (CONTROL_PLANE §5.1)."""
 
 
-class Kind(Enum):
+class ReasonKind(Enum):
     """Who speaks: a class filter (eviction cannot help), a free filter (it can), or admission."""
 
     CLASS = "class"
@@ -24,64 +24,67 @@ class Code(Enum):
     """One cause each; the value is (kind, remedy)."""
 
     ProductNotAllowed = (
-        Kind.CLASS,
+        ReasonKind.CLASS,
         "allow one of this fleet's products in gpu-usher.io/products or the policy",
     )
-    DriverTooOld = Kind.CLASS, "upgrade the node's driver, or use an image built for an older CUDA"
-    DriverUnknown = Kind.CLASS, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
+    DriverTooOld = ReasonKind.CLASS, "upgrade the node's driver, or use an image built for an older CUDA"
+    DriverUnknown = ReasonKind.CLASS, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
     ImageRequirementUnmet = (
-        Kind.CLASS,
+        ReasonKind.CLASS,
         "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
     )
-    ComputeCapabilityTooLow = Kind.CLASS, "use a newer GPU, or an image that still supports this one"
-    ComputeCapabilityUnsupported = Kind.CLASS, "use an image whose CUDA toolkit can target this GPU"
-    GPUMemoryTooSmall = Kind.CLASS, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
-    SharingNotAllowed = Kind.CLASS, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
-    MIGProfileAbsent = Kind.CLASS, "ask for a profile that a node offers, or have MIG Manager create it"
-    MIGInvalid = Kind.CLASS, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
-    MIGReconfiguring = Kind.CLASS, "wait for MIG Manager to reach success, or look at its log"
-    DriverUpgrading = Kind.CLASS, "wait for the driver upgrade to finish"
-    InterconnectAbsent = Kind.CLASS, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
-    FormFactorNotAllowed = Kind.CLASS, "allow another form factor in the policy, or add such nodes"
-    NodeExcluded = Kind.CLASS, "change the policy's node selector"
-    GhostGPUs = Kind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
+    ComputeCapabilityTooLow = ReasonKind.CLASS, "use a newer GPU, or an image that still supports this one"
+    ComputeCapabilityUnsupported = ReasonKind.CLASS, "use an image whose CUDA toolkit can target this GPU"
+    GPUMemoryTooSmall = ReasonKind.CLASS, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
+    SharingNotAllowed = ReasonKind.CLASS, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
+    MIGProfileAbsent = ReasonKind.CLASS, "ask for a profile that a node offers, or have MIG Manager create it"
+    MIGInvalid = ReasonKind.CLASS, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
+    MIGReconfiguring = ReasonKind.CLASS, "wait for MIG Manager to reach success, or look at its log"
+    DriverUpgrading = ReasonKind.CLASS, "wait for the driver upgrade to finish"
+    InterconnectAbsent = ReasonKind.CLASS, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
+    FormFactorNotAllowed = ReasonKind.CLASS, "allow another form factor in the policy, or add such nodes"
+    NodeExcluded = ReasonKind.CLASS, "change the policy's node selector"
+    GhostGPUs = ReasonKind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
     GPUFactsMissing = (
-        Kind.CLASS,
+        ReasonKind.CLASS,
         "install GPU Feature Discovery so that nodes say what they have; gpu-usher doctor names those that cannot",
     )
-    GPUUnhealthy = Kind.CLASS, "look at the device plugin and at the node's XID errors; gpu-usher doctor names both"
-    NodeNotKnown = Kind.CLASS, "wait a moment: the node is newer than our view"
-    ResourceNotOffered = Kind.CLASS, "ask for a resource that some node offers, or start the device plugin"
-    RequestExceedsNode = Kind.CLASS, "ask for fewer GPUs per pod, or add larger nodes"
-    InsufficientGPUs = Kind.FREE, "wait for GPUs to be freed, or add nodes"
+    GPUUnhealthy = (
+        ReasonKind.CLASS,
+        "look at the device plugin and at the node's XID errors; gpu-usher doctor names both",
+    )
+    NodeNotKnown = ReasonKind.CLASS, "wait a moment: the node is newer than our view"
+    ResourceNotOffered = ReasonKind.CLASS, "ask for a resource that some node offers, or start the device plugin"
+    RequestExceedsNode = ReasonKind.CLASS, "ask for fewer GPUs per pod, or add larger nodes"
+    InsufficientGPUs = ReasonKind.FREE, "wait for GPUs to be freed, or add nodes"
     GPUMemoryBudgetExceeded = (
-        Kind.FREE,
+        ReasonKind.FREE,
         "declare less gpu-usher.io/gpu-memory, or wait for a share to be freed",
     )
-    LayoutDoesNotFit = Kind.FREE, "wait for slices to be freed, or ask for a smaller profile"
-    ObjectTooLarge = Kind.ADMISSION, "make it smaller, or split it: no more of an object is read"
-    RequestsOnly = Kind.ADMISSION, "set the same amount in resources.limits"
-    RequestLimitMismatch = Kind.ADMISSION, "make requests equal to limits"
-    QuantityFractional = Kind.ADMISSION, "ask for a whole number, a MIG profile, or nvidia.com/gpu.shared"
-    QuantityNegative = Kind.ADMISSION, "ask for zero or more"
-    TooManyGPUs = Kind.ADMISSION, "ask for fewer GPUs, or have the policy's maxGPUsPerPod raised"
-    SharedReplicasAskedAsGPUs = Kind.ADMISSION, "ask for one replica: more are not more GPU"
-    VisibleDevicesForbidden = Kind.ADMISSION, "remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits"
-    PrivilegedGPUPod = Kind.ADMISSION, "drop privileged: true"
+    LayoutDoesNotFit = ReasonKind.FREE, "wait for slices to be freed, or ask for a smaller profile"
+    ObjectTooLarge = ReasonKind.ADMISSION, "make it smaller, or split it: no more of an object is read"
+    RequestsOnly = ReasonKind.ADMISSION, "set the same amount in resources.limits"
+    RequestLimitMismatch = ReasonKind.ADMISSION, "make requests equal to limits"
+    QuantityFractional = ReasonKind.ADMISSION, "ask for a whole number, a MIG profile, or nvidia.com/gpu.shared"
+    QuantityNegative = ReasonKind.ADMISSION, "ask for zero or more"
+    TooManyGPUs = ReasonKind.ADMISSION, "ask for fewer GPUs, or have the policy's maxGPUsPerPod raised"
+    SharedReplicasAskedAsGPUs = ReasonKind.ADMISSION, "ask for one replica: more are not more GPU"
+    VisibleDevicesForbidden = ReasonKind.ADMISSION, "remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits"
+    PrivilegedGPUPod = ReasonKind.ADMISSION, "drop privileged: true"
     NodeDevicesReached = (
-        Kind.ADMISSION,
+        ReasonKind.ADMISSION,
         "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy",
     )
-    ReservedAnnotation = Kind.ADMISSION, "remove the annotation: gpu-usher writes it"
-    InvalidAnnotation = Kind.ADMISSION, "write the annotation as README says"
-    NoProductLeft = Kind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"
-    PolicyConflict = Kind.ADMISSION, "change the annotation or one of the policies named"
-    RuntimeClassMissing = Kind.ADMISSION, "create the RuntimeClass, or drop runtimeClassName from the policy"
-    InvalidPolicy = Kind.ADMISSION, "mend it as said; gpu-usher lint finds the same before you apply"
-    BypassesScheduling = Kind.ADMISSION, "remove spec.nodeName, and schedulerName unless the policy sets it"
+    ReservedAnnotation = ReasonKind.ADMISSION, "remove the annotation: gpu-usher writes it"
+    InvalidAnnotation = ReasonKind.ADMISSION, "write the annotation as README says"
+    NoProductLeft = ReasonKind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"
+    PolicyConflict = ReasonKind.ADMISSION, "change the annotation or one of the policies named"
+    RuntimeClassMissing = ReasonKind.ADMISSION, "create the RuntimeClass, or drop runtimeClassName from the policy"
+    InvalidPolicy = ReasonKind.ADMISSION, "mend it as said; gpu-usher lint finds the same before you apply"
+    BypassesScheduling = ReasonKind.ADMISSION, "remove spec.nodeName, and schedulerName unless the policy sets it"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ReasonKind:
         """Who says it."""
         return self.value[0]
 
@@ -109,7 +112,7 @@ class Reason:
     @property
     def preemptible(self) -> bool:
         """Tell whether evicting pods could change it: FailedNodes if so, else FailedAndUnresolvableNodes."""
-        return self.code.kind is Kind.FREE
+        return self.code.kind is ReasonKind.FREE
 
 
 def reason(code: Code, wrong: str, wants: str = "") -> Reason:

@@ -8,26 +8,26 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from app.admission.preview import preview
-from app.admission.review_targets import Subject
+from app.admission.review_targets import ReviewTarget
 from app.api.backend import Backend
-from app.api.bodies import ADMISSION_LIMIT, Bodies
+from app.api.bodies import ADMISSION_LIMIT, BodyReader
 from app.api.loopback_hosts import OnlyOwnPages
 from app.api.operations_routes import answer_unknown_routes, bare_app, on_loop
 from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.values.errors import MalformedPod, QuantityError, WireError
 from app.values.json_members import member
-from app.web.routes import Page, told
+from app.web.routes import WebPages, told
 
 JSON = "application/json"
 
 
-def create_people_app(backend: Backend, page: Page | None = None) -> FastAPI:
+def create_people_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
     """Build the application of the people listener. `page`: whose `run` somebody runs; without one nothing is live."""
     app = bare_app()
     app.add_middleware(OnlyOwnPages)
-    bodies = Bodies()
-    page = page or Page(backend)
+    bodies = BodyReader()
+    page = page or WebPages(backend)
     explainer = page.explainer
 
     def posted(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
@@ -87,7 +87,7 @@ def dry_run(document: Mapping[str, Any], backend: Backend) -> DryRun:
 
     Raises MalformedPod, QuantityError.
     """
-    found = preview(document, _namespace(document), backend.namespace_labels, backend.setting(), Subject(document))
+    found = preview(document, _namespace(document), backend.namespace_labels, backend.setting(), ReviewTarget(document))
     return DryRun(found.allowed, found.message, found.warnings, found.actions, found.patch, found.object)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from app.api.backend import Seen
+from app.api.backend import FleetView
 from app.web.rendering import render_tile
-from app.web.views.fleet_tiles import Choices, Sums, Total, Wanted
+from app.web.views.fleet_tiles import FilterChoices, FleetSums, FleetTotal, TileFilter
 from app.web.views.node_tile import Tile, tile_of
 
 NODES_AT_ONCE = 16
@@ -29,15 +29,15 @@ SAMPLES_KEPT = 360
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TotalsSample:
     """The totals at a moment of the wall clock."""
 
     at: dt.datetime
-    totals: tuple[Total, ...]
+    totals: tuple[FleetTotal, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TileGroup:
     """The tiles of one product that are shown, in the order of the nodes' names. `parts`: HTML, some at a time."""
 
     product: str
@@ -51,13 +51,13 @@ class FleetMap:
     `changed`: nodes whose tile is another than it was, or is gone, for who tells of them, and empties it.
     """
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: FleetView) -> None:
         self._seen = seen
         self.generation = -1
         self.tiles: dict[str, tuple[Tile, Markup]] = {}
         self.changed: dict[str, None] = {}
-        self._sums = Sums()
-        self.samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
+        self._sums = FleetSums()
+        self.samples: deque[TotalsSample] = deque(maxlen=SAMPLES_KEPT)
 
     def catch_up(self, whole: bool = False) -> Generator[None, None, None]:
         """Take in what changed since.
@@ -93,7 +93,7 @@ class FleetMap:
         self.tiles[name] = tile, render_tile(tile)
         return True
 
-    def shown(self, wanted: Wanted) -> Generator[None, None, tuple[Group, ...]]:
+    def shown(self, wanted: TileFilter) -> Generator[None, None, tuple[TileGroup, ...]]:
         """Group the tiles that a filter lets through."""
         groups: dict[str, list[tuple[str, Markup]]] = {}
         for index, (name, (tile, html)) in enumerate(list(self.tiles.items())):
@@ -107,10 +107,10 @@ class FleetMap:
             tiles.sort()
             parts = (tiles[start : start + TILES_IN_A_PART] for start in range(0, len(tiles), TILES_IN_A_PART))
             joined = tuple(Markup("").join(html for _, html in part) for part in parts)
-            found.append(Group(product, len(tiles), joined))
+            found.append(TileGroup(product, len(tiles), joined))
         return tuple(found)
 
-    def listed(self, wanted: Wanted) -> Generator[None, None, tuple[Tile, ...]]:
+    def listed(self, wanted: TileFilter) -> Generator[None, None, tuple[Tile, ...]]:
         """List the tiles that a filter lets through, by name."""
         found = []
         for index, (tile, _) in enumerate(list(self.tiles.values())):
@@ -120,15 +120,15 @@ class FleetMap:
                 yield
         return tuple(sorted(found, key=lambda tile: tile.node))
 
-    def choices(self) -> Choices:
+    def choices(self) -> FilterChoices:
         """Give what can be filtered by."""
         return self._sums.choices()
 
-    def totals(self) -> tuple[Total, ...]:
+    def totals(self) -> tuple[FleetTotal, ...]:
         """Give the totals by product."""
         return self._sums.totals()
 
     def sample(self) -> Generator[None, None, None]:
         """Note the totals as they are now."""
         yield from self.catch_up(whole=True)
-        self.samples.append(Sample(dt.datetime.now(dt.UTC), self.totals()))
+        self.samples.append(TotalsSample(dt.datetime.now(dt.UTC), self.totals()))

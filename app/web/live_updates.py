@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.api.backend import Backend
-from app.api.recent_decisions import Tail
-from app.api.time_slices import Busy, Turns, in_slices
+from app.api.recent_decisions import RecentDecisions
+from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.web.fleet_map import SAMPLE_SECONDS, FleetMap
-from app.web.pending_reasons import Causes
+from app.web.pending_reasons import PendingReasons
 from app.web.rendering import render
-from app.web.server_sent_events import Listener, Listeners
+from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import rows_of
 
 TICK_SECONDS = 0.1
@@ -24,16 +24,16 @@ MOST_DECISIONS = 50
 """Told at once; a busy service has more, and a person reads fewer."""
 
 
-class Live:
+class LiveUpdates:
     """The task. `start`: a word that another process would not say; `totals`: gives what their template shows."""
 
     def __init__(
         self,
         backend: Backend,
         fleet: FleetMap,
-        causes: Causes,
-        turns: Turns,
-        tail: Tail,
+        causes: PendingReasons,
+        turns: JobQueue,
+        tail: RecentDecisions,
         start: str,
         totals: Callable[[], Mapping[str, Any]],
     ) -> None:
@@ -48,7 +48,7 @@ class Live:
         self._tail = tail
         self._told = tail.total
         self._seen = (-1, -1)
-        self.listeners = Listeners()
+        self.listeners = EventListeners()
 
     async def run(self) -> None:
         """Look, ten times a second, for ever; at the end of the service the streams end first."""
@@ -67,7 +67,7 @@ class Live:
         try:
             async with self._turns.turn():
                 await in_slices(self._fleet.sample())
-        except Busy:
+        except TooManyJobs:
             pass  # many pages are being made: the next sample is as good
 
     async def look(self) -> None:
@@ -82,13 +82,13 @@ class Live:
         else:
             self._fleet.changed.clear()
 
-    async def _tell_fleet(self, watching: list[Listener], new: list[Listener]) -> None:
+    async def _tell_fleet(self, watching: list[EventListener], new: list[EventListener]) -> None:
         fleet = self._fleet
         if fleet.generation != self._backend.generation:
             try:
                 async with self._turns.turn():
                     await in_slices(fleet.catch_up())
-            except Busy:
+            except TooManyJobs:
                 return
         names, fleet.changed = fleet.changed, {}
         for each in new:
@@ -108,7 +108,7 @@ class Live:
                 watching, "totals", {"html": render("sum.html", **shown) + render("totals.html", **shown)}
             )
 
-    def _tell_decisions(self, watching: list[Listener]) -> None:
+    def _tell_decisions(self, watching: list[EventListener]) -> None:
         if watching and self._tail.total > self._told:
             new = self._tail.since(self._told)[-MOST_DECISIONS:]
             for each in watching:
@@ -117,7 +117,7 @@ class Live:
                     self.listeners.tell([each], "decisions", content)
         self._told = self._tail.total
 
-    def _tell_waiting(self, watching: list[Listener]) -> None:
+    def _tell_waiting(self, watching: list[EventListener]) -> None:
         """Say that the list of waiting pods is another; the page loads it again."""
         if watching:
             self._causes.wanted()

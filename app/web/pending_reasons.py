@@ -12,9 +12,9 @@ from typing import Any
 
 from app.api.backend import Backend
 from app.api.explain_route import Explainer
-from app.kube.pending_pods import Waiting
+from app.kube.pending_pods import PendingPod
 from app.values.errors import BadInput, WireError
-from app.web.views.pending_rows import Cause, cause_of
+from app.web.views.pending_rows import PendingCause, cause_of
 
 LOOKED_SECONDS = 60.0
 """Causes are worked out so long after somebody asked for them; an open page asks again (page.js)."""
@@ -31,15 +31,15 @@ OWN = ("name", "generateName", "uid", "creationTimestamp", "resourceVersion", "m
 Stamp = tuple[int, str]
 
 
-class Causes:
+class PendingReasons:
     """Causes by waiting pod. `looking`: work is left to do."""
 
     def __init__(self, backend: Backend, explainer: Explainer) -> None:
         self._backend = backend
         self._explainer = explainer
-        self._shapes: dict[Waiting, str] = {}
+        self._shapes: dict[PendingPod, str] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
-        self._found: dict[str, tuple[Cause, Stamp, float]] = {}
+        self._found: dict[str, tuple[PendingCause, Stamp, float]] = {}
         self._asked_at = float("-inf")
         self.looking = False
         self.generation = 0
@@ -49,7 +49,7 @@ class Causes:
         self._asked_at = time.monotonic()
         self.looking = self.looking or any(each not in self._shapes for each in self._waiting())
 
-    def known(self) -> Mapping[Waiting, Cause]:
+    def known(self) -> Mapping[PendingPod, PendingCause]:
         """Give what is known by now."""
         return {each: self._found[shape][0] for each, shape in self._shapes.items() if shape in self._found}
 
@@ -75,11 +75,11 @@ class Causes:
                 await asyncio.sleep(REST_SECONDS)
         self.looking = False
 
-    def _waiting(self) -> list[Waiting]:
+    def _waiting(self) -> list[PendingPod]:
         found = sorted(self._backend.state.waiting.values(), key=lambda each: (each.created or "~", each.key))
         return found[:MOST_PODS]
 
-    def _forget(self, waiting: list[Waiting]) -> None:
+    def _forget(self, waiting: list[PendingPod]) -> None:
         """Let go what is of no waiting pod any more."""
         kept = set(waiting)
         self._shapes = {each: shape for each, shape in self._shapes.items() if each in kept}
@@ -87,7 +87,7 @@ class Causes:
         self._documents = {shape: each for shape, each in self._documents.items() if shape in shapes}
         self._found = {shape: each for shape, each in self._found.items() if shape in shapes}
 
-    async def _read(self, pod: Waiting) -> None:
+    async def _read(self, pod: PendingPod) -> None:
         try:
             document = await self._backend.fetch_pod(pod.namespace, pod.name)
         except WireError:
@@ -113,7 +113,7 @@ class Causes:
         except WireError:
             return  # busy: others wait for explanations of their own
         except BadInput as error:
-            cause = Cause("InvalidPod", str(error)[:200], 0, 0, "")
+            cause = PendingCause("InvalidPod", str(error)[:200], 0, 0, "")
         self._found[shape] = cause, stamp, time.monotonic()
         self.generation += 1
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from app import __version__
-from app.web.views.node_tile import Run, Tile
+from app.web.views.node_tile import CellRun, Tile
 
 FOLDER = Path(__file__).parent
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -59,5 +59,5 @@ def render_tile(tile: Tile) -> Markup:
     return _TILE.format(tile.state.name.lower(), tile.node, quote(tile.node, safe=""), tile.words, tile.node, runs)
 
 
-def _run(run: Run) -> Markup:
+def _run(run: CellRun) -> Markup:
     return _RUN.format(run.cell.value, run.count, run.width, run.text)

@@ -14,16 +14,16 @@ from starlette.responses import StreamingResponse
 
 from app.admission.preview import preview
 from app.api.backend import Backend
-from app.api.bodies import Bodies
+from app.api.bodies import BodyReader
 from app.api.explain_route import Explainer
-from app.api.recent_decisions import Tail
-from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS, Busy, Turns, in_slices
+from app.api.recent_decisions import RecentDecisions
+from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS, JobQueue, TooManyJobs, in_slices
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput, WireError
 from app.web.fleet_map import FleetMap
-from app.web.live_updates import Live
-from app.web.pending_reasons import Causes
+from app.web.live_updates import LiveUpdates
+from app.web.pending_reasons import PendingReasons
 from app.web.rendering import MEDIA_TYPES, STATIC, render, render_parts
 from app.web.views.charts import chart
 from app.web.views.decision_rows import asked_of, choices_of, rows_of
@@ -49,18 +49,18 @@ CHUNK = 1 << 15
 """Characters sent at once."""
 
 
-class Page:
+class WebPages:
     """The page of one service: what it remembers between requests, and its routes."""
 
-    def __init__(self, backend: Backend, tail: Tail | None = None) -> None:
+    def __init__(self, backend: Backend, tail: RecentDecisions | None = None) -> None:
         self._backend = backend
-        self._tail = tail or Tail()
-        self._turns = Turns("pages")
+        self._tail = tail or RecentDecisions()
+        self._turns = JobQueue("pages")
         self._map = FleetMap(backend.state)
         self.explainer = Explainer(backend)
-        self._causes = Causes(backend, self.explainer)
+        self._causes = PendingReasons(backend, self.explainer)
         self._start = token_hex(8)
-        self._live = Live(backend, self._map, self._causes, self._turns, self._tail, self._start, self.totals)
+        self._live = LiveUpdates(backend, self._map, self._causes, self._turns, self._tail, self._start, self.totals)
 
     async def run(self) -> None:
         """Keep the map and its history up to date, tell who listens, and look for causes; for ever."""
@@ -162,7 +162,7 @@ class Page:
         return {"here": "/policies", "live": "", "status": backend.status()["policies"],
                 "matched": backend.matched(), **empty, **tried}  # fmt: skip
 
-    async def tried(self, request: Request, bodies: Bodies) -> Response:
+    async def tried(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pod, or to a workload, that somebody pasted."""
         async with bodies.read(request, PASTED_LIMIT) as body:
             sent = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=4)).get("pod", "")
@@ -173,7 +173,7 @@ class Page:
                 backend = self._backend
                 found = preview(document, namespace, backend.namespace_labels, backend.setting())
                 lines = await asyncio.to_thread(changed_lines, document, found.object)
-        except Busy:
+        except TooManyJobs:
             raise
         except BadInput as error:
             return _html("policies.html", 400, **self.policies_shown(sent=sent, problem=str(error)))

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.client_certificates import ABORT
 from app.api.wire import status_body
-from app.web.views.decision_rows import Asked, asked_of
+from app.web.views.decision_rows import DecisionFilter, asked_of
 
 MOST_LISTENERS = 16
 MOST_UNTOLD = 64
@@ -34,34 +34,34 @@ HEADERS = [
 
 
 @dataclass(eq=False)
-class Listener:
+class EventListener:
     """One open page. `of`: what it shows; `since`: of which generation; `untold`: what it is to hear, None at last."""
 
     of: str
     since: int
-    asked: Asked
+    asked: DecisionFilter
     untold: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(MOST_UNTOLD))
 
 
-class Listeners:
+class EventListeners:
     """The open pages. `taking_seconds`: how long one may take to take a message."""
 
     def __init__(self, taking_seconds: float = TAKING_SECONDS) -> None:
         self.taking_seconds = taking_seconds
-        self._all: set[Listener] = set()
-        self._new: list[Listener] = []
+        self._all: set[EventListener] = set()
+        self._new: list[EventListener] = []
         self.closed = False
 
-    def of(self, what: str) -> list[Listener]:
+    def of(self, what: str) -> list[EventListener]:
         """List those that show something."""
         return [each for each in self._all if each.of == what]
 
-    def newcomers(self) -> list[Listener]:
+    def newcomers(self) -> list[EventListener]:
         """List those that came since this was asked last."""
         new, self._new = self._new, []
         return new
 
-    def tell(self, listeners: list[Listener], event: str, content: object) -> None:
+    def tell(self, listeners: list[EventListener], event: str, content: object) -> None:
         """Tell some of them; who has not taken the last many is dropped."""
         message = f"event: {event}\ndata: {json.dumps(content)}\n\n".encode()  # JSON has no line breaks in it
         for each in listeners:
@@ -76,14 +76,14 @@ class Listeners:
         for each in list(self._all):
             self._drop(each)
 
-    def _drop(self, listener: Listener) -> None:
+    def _drop(self, listener: EventListener) -> None:
         self._all.discard(listener)
         while not listener.untold.empty():
             listener.untold.get_nowait()
         listener.untold.put_nowait(None)
 
     @contextmanager
-    def listening(self, listener: Listener) -> Iterator[None]:
+    def listening(self, listener: EventListener) -> Iterator[None]:
         """Count a listener in as long as its stream lasts."""
         self._all.add(listener)
         self._new.append(listener)
@@ -99,13 +99,15 @@ class Listeners:
             return Response(status_body(503, f"events: {why}"), 503, {"Retry-After": "5"}, "application/json")
         since = request.query_params.get("since", "")
         generation = int(since) if since.isdecimal() and len(since) < 16 else -1
-        return Stream(self, Listener(request.query_params.get("of", ""), generation, asked_of(request.query_params)))
+        return Stream(
+            self, EventListener(request.query_params.get("of", ""), generation, asked_of(request.query_params))
+        )
 
 
 class Stream:
     """The answer to one listener, as an ASGI application."""
 
-    def __init__(self, listeners: Listeners, listener: Listener) -> None:
+    def __init__(self, listeners: EventListeners, listener: EventListener) -> None:
         self._listeners = listeners
         self._listener = listener
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import Layout, places
+from app.knowledge.mig_placements import GPULayout, places
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass
 from app.placement.engine import facts, judge_class
 from app.whatif.mig_relayout import gpus_of, with_layout
-from app.whatif.placing_in_turn import Wanting, seat
+from app.whatif.placing_in_turn import GPUPod, seat
 
 CONFIG = "usher"
 """Name of the configurations, with a number: the value of the node label nvidia.com/mig.config."""
@@ -59,14 +59,14 @@ class _Bench:
     nodes: tuple[Node, ...]
     gpus: int
     taken: list[list[Instance]] = field(default_factory=list)
-    pods: dict[int, list[Wanting]] = field(default_factory=dict)
+    pods: dict[int, list[GPUPod]] = field(default_factory=dict)
 
-    def layouts(self, first: int = 0, last: int | None = None) -> list[Layout]:
+    def layouts(self, first: int = 0, last: int | None = None) -> list[GPULayout]:
         """Give the GPUs from one to another as they lie now."""
-        return [Layout(str(index), self.geometry, tuple(each)) for index, each in enumerate(self.taken)][first:last]
+        return [GPULayout(str(index), self.geometry, tuple(each)) for index, each in enumerate(self.taken)][first:last]
 
 
-def slices_of(pod: Wanting) -> tuple[str, ...]:
+def slices_of(pod: GPUPod) -> tuple[str, ...]:
     """List the profiles that a pod asks for by name, one for each slice; empty where it asks for anything else."""
     found = [(profile_of(resource), units) for resource, units in pod.demand.resources]
     if any(profile is None for profile, _ in found):
@@ -74,7 +74,7 @@ def slices_of(pod: Wanting) -> tuple[str, ...]:
     return tuple(profile for profile, units in found if profile for _ in range(units))
 
 
-def advise(nodes: Mapping[str, Node], idle: Sequence[str], pods: Sequence[Wanting], knowledge: Knowledge) -> Advice:
+def advise(nodes: Mapping[str, Node], idle: Sequence[str], pods: Sequence[GPUPod], knowledge: Knowledge) -> Advice:
     """Find a layout of idle nodes for waiting pods. `idle`: GPU nodes that hold nobody.
 
     `pods`: those that wait, first comes first, and those that run, whose mix is expected again.
@@ -119,7 +119,7 @@ def _memory(bench: _Bench, knowledge: Knowledge) -> int:
     return row.memory_mib or 0 if row else 0
 
 
-def _serves(bench: _Bench, pod: Wanting, knowledge: Knowledge) -> bool:
+def _serves(bench: _Bench, pod: GPUPod, knowledge: Knowledge) -> bool:
     """Tell whether a node of the kind, carved for the pod alone, could serve it."""
     wanted = slices_of(pod)
     if any(profile not in bench.geometry.slots for profile in wanted):
@@ -128,7 +128,7 @@ def _serves(bench: _Bench, pod: Wanting, knowledge: Knowledge) -> bool:
     return judge_class(pod.demand, facts(pod.demand, made)) is None
 
 
-def _pack(bench: _Bench, pods: Sequence[Wanting]) -> list[Wanting]:
+def _pack(bench: _Bench, pods: Sequence[GPUPod]) -> list[GPUPod]:
     """Seat pods on a kind; gives those that have a place."""
     several = sorted((pod for pod in pods if len(slices_of(pod)) > 1), key=lambda pod: -len(slices_of(pod)))
     seated = [pod for pod in several if _seat_together(bench, pod)]
@@ -137,7 +137,7 @@ def _pack(bench: _Bench, pods: Sequence[Wanting]) -> list[Wanting]:
     return seated + _seat_apart(bench, most)
 
 
-def _seat_together(bench: _Bench, pod: Wanting) -> bool:
+def _seat_together(bench: _Bench, pod: GPUPod) -> bool:
     """Put all slices of a pod on the first node that has room for them."""
     for number in range(len(bench.nodes)):
         first = number * bench.gpus
@@ -150,22 +150,22 @@ def _seat_together(bench: _Bench, pod: Wanting) -> bool:
     return False
 
 
-def _most(pods: Sequence[Wanting], fit: Callable[[Sequence[Wanting]], bool]) -> list[Wanting]:
+def _most(pods: Sequence[GPUPod], fit: Callable[[Sequence[GPUPod]], bool]) -> list[GPUPod]:
     """Choose as many as fit: all of them, else one after another in their order."""
     if fit(pods):
         return list(pods)
-    chosen: list[Wanting] = []
+    chosen: list[GPUPod] = []
     for pod in pods:
         if fit([*chosen, pod]):
             chosen.append(pod)
     return chosen
 
 
-def _fits(bench: _Bench, pods: Sequence[Wanting], gpus: int) -> bool:
+def _fits(bench: _Bench, pods: Sequence[GPUPod], gpus: int) -> bool:
     return places(bench.layouts(0, gpus), [slices_of(pod)[0] for pod in pods]) is not None
 
 
-def _seat_apart(bench: _Bench, pods: Sequence[Wanting]) -> list[Wanting]:
+def _seat_apart(bench: _Bench, pods: Sequence[GPUPod]) -> list[GPUPod]:
     """Put pods of one slice each on as few GPUs of the kind as they take."""
     if not pods:
         return []

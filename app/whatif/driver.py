@@ -14,7 +14,7 @@ from app.placement.engine import facts, judge_class
 from app.policy.demand import Demand
 from app.values.reasons import Reason
 from app.values.versions import Version, show_driver
-from app.whatif.placing_in_turn import Wanting, moved, seat, units_of
+from app.whatif.placing_in_turn import GPUPod, moved, seat, units_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NodeTurn:
     """One node's turn. `evicts`: pods that hold GPUs there; `waiting`: those of them that find no place until later."""
 
     node: str
@@ -51,7 +51,7 @@ class Rollout:
     nodes: int
     already: int
     effects: tuple[Effect, ...]
-    order: tuple[Turn, ...]
+    order: tuple[NodeTurn, ...]
 
     @property
     def strands(self) -> bool:
@@ -70,7 +70,7 @@ def _driven(known: NodeClass, driver: Version, tables: CUDATables) -> NodeClass:
 
 
 def roll_out(
-    nodes: Mapping[str, Node], chosen: Iterable[str], pods: Sequence[Wanting], driver: Version, tables: CUDATables
+    nodes: Mapping[str, Node], chosen: Iterable[str], pods: Sequence[GPUPod], driver: Version, tables: CUDATables
 ) -> Rollout:
     """Tell what another driver on the chosen nodes changes for these pods."""
     before = {name: nodes[name] for name in sorted(chosen) if nodes[name].has_gpus}
@@ -83,9 +83,9 @@ def roll_out(
 
 
 def _effects(
-    before: Mapping[str, Node], after: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[Wanting]
+    before: Mapping[str, Node], after: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]
 ) -> Iterator[Effect]:
-    groups: dict[Demand, list[Wanting]] = {}
+    groups: dict[Demand, list[GPUPod]] = {}
     for pod in pods:
         groups.setdefault(pod.demand, []).append(pod)
     for demand, alike in groups.items():
@@ -120,23 +120,23 @@ class _Verdicts:
         return self._known[asked]
 
 
-def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[Wanting]) -> Iterator[Turn]:
+def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]) -> Iterator[NodeTurn]:
     """Take the node with the fewest pods next; those that are still to come are cordoned, so that nobody moves twice.
 
     Evicted pods take the best place among nodes that are done or not concerned, the largest first.
     """
-    there: dict[str, list[Wanting]] = {}
+    there: dict[str, list[GPUPod]] = {}
     for pod in pods:
         if pod.node in changed:
             there.setdefault(pod.node, []).append(pod)
     open_nodes = {name: node for name, node in nodes.items() if name not in changed and node.has_gpus}
-    homeless: list[Wanting] = []
+    homeless: list[GPUPod] = []
     for name in sorted(changed, key=lambda each: (len(there.get(each, ())), units_of(there.get(each, ())), each)):
         leaving = sorted(there.get(name, ()), key=lambda each: (-units_of([each]), each.name))
         waiting = [pod for pod in leaving if not seat(pod, open_nodes)]
         known = nodes[name].node_class.driver
         evicted = tuple(sorted(each.name for each in leaving))
-        yield Turn(
+        yield NodeTurn(
             name, show_driver(known) if known else "unknown", evicted, tuple(sorted(pod.name for pod in waiting))
         )
         open_nodes[name] = moved(changed[name], leaving, 1)

@@ -11,7 +11,7 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
 from app.values.errors import BadInput
 from app.whatif.mig_fragmentation import WHOLE, fragmentation
-from app.whatif.placing_in_turn import Wanting, seat, units_of
+from app.whatif.placing_in_turn import GPUPod, seat, units_of
 
 SINGLE, MIXED = "single", "mixed"
 """Strategies of the device plugin: slices are nvidia.com/gpu, or have names of their own."""
@@ -23,7 +23,7 @@ GPULayout = Callable[[Geometry], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaped:
+class NodeRelayout:
     """One node. `before`, `after`: units by resource. `evicts`: pods that hold GPUs there. `problem`: else empty."""
 
     node: str
@@ -34,7 +34,7 @@ class Reshaped:
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaping:
+class MIGRelayout:
     """What a layout comes to. Of the evicted and the waiting pods those that gain a place, that lose theirs, that wait
     as before.
 
@@ -42,7 +42,7 @@ class Reshaping:
     whatif/fragmentation.py), by the mix of what all pods ask; in [0, 1], of three digits.
     """
 
-    nodes: tuple[Reshaped, ...]
+    nodes: tuple[NodeRelayout, ...]
     gained: tuple[str, ...]
     lost: tuple[str, ...]
     waiting: tuple[str, ...]
@@ -162,12 +162,12 @@ def with_layout(node: Node, gpus: Sequence[tuple[str, ...]], knowledge: Knowledg
 def reshape(
     nodes: Mapping[str, Node],
     chosen: Iterable[str],
-    pods: Sequence[Wanting],
+    pods: Sequence[GPUPod],
     layout: GPULayout,
     knowledge: Knowledge,
-) -> Reshaping:
+) -> MIGRelayout:
     """Tell what a layout on every GPU of the chosen nodes changes."""
-    there: dict[str, list[Wanting]] = {}
+    there: dict[str, list[GPUPod]] = {}
     for pod in pods:
         there.setdefault(pod.node, []).append(pod)
     after, rows = dict(nodes), []
@@ -176,7 +176,7 @@ def reshape(
         after[name] = made
         evicts = tuple(sorted(pod.name for pod in there.get(name, ()))) if not problem else ()
         offers = [dict(each.node_class.offered) for each in (nodes[name], made)]
-        rows.append(Reshaped(name, offers[0], offers[1], evicts, problem))
+        rows.append(NodeRelayout(name, offers[0], offers[1], evicts, problem))
     evicted = [pod for row in rows if row.evicts for pod in there[row.node]]
     queue = _largest_first(there.get("", ()))
     moving = [*_largest_first(evicted), *queue]
@@ -190,7 +190,7 @@ def reshape(
     def fragmented(left: Mapping[str, Node]) -> float:
         return round(fragmentation([left[row.node] for row in rows], asked, knowledge), 3)
 
-    return Reshaping(
+    return MIGRelayout(
         nodes=tuple(rows),
         gained=named(lambda uid: uid in now - was),
         lost=named(lambda uid: uid in was - now),
@@ -214,11 +214,11 @@ def _reshaped(node: Node, layout: GPULayout, knowledge: Knowledge) -> tuple[Node
         return node, str(error)
 
 
-def _largest_first(pods: Iterable[Wanting]) -> list[Wanting]:
+def _largest_first(pods: Iterable[GPUPod]) -> list[GPUPod]:
     return sorted(pods, key=lambda pod: (-units_of([pod]), pod.name))
 
 
-def asked_of(pods: Iterable[Wanting]) -> Mapping[str, int]:
+def asked_of(pods: Iterable[GPUPod]) -> Mapping[str, int]:
     """Sum up what pods ask, by resource: the mix that is expected of those to come."""
     asked: Counter[str] = Counter()
     for pod in pods:
@@ -226,7 +226,7 @@ def asked_of(pods: Iterable[Wanting]) -> Mapping[str, int]:
     return asked
 
 
-def _seated(pods: Iterable[Wanting], nodes: Mapping[str, Node]) -> tuple[list[Wanting], Mapping[str, Node]]:
+def _seated(pods: Iterable[GPUPod], nodes: Mapping[str, Node]) -> tuple[list[GPUPod], Mapping[str, Node]]:
     """Seat pods one after another; gives those that have a place, and what it leaves of the nodes."""
     left = {name: node for name, node in nodes.items() if node.has_gpus}
     return [pod for pod in pods if seat(pod, left)], left

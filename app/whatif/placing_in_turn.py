@@ -11,7 +11,7 @@ from app.policy.demand import Demand
 
 
 @dataclass(frozen=True, slots=True)
-class Wanting:
+class GPUPod:
     """A pod that asks for GPUs. `node`: where it is bound; empty while it waits."""
 
     name: str
@@ -20,11 +20,11 @@ class Wanting:
     demand: Demand
 
 
-def units_of(pods: Sequence[Wanting]) -> int:
+def units_of(pods: Sequence[GPUPod]) -> int:
     return sum(units for pod in pods for _, units in pod.demand.resources)
 
 
-def seat(pod: Wanting, open_nodes: dict[str, Node]) -> bool:
+def seat(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     """Put a pod on the best node that has room for it; gives whether there is one."""
     fitting = [node for node in open_nodes.values() if judge(pod.demand, node, True) is None]
     if not fitting:
@@ -34,7 +34,7 @@ def seat(pod: Wanting, open_nodes: dict[str, Node]) -> bool:
     return True
 
 
-def moved(node: Node, pods: Sequence[Wanting], sign: int) -> Node:
+def moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
     """Give a node with what pods hold added to what is free, or taken from it."""
     units, memory = dict(node.free.units), dict(node.free.memory)
     for pod in pods:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.admission.review import Setting, mutate
+from app.admission.review import ReviewContext, mutate
 from app.cluster.state import State
 from app.placement.engine import facts, judge_class
 from app.policy.compiled import PolicySet
@@ -52,7 +52,7 @@ def state_of(nodes: list[Pod]) -> State:
 
 def admit(document: Pod, policy_set: PolicySet, state: State) -> Pod | None:
     """Give the Pod as admitted; None if it is refused."""
-    verdict = mutate(document, "team-a", {}, Setting(policy_set, state.fleet(), knowledge()))
+    verdict = mutate(document, "team-a", {}, ReviewContext(policy_set, state.fleet(), knowledge()))
     if not verdict.allowed:
         return None
     patched: Pod = jsonpatch.apply_patch(document, [operation.as_json() for operation in verdict.operations])
@@ -64,7 +64,7 @@ def violations(document: Pod, policy_set: PolicySet, state: State) -> Iterator[s
     admitted = admit(document, policy_set, state)
     if admitted is None:
         return
-    if again := mutate(admitted, "team-a", {}, Setting(policy_set, state.fleet(), knowledge())).operations:
+    if again := mutate(admitted, "team-a", {}, ReviewContext(policy_set, state.fleet(), knowledge())).operations:
         yield f"a second pass changes {[operation.as_json() for operation in again]}"
     wanted = demand(admitted, policy_set)
     for name, node in state.nodes.items():

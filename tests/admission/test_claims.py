@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import Setting, Verdict, mutate, validate
+from app.admission.review import ReviewContext, Verdict, mutate, validate
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.policy.compiled import PolicySet
@@ -53,9 +53,9 @@ def admit(
     return mutate(document, "team-a", labels or {}, where(state, policy_set))
 
 
-def where(state: State, policy_set: PolicySet | None = None) -> Setting:
+def where(state: State, policy_set: PolicySet | None = None) -> ReviewContext:
     """Make the setting of a review in a cluster."""
-    return Setting(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.claimed)
+    return ReviewContext(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.claimed)
 
 
 def spec_of(document: dict[str, Any], state: State, policy_set: PolicySet | None = None) -> dict[str, Any]:

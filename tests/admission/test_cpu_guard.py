@@ -8,11 +8,11 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.admission.case import Form
-from app.admission.review import Setting, Verdict, mutate, validate
+from app.admission.case import PodForm
+from app.admission.review import ReviewContext, Verdict, mutate, validate
 from app.knowledge.families import Family
 from app.kube.pods import DECISION
-from app.kube.resource_claims import Claimed
+from app.kube.resource_claims import ClaimedDevices
 from app.values.errors import BadInput
 from tests.builders import container, gpus, knowledge, pod, setting
 from tests.oracles.node_affinity import REQUIRED, eligible
@@ -23,7 +23,7 @@ NO_GPU = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
-def admit(document: dict[str, Any], how: str | None = "required", known: Setting | None = None) -> Verdict:
+def admit(document: dict[str, Any], how: str | None = "required", known: ReviewContext | None = None) -> Verdict:
     """Mutate a Pod of a namespace with this label; None for no label."""
     labels: Mapping[str, str] = {} if how is None else {"gpu-usher.io/cpu-guard": how}
     return mutate(document, "team-a", labels, known or setting())
@@ -161,7 +161,7 @@ def test_what_was_done_is_on_record() -> None:
 
 
 def test_template_is_left_to_its_pods() -> None:
-    known = replace(setting(), form=Form.Template)
+    known = replace(setting(), form=PodForm.Template)
 
     assert not admit(cpu(), "required", known).operations
 
@@ -180,7 +180,7 @@ def nvidia() -> Family:
 
 
 def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
-    claimed = Claimed(classes=(("gpu.nvidia.com", 1),), families=(nvidia(),))
+    claimed = ClaimedDevices(classes=(("gpu.nvidia.com", 1),), families=(nvidia(),))
     known = replace(setting(), claimed=lambda _pod: claimed)
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])
 
@@ -189,7 +189,7 @@ def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
 
 def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
     """The template of a claim is often made in the same breath; matchConditions leave pods with claims out, too."""
-    known = replace(setting(), claimed=lambda _pod: Claimed(unknown=("ResourceClaimTemplate team-a/g",)))
+    known = replace(setting(), claimed=lambda _pod: ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)))
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimTemplateName": "g"}])
 
     assert not any("affinity" in each.path for each in admit(document, "required", known).operations)

@@ -8,7 +8,7 @@ import pytest
 
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
-from app.kube.resource_claims import Claimed
+from app.kube.resource_claims import ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped
@@ -263,7 +263,7 @@ def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
 def test_claim_for_a_network_card_gives_no_gpu() -> None:
     card = container(resources={"claims": [{"name": "card"}]})
     document = pod(card, gpus(1) | {"name": "gpu"}, resourceClaims=[{"name": "card", "resourceClaimName": "card"}])
-    known = replace(setting(guard("Void")), claimed=lambda _pod: Claimed())
+    known = replace(setting(guard("Void")), claimed=lambda _pod: ClaimedDevices())
 
     changed = apply(document, mutate(document, "team-a", {}, known).operations)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.case import Form
-from app.admission.fleet_facts import Fleet
+from app.admission.case import PodForm
+from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
 from app.kube.pods import DECISION
@@ -37,8 +37,8 @@ REQUESTS_ONLY = container(None, {GPU: "2"}, env=[VISIBLE])
 def admit(
     document: dict[str, Any],
     policy_set: PolicySet | None = None,
-    form: Form = Form.Pod,
-    known: Fleet = FLEET,
+    form: PodForm = PodForm.Pod,
+    known: FleetFacts = FLEET,
     settled: tuple[str, ...] = (),
 ) -> Verdict:
     """Mutate an object of team-a. `settled`: ephemeral containers that were there before."""
@@ -57,24 +57,24 @@ def test_template_is_repaired_and_nothing_else() -> None:
     """F18: only extended resources, or GitOps tools would fight over the rest."""
     document = template(REQUESTS_ONLY, initContainers=[container({GPU: "2"}, {GPU: "1"})])
 
-    after = apply(document, admit(document, EVERYTHING, Form.Template).operations)
+    after = apply(document, admit(document, EVERYTHING, PodForm.Template).operations)
 
     assert after["metadata"] == document["metadata"]
     assert after["spec"] == {
         "containers": [container({GPU: "2"}, {GPU: "2"}, env=[VISIBLE])],
         "initContainers": [container({GPU: "2"}, {GPU: "2"})],
     }
-    assert not admit(after, EVERYTHING, Form.Template).operations
+    assert not admit(after, EVERYTHING, PodForm.Template).operations
 
 
 @pytest.mark.parametrize("asked", [gpus(1), container({GPU: "1"}), container(), gpus(0)], ids=str)
 def test_template_that_is_valid_as_sent_is_not_touched(asked: dict[str, Any]) -> None:
     """INTERFACES §10, Rules: a `kubectl diff` stays empty."""
-    assert not admit(template(asked, annotations={"products": "H100"}), EVERYTHING, Form.Template).operations
+    assert not admit(template(asked, annotations={"products": "H100"}), EVERYTHING, PodForm.Template).operations
 
 
 def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
-    verdict = admit(template(REQUESTS_ONLY), EVERYTHING, Form.Template)
+    verdict = admit(template(REQUESTS_ONLY), EVERYTHING, PodForm.Template)
 
     assert any("limits set to 2" in each for each in verdict.warnings)
     assert not any("runtimeClassName" in each or "toleration" in each for each in verdict.warnings)
@@ -82,7 +82,7 @@ def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
 
 def test_template_has_on_record_what_its_pods_will_not_get() -> None:
     """F6, F18."""
-    verdict = admit(template(gpus(1)), EVERYTHING, Form.Template, fleet(TAINTED, classes=["kata"]))
+    verdict = admit(template(gpus(1)), EVERYTHING, PodForm.Template, fleet(TAINTED, classes=["kata"]))
 
     assert any("RuntimeClass nvidia does not exist" in each for each in verdict.record)
     assert not any("RuntimeClass" in each for each in verdict.warnings)
@@ -91,7 +91,7 @@ def test_template_has_on_record_what_its_pods_will_not_get() -> None:
 def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
     warning = policies(policy("p", "action: Warn, admission: {runtimeClassName: nvidia}"))
 
-    verdict = admit(template(gpus(1)), warning, Form.Template)
+    verdict = admit(template(gpus(1)), warning, PodForm.Template)
 
     assert any("not done, policy only warns: runtimeClassName set to nvidia" in each for each in verdict.warnings)
 
@@ -116,7 +116,7 @@ def test_template_is_refused_for_what_its_pods_would_be_refused_for(
     document: dict[str, Any], words: str, expected: str
 ) -> None:
     """F18: early, so that the person applying sees it; by both webhooks alike."""
-    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=Form.Template)
+    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=PodForm.Template)
 
     verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
 
@@ -138,7 +138,7 @@ def test_template_is_refused_for_what_its_pods_would_be_refused_for(
     ],
 )
 def test_template_is_not_refused_for_what_is_mended_in_its_pods(document: dict[str, Any], words: str) -> None:
-    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=Form.Template)
+    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=PodForm.Template)
 
     verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
 
@@ -149,7 +149,7 @@ def test_template_keeps_a_forged_record_and_is_warned_of_it() -> None:
     """F15: its pods lose it."""
     document = template(gpus(1), annotations={"decision": "mine"})
 
-    verdict = admit(document, None, Form.Template)
+    verdict = admit(document, None, PodForm.Template)
 
     assert not verdict.operations
     assert any(DECISION in each for each in verdict.warnings)
@@ -158,8 +158,8 @@ def test_template_keeps_a_forged_record_and_is_warned_of_it() -> None:
 @pytest.mark.parametrize(
     "document", [{}, {"metadata": None}, {"spec": None}, {"spec": {}}, {"spec": {"containers": None}}]
 )
-@pytest.mark.parametrize("form", [Form.Template, Form.Ephemeral, Form.Pod])
-def test_empty_object_concerns_nobody(document: dict[str, Any], form: Form) -> None:
+@pytest.mark.parametrize("form", [PodForm.Template, PodForm.Ephemeral, PodForm.Pod])
+def test_empty_object_concerns_nobody(document: dict[str, Any], form: PodForm) -> None:
     verdicts = [review(document, "a", {}, replace(setting(EVERYTHING), form=form)) for review in (mutate, validate)]
 
     assert [verdict.concerned for verdict in verdicts] == [False, False]
@@ -181,7 +181,7 @@ def test_guard_looks_at_new_ephemeral_containers_only(mode: str) -> None:
     document = debugged(debugger("old", env=[VISIBLE]), debugger(env=[VISIBLE]))
     guard = policies(policy("p", f"admission: {{visibleDevices: {mode}}}"))
 
-    verdict = admit(document, guard, Form.Ephemeral, settled=("old",))
+    verdict = admit(document, guard, PodForm.Ephemeral, settled=("old",))
     spec = apply(document, verdict.operations)["spec"]
 
     expected: dict[str, Any] = {"Deny": [VISIBLE], "Strip": [], "Void": [VOID], "Leave": [VISIBLE]}
@@ -195,11 +195,11 @@ def test_ephemeral_container_is_hidden_from_gpus_under_void() -> None:
     document = debugged(debugger())
     void = policies(policy("p", "admission: {visibleDevices: Void}"))
 
-    after = apply(document, admit(document, void, Form.Ephemeral).operations)
+    after = apply(document, admit(document, void, PodForm.Ephemeral).operations)
 
     assert after["spec"]["ephemeralContainers"] == [debugger(env=[VOID])]
     assert after["metadata"] == document["metadata"]
-    assert not admit(after, void, Form.Ephemeral).operations
+    assert not admit(after, void, PodForm.Ephemeral).operations
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> N
         policy("p", "admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny, maxGPUsPerPod: 0}")
     )
 
-    verdict = admit(document, strict, Form.Ephemeral)
+    verdict = admit(document, strict, PodForm.Ephemeral)
 
     assert verdict.allowed
     assert not verdict.operations
@@ -227,7 +227,7 @@ def test_privileged_debugger_is_refused_beside_any_pod() -> None:
     """F14: it sees every GPU of the node, whatever the pod asked for."""
     document = debugged(debugger(securityContext={"privileged": True}))
 
-    verdict = admit(document, policies(policy("p", "admission: {privileged: Deny}")), Form.Ephemeral)
+    verdict = admit(document, policies(policy("p", "admission: {privileged: Deny}")), PodForm.Ephemeral)
 
     assert [each.code for each in verdict.reasons] == [Code.NodeDevicesReached]
 
@@ -266,7 +266,7 @@ def test_pod_of_another_scheduler_is_refused_as_any_other() -> None:
 def test_ephemeral_review_does_not_repeat_what_was_said_of_the_pod() -> None:
     document = pod(gpus(1), annotations={"typo": "x"}, ephemeralContainers=[debugger()])
 
-    assert not admit(document, shipped(), Form.Ephemeral).warnings
+    assert not admit(document, shipped(), PodForm.Ephemeral).warnings
 
 
 def cpu_seconds(make: Callable[[int], dict[str, Any]], containers: int, reviews: int) -> float:
@@ -299,7 +299,7 @@ def test_edit_of_requests_alone_is_followed_by_the_limits_that_we_added() -> Non
     """F18: `kubectl apply` of requests 2 over requests 1 leaves our limits 1, which must not win."""
     before = pod(container({GPU: "1"}, {GPU: "1"}))
     edited = pod(container({GPU: "1"}, {GPU: "2"}))
-    where = replace(setting(), form=Form.Template, before=before)
+    where = replace(setting(), form=PodForm.Template, before=before)
 
     verdict = mutate(edited, "team-a", {}, where)
 

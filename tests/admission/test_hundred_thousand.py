@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from app.api.admission_routes import review as answer
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import WireError
 from tests.admission.fleets import fleet
-from tests.builders import container, gpus, pod, policies, policy, review, usher
+from tests.builders import container, gpus, make_service, pod, policies, policy, review
 from tests.oracles.apiserver import stored, with_runtime_class
 from tests.oracles.extended_resources import change_problems, problems, resource_problems
 from tests.oracles.pods import pods, random_pod, spoiled_pods
@@ -56,12 +56,12 @@ STRICT = policy(
 
 
 @cache
-def ushers(directory: Path) -> tuple[Usher, Usher]:
+def ushers(directory: Path) -> tuple[Service, Service]:
     """Give the services that take turns: demo fleet with shipped policies; mixed, tainted nodes with everything on."""
     runtime_class = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
     mixed = [*fleet(random.Random(1), 30), runtime_class]
     everything = policies(EVERYTHING, WARNS, AUDITS, STRICT)
-    return usher(directory / "a"), usher(directory / "b", objects=mixed, policy_set=everything)
+    return make_service(directory / "a"), make_service(directory / "b", objects=mixed, policy_set=everything)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ushers")
 
 
-def respond(served: Usher, document: dict[str, Any], verb: str) -> dict[str, Any]:
+def respond(served: Service, document: dict[str, Any], verb: str) -> dict[str, Any]:
     """Send a review and give the response, whose form is checked.
 
     Raises WireError where the pod is malformed.
@@ -90,7 +90,7 @@ def respond(served: Usher, document: dict[str, Any], verb: str) -> dict[str, Any
     return response
 
 
-def check(served: Usher, document: dict[str, Any]) -> None:
+def check(served: Service, document: dict[str, Any]) -> None:
     """Check all that is promised of the answers about one Pod."""
     response = respond(served, document, "mutate")
     after = json.loads(json.dumps(document))
@@ -127,7 +127,7 @@ def _zeros_without_limits(document: dict[str, Any]) -> set[str]:
     }
 
 
-def status_of(served: Usher, document: dict[str, Any]) -> int:
+def status_of(served: Service, document: dict[str, Any]) -> int:
     """Give the HTTP status with which a Pod is answered; the form of any answer is checked."""
     try:
         for verb in ("mutate", "validate"):

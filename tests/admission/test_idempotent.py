@@ -8,7 +8,7 @@ import jsonpatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.admission.fleet_facts import Fleet, Kin
+from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.policy.compiled import PolicySet
@@ -72,14 +72,16 @@ PREFERRED = policies(policy("p", "admission: {affinity: {mode: Preferred}, sched
 WARNING = policies(policy("w", f"action: Warn, {REPAIR}"), policy("d", "admission: {affinity: {mode: Required}}"))
 
 
-@given(PODS, st.sampled_from([shipped(), PREFERRED, WARNING]), st.lists(st.sampled_from(FLEET.kin), unique=True))
+@given(
+    PODS, st.sampled_from([shipped(), PREFERRED, WARNING]), st.lists(st.sampled_from(FLEET.node_groups), unique=True)
+)
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_second_review_changes_nothing_and_the_library_agrees(
-    document: dict[str, Any], policy_set: PolicySet, kin: list[Kin]
+    document: dict[str, Any], policy_set: PolicySet, group: list[NodeGroup]
 ) -> None:
     """Fault 20."""
     before = copy.deepcopy(document)
-    where = setting(policy_set, Fleet(tuple(kin), {"nvidia": {}}))
+    where = setting(policy_set, FleetFacts(tuple(group), {"nvidia": {}}))
 
     verdict = mutate(document, "team-a", {}, where)
     after = apply(document, verdict.operations)

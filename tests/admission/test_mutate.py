@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import Fleet
+from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
 from app.nodes.labels import PRODUCT
@@ -23,25 +23,27 @@ TOLERATE = "admission: {tolerations: {fromNodeTaints: true}}"
 PIN = "admission: {affinity: {mode: Required}}"
 
 
-def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> Fleet:
+def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> FleetFacts:
     """Make a fleet of built nodes, each given by the builder's arguments."""
     return fleet_of(*(node(**each) for each in nodes), classes=classes)
 
 
-def admit(document: dict[str, Any], known: Fleet | None = None, policy_set: PolicySet | None = None) -> Verdict:
+def admit(document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None) -> Verdict:
     """Mutate a Pod of team-a."""
     return mutate(document, "team-a", {}, setting(policy_set, known or fleet()))
 
 
 def spec_of(
-    document: dict[str, Any], known: Fleet | None = None, policy_set: PolicySet | None = None
+    document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None
 ) -> dict[str, Any]:
     """Give the spec after admission."""
     spec: dict[str, Any] = apply(document, admit(document, known, policy_set).operations)["spec"]
     return spec
 
 
-def tolerations(document: dict[str, Any], known: Fleet, policy_set: PolicySet | None = None) -> list[dict[str, Any]]:
+def tolerations(
+    document: dict[str, Any], known: FleetFacts, policy_set: PolicySet | None = None
+) -> list[dict[str, Any]]:
     """List the tolerations after admission."""
     found: list[dict[str, Any]] = spec_of(document, known, policy_set).get("tolerations", [])
     return found

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.case import Form
-from app.admission.fleet_facts import Fleet
+from app.admission.case import PodForm
+from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
 from app.policy.compiled import PolicySet
@@ -15,7 +15,7 @@ from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
 CLASSES = {"nvidia": {}, "nvidia-cdi": {}, "amd": {}, "picky": {"pool": "gpu"}}
-FLEET = Fleet(fleet(node()).kin, CLASSES)
+FLEET = FleetFacts(fleet(node()).node_groups, CLASSES)
 OVERRIDE = ", override: true"
 
 
@@ -24,12 +24,14 @@ def names(words: str, action: str = "Enforce", more: str = "") -> PolicySet:
     return policies(policy("p", f"action: {action}, admission: {{{words}}}{more}"))
 
 
-def admit(document: dict[str, Any], policy_set: PolicySet, known: Fleet = FLEET, form: Form = Form.Pod) -> Verdict:
+def admit(
+    document: dict[str, Any], policy_set: PolicySet, known: FleetFacts = FLEET, form: PodForm = PodForm.Pod
+) -> Verdict:
     """Mutate an object of team-a."""
     return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
 
 
-def spec_of(document: dict[str, Any], policy_set: PolicySet, known: Fleet = FLEET) -> dict[str, Any]:
+def spec_of(document: dict[str, Any], policy_set: PolicySet, known: FleetFacts = FLEET) -> dict[str, Any]:
     """Give the spec after admission, which a second pass leaves alone."""
     after = apply(document, admit(document, policy_set, known).operations)
     assert not admit(after, policy_set, known).operations
@@ -74,7 +76,7 @@ def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
     """F6."""
     document = pod(gpus(1), **given)
 
-    verdict = admit(document, names(NVIDIA + OVERRIDE), Fleet((), known))
+    verdict = admit(document, names(NVIDIA + OVERRIDE), FleetFacts((), known))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
     assert any("RuntimeClass nvidia" in each for each in verdict.record)
@@ -227,7 +229,7 @@ def test_bypass_is_refused_where_policy_says_so() -> None:
 def test_template_that_names_a_missing_runtime_class_is_warned_of(classes: list[str] | None) -> None:
     document = pod(gpus(1), runtimeClassName="nvidia")
 
-    verdict = admit(document, names("bypass: Leave"), fleet(classes=classes), Form.Template)
+    verdict = admit(document, names("bypass: Leave"), fleet(classes=classes), PodForm.Template)
 
     assert (classes == ["kata"]) is any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
 
@@ -235,7 +237,7 @@ def test_template_that_names_a_missing_runtime_class_is_warned_of(classes: list[
 def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -> None:
     document = pod(gpus(1), runtimeClassName="nvidia")
 
-    verdict = admit(document, names("bypass: Leave"), fleet(classes=[]), Form.Template)
+    verdict = admit(document, names("bypass: Leave"), fleet(classes=[]), PodForm.Template)
 
     assert any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.case import Form
-from app.admission.fleet_facts import Fleet
+from app.admission.case import PodForm
+from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
 from app.nodes.model import Node
@@ -36,12 +36,12 @@ def rules(words: str = "", action: str = "Enforce") -> PolicySet:
     return policies(policy("p", f"action: {action}, admission: {{{words}}}"))
 
 
-def admit(document: dict[str, Any], known: Fleet, policy_set: PolicySet, form: Form = Form.Pod) -> Verdict:
+def admit(document: dict[str, Any], known: FleetFacts, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> Verdict:
     """Mutate an object of team-a."""
     return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
 
 
-def asked_after(document: dict[str, Any], known: Fleet, policy_set: PolicySet) -> set[str]:
+def asked_after(document: dict[str, Any], known: FleetFacts, policy_set: PolicySet) -> set[str]:
     """Give the GPU resources asked after admission, which a second pass leaves alone."""
     changed = apply(document, admit(document, known, policy_set).operations)
     assert not admit(changed, known, policy_set).operations
@@ -132,7 +132,7 @@ def test_fall_back_is_said(mode: str) -> None:
 
 
 def test_template_is_never_rewritten() -> None:
-    verdict = admit(at_least("1g.10gb"), fleet(slices(MIDDLE)), rules(), Form.Template)
+    verdict = admit(at_least("1g.10gb"), fleet(slices(MIDDLE)), rules(), PodForm.Template)
 
     assert not verdict.operations
 

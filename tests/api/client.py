@@ -13,18 +13,18 @@ from typing import Any
 import httpx
 
 from app.api.app import create_tls_app
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
-from tests.builders import usher
+from tests.builders import make_service
 
 
 @cache
-def demo_usher() -> Usher:
+def demo_usher() -> Service:
     """Give the demo service that tests share; none of them changes it."""
-    return usher(Path(mkdtemp()))
+    return make_service(Path(mkdtemp()))
 
 
-def post(path: str, body: bytes | AsyncIterable[bytes], service: Usher | None = None) -> httpx.Response:
+def post(path: str, body: bytes | AsyncIterable[bytes], service: Service | None = None) -> httpx.Response:
     """Post a body through the ASGI stack."""
 
     async def send() -> httpx.Response:
@@ -36,7 +36,7 @@ def post(path: str, body: bytes | AsyncIterable[bytes], service: Usher | None = 
     return asyncio.run(send())
 
 
-def reviewed(review: Any, verb: str = "mutate", service: Usher | None = None) -> dict[str, Any]:
+def reviewed(review: Any, verb: str = "mutate", service: Service | None = None) -> dict[str, Any]:
     """Post an AdmissionReview; gives the response member of the answer."""
     answer = post(f"/{verb}", json.dumps(review).encode(), service)
     assert answer.status_code == 200, answer.text

@@ -9,17 +9,17 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from app.server.service import Usher
-from tests.builders import usher
+from app.server.service import Service
+from tests.builders import make_service
 
 Ask = Callable[..., httpx.Response]
 """(application, method, path, anything httpx takes) → the answer; an exception of the application is a 500."""
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Usher:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     """Make the demo service; no test changes it."""
-    return usher(tmp_path_factory.mktemp("certs"))
+    return make_service(tmp_path_factory.mktemp("certs"))
 
 
 @pytest.fixture(scope="session")

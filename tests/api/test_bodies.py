@@ -9,8 +9,8 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, Bodies
-from app.api.scrapes import AT_ONCE, Scrapes
+from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, BodyReader
+from app.api.scrapes import AT_ONCE, MetricsText
 from app.values.errors import WireError
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def test_large_body_is_held_once() -> None:
     async def read() -> tuple[int, int]:
         tracemalloc.start()
         try:
-            async with Bodies().read(sent(SIZE), EXTENDER_LIMIT) as body:
+            async with BodyReader().read(sent(SIZE), EXTENDER_LIMIT) as body:
                 return len(body), tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -48,7 +48,7 @@ def test_large_body_is_held_once() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3, 9])
 def test_body_is_read_in_the_order_of_its_pieces(pieces: int) -> None:
     async def read() -> bytes:
-        async with Bodies().read(sent(pieces * MIB), EXTENDER_LIMIT) as body:
+        async with BodyReader().read(sent(pieces * MIB), EXTENDER_LIMIT) as body:
             return body
 
     assert asyncio.run(read()) == b"".join(bytes([number]) * MIB for number in range(pieces, 0, -1))
@@ -59,7 +59,7 @@ def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
     first = LARGE_BYTES_AT_ONCE // MIB * 3 // 4 * MIB
 
     async def read() -> tuple[int, int]:
-        bodies = Bodies()
+        bodies = BodyReader()
         async with bodies.read(sent(first), EXTENDER_LIMIT):
             with pytest.raises(WireError) as caught:
                 async with bodies.read(sent(first), EXTENDER_LIMIT):
@@ -73,7 +73,7 @@ def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
 def test_scrapes_beyond_any_prometheus_get_the_last_text() -> None:
     """Each text takes some milliseconds, and anybody may ask."""
     texts, clock = count(), [0.0]
-    scrapes = Scrapes(lambda: b"%d" % next(texts), lambda: clock[0])
+    scrapes = MetricsText(lambda: b"%d" % next(texts), lambda: clock[0])
 
     flood = [scrapes.latest() for _ in range(1_000)]
     clock[0] += 0.05

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from app.api.wire import encode
 from app.cli.main import app as cli
-from app.server.service import Usher
+from app.server.service import Service
 from app.tls.authority import KeyPair, make_authority
 from app.tls.pem import read_certificate
 from app.tls.serving_certificates import Certificates, issue_if_needed
 from app.values.errors import BadInput, CertificateError
-from tests.builders import pod, review, usher
+from tests.builders import make_service, pod, review
 from tests.running import running
 
 NOW = dt.datetime.now(dt.UTC)
@@ -58,9 +58,9 @@ def client_certificate(
 
 
 @contextmanager
-def guarded(folder: Path, authority: KeyPair, webhooks: bool = False) -> Iterator[tuple[Usher, httpx.URL]]:
+def guarded(folder: Path, authority: KeyPair, webhooks: bool = False) -> Iterator[tuple[Service, httpx.URL]]:
     """Serve with a client CA and two subjects allowed."""
-    built = usher(folder)
+    built = make_service(folder)
     ca = folder / "clients.crt"
     ca.write_bytes(authority.certificate)
     settings = replace(
@@ -70,14 +70,14 @@ def guarded(folder: Path, authority: KeyPair, webhooks: bool = False) -> Iterato
         require_webhook_client_cert=webhooks,
     )
     certificates = Certificates(issue_if_needed(settings.certs, NOW), NOW, ca)
-    service = Usher(settings, certificates, built.state, built.book)
+    service = Service(settings, certificates, built.state, built.book)
     service.synced = True
     with running(service) as clients:
         yield service, clients.tls.base_url
 
 
 def call(
-    service: Usher, url: httpx.URL, path: str, certificate: Path | None = None, version: ssl.TLSVersion | None = None
+    service: Service, url: httpx.URL, path: str, certificate: Path | None = None, version: ssl.TLSVersion | None = None
 ) -> httpx.Response:
     context = ssl.create_default_context(cafile=str(service.settings.certs / "ca.crt"))
     if version is not None:
@@ -149,7 +149,7 @@ def test_clients_ca_that_changes_is_taken_without_restart(tmp_path: Path) -> Non
 
 def test_without_a_client_ca_nobody_is_asked(tmp_path: Path) -> None:
     """F100: it is an option."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     with running(service) as clients:
         assert clients.tls.post("/scheduler/filter", json=ARGS).status_code == 200
 

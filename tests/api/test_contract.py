@@ -11,11 +11,11 @@ import jsonpatch
 import pytest
 
 from app.api.app import create_tls_app
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from tests.api.client import patch_of
 from tests.api.conftest import Ask
-from tests.builders import CONTRACT, usher
+from tests.builders import CONTRACT, make_service
 
 PARTS = ("request", "headers", "response")
 NAMES = sorted({path.name.partition(".")[0] for path in CONTRACT.glob("*.json")})
@@ -51,7 +51,7 @@ def body_of(name: str) -> bytes:
     return (CONTRACT / f"{name}.request.json").read_bytes()
 
 
-def replay(service: Usher, ask: Ask, name: str, body: bytes | None = None) -> Any:
+def replay(service: Service, ask: Ask, name: str, body: bytes | None = None) -> Any:
     """Send a recorded request as it was sent, under our own prefix."""
     sent = part(name, "headers")
     path = sent["path"].replace("/ext/", "/scheduler/")
@@ -68,7 +68,7 @@ def test_every_file_of_the_folder_is_part_of_a_recorded_exchange() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
-def test_recorded_request_is_answered_with_200_and_json(service: Usher, ask: Ask, name: str) -> None:
+def test_recorded_request_is_answered_with_200_and_json(service: Service, ask: Ask, name: str) -> None:
     """F1; CONTROL_PLANE §3, §5.3: only 200 counts, for both callers."""
     answer = replay(service, ask, name)
 
@@ -78,7 +78,7 @@ def test_recorded_request_is_answered_with_200_and_json(service: Usher, ask: Ask
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
-def test_answer_has_no_member_that_the_recorder_would_not_know(service: Usher, ask: Ask, name: str) -> None:
+def test_answer_has_no_member_that_the_recorder_would_not_know(service: Service, ask: Ask, name: str) -> None:
     """Key names exactly as Go's (EXT-01, admission/v1)."""
     known: set[str] = {
         *("apiVersion", "kind", "response"),
@@ -93,7 +93,7 @@ def test_answer_has_no_member_that_the_recorder_would_not_know(service: Usher, a
 
 
 @pytest.mark.parametrize(("name", "what"), LET_THROUGH.items(), ids=LET_THROUGH.keys())
-def test_what_is_not_ours_is_allowed_without_a_word(service: Usher, ask: Ask, name: str, what: str) -> None:
+def test_what_is_not_ours_is_allowed_without_a_word(service: Service, ask: Ask, name: str, what: str) -> None:
     """INTERFACES §10, Rules: 200, allowed, no patch."""
     request = part(name, "request")["request"]
     resource = "/".join(filter(None, (request["resource"]["resource"], request.get("subResource"))))
@@ -105,7 +105,7 @@ def test_what_is_not_ours_is_allowed_without_a_word(service: Usher, ask: Ask, na
 
 
 @pytest.mark.parametrize("name", sorted(DENIED))
-def test_denial_carries_code_reason_and_one_line(service: Usher, ask: Ask, name: str) -> None:
+def test_denial_carries_code_reason_and_one_line(service: Service, ask: Ask, name: str) -> None:
     """CONTROL_PLANE §3, fault 33: without a code of 400 and more the user sees a BadRequest."""
     status = replay(service, ask, name).json()["response"]["status"]
 
@@ -115,7 +115,7 @@ def test_denial_carries_code_reason_and_one_line(service: Usher, ask: Ask, name:
 
 
 @pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
-def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service: Usher, ask: Ask, name: str) -> None:
+def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service: Service, ask: Ask, name: str) -> None:
     """INTERFACES §10: idempotent, and both webhooks judge equal objects equally."""
     review = part(name, "request")
     patch = patch_of(replay(service, ask, name).json()["response"])
@@ -129,7 +129,7 @@ def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service
 
 
 @pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
-def test_patch_only_adds_and_changes_what_is_about_gpus(service: Usher, ask: Ask, name: str) -> None:
+def test_patch_only_adds_and_changes_what_is_about_gpus(service: Service, ask: Ask, name: str) -> None:
     """F24: a minimal patch; labels, names, images and volumes are as they were."""
     before = part(name, "request")["request"]["object"]
     after = jsonpatch.apply_patch(before, patch_of(replay(service, ask, name).json()["response"]))
@@ -146,7 +146,9 @@ def test_patch_only_adds_and_changes_what_is_about_gpus(service: Usher, ask: Ask
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(service: Usher, ask: Ask, name: str) -> None:
+def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(
+    service: Service, ask: Ask, name: str
+) -> None:
     """The demo fleet has h100-0 and t4-0 full; eviction could help there."""
     names = part(name, "request")["NodeNames"]
 
@@ -159,7 +161,7 @@ def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(servi
     assert answer["Error"] == ""
 
 
-def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(service: Usher, ask: Ask) -> None:
+def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(service: Service, ask: Ask) -> None:
     """F42, fault 51: the scheduler takes these objects for its own."""
     body = body_of(FULL)
     items = part(FULL, "request")["Nodes"]["items"]
@@ -173,7 +175,7 @@ def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(ser
     assert answer.json()["FailedNodes"].keys() == {"h100-0", "t4-0"}
 
 
-def test_list_of_full_nodes_is_read_in_any_letter_case(service: Usher, ask: Ask) -> None:
+def test_list_of_full_nodes_is_read_in_any_letter_case(service: Service, ask: Ask) -> None:
     """DESIGN §7; otherwise every node is lost with no reason, the silent rejection of CONTROL_PLANE §5."""
     expected = replay(service, ask, FULL).json()
 
@@ -183,7 +185,7 @@ def test_list_of_full_nodes_is_read_in_any_letter_case(service: Usher, ask: Ask)
 
 
 @pytest.mark.parametrize("name", ["extender-preempt-nodecachecapable-true", "extender-preempt-nodecachecapable-false"])
-def test_victims_come_back_in_the_given_order_with_their_violations(service: Usher, ask: Ask, name: str) -> None:
+def test_victims_come_back_in_the_given_order_with_their_violations(service: Service, ask: Ask, name: str) -> None:
     """INTERFACES §6, on the demo fleet, which knows the five nodes; counts of PDBs other than 0 were never recorded."""
     args = part(name, "request")
     given = args["NodeNameToMetaVictims"] or args["NodeNameToVictims"]
@@ -201,7 +203,7 @@ def test_victims_come_back_in_the_given_order_with_their_violations(service: Ush
     }
 
 
-def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask) -> None:
+def test_same_question_asked_again_gets_the_same_bytes(service: Service, ask: Ask) -> None:
     """P49, EXT-12, fault 34: retried requests are answered alike, by any replica."""
     names = [name for name in NAMES if name != BIND]
     first = [replay(service, ask, name).content for name in names]
@@ -210,10 +212,10 @@ def test_same_question_asked_again_gets_the_same_bytes(service: Usher, ask: Ask)
 
 
 def test_another_replica_gives_the_same_bytes(
-    service: Usher, ask: Ask, tmp_path_factory: pytest.TempPathFactory
+    service: Service, ask: Ask, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """P18, fault 56."""
-    other = usher(tmp_path_factory.mktemp("other"))
+    other = make_service(tmp_path_factory.mktemp("other"))
     names = [name for name in NAMES if name != BIND]
 
     assert [replay(service, ask, name).content for name in names] == [

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from app.api.app import create_tls_app
 from app.api.request_deadline import RESERVE_SECONDS, seconds_to_answer
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
-from tests.builders import pod, review, usher
+from tests.builders import make_service, pod, review
 from tests.running import running
 
 BODY = json.dumps(review(pod())).encode()
@@ -88,7 +88,7 @@ def ticking(step: float) -> Clock:
 
 
 def ask(
-    service: Usher, clock: Clock, path: str, body: bytes | AsyncIterable[bytes] = BODY, then: str | None = None
+    service: Service, clock: Clock, path: str, body: bytes | AsyncIterable[bytes] = BODY, then: str | None = None
 ) -> tuple[httpx.Response, httpx.Response | None, Metrics]:
     """Post to an application whose clock is given, then the good body to another path; with what it counted."""
     metrics = Metrics()
@@ -110,7 +110,7 @@ def late_answers(metrics: Metrics) -> float | None:
 
 
 @pytest.mark.parametrize("verb", ["mutate", "validate"])
-def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Usher, verb: str) -> None:
+def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Service, verb: str) -> None:
     """P27."""
     answer, _, metrics = ask(service, ticking(1.81), f"/{verb}?timeout=2s")
 
@@ -123,7 +123,7 @@ def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Usher, ve
 
 
 @pytest.mark.parametrize("query", ["", "?timeout=", "?timeout=2s", "?timeout=soon", "?timeout=-1s", "?other=1s"])
-def test_answer_in_time_or_without_a_time_out_is_an_answer(service: Usher, query: str) -> None:
+def test_answer_in_time_or_without_a_time_out_is_an_answer(service: Service, query: str) -> None:
     step = 1.79 if query == "?timeout=2s" else 1e6
 
     answer, _, metrics = ask(service, ticking(step), f"/mutate{query}")
@@ -134,13 +134,13 @@ def test_answer_in_time_or_without_a_time_out_is_an_answer(service: Usher, query
 
 
 @pytest.mark.parametrize("text", ["9" * 38 + "h", "1s" * 20, "2s&timeout=3s", "%00", "%C2%B5s", "5m"])
-def test_odd_time_out_is_never_a_bug(service: Usher, text: str) -> None:
+def test_odd_time_out_is_never_a_bug(service: Service, text: str) -> None:
     answer, _, _ = ask(service, ticking(0.0), f"/mutate?timeout={text}")
 
     assert answer.status_code == 200
 
 
-def test_bad_body_is_400_though_it_came_late(service: Usher) -> None:
+def test_bad_body_is_400_though_it_came_late(service: Service) -> None:
     """What the caller did wrong is said; it is the same tomorrow."""
     answer, _, metrics = ask(service, ticking(10.0), "/mutate?timeout=2s", b"{")
 
@@ -155,7 +155,7 @@ async def stalling(after: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("sent", [b"", BODY[:10], BODY], ids=["nothing", "some", "all but the end"])
-def test_body_that_stalls_is_503_and_the_next_request_is_served(service: Usher, sent: bytes) -> None:
+def test_body_that_stalls_is_503_and_the_next_request_is_served(service: Service, sent: bytes) -> None:
     first, second, metrics = ask(service, ticking(0.0), "/mutate?timeout=100ms", stalling(sent), "/mutate?timeout=9s")
 
     assert (first.status_code, first.json()["kind"]) == (503, "Status")
@@ -164,7 +164,7 @@ def test_body_that_stalls_is_503_and_the_next_request_is_served(service: Usher, 
     assert second.status_code == 200
 
 
-def test_stalled_large_bodies_give_their_places_back(service: Usher) -> None:
+def test_stalled_large_bodies_give_their_places_back(service: Service) -> None:
     """Two at once are held (INTERFACES §10, Body limits); a third after them is read."""
     metrics = Metrics()
     good = json.dumps({"Pod": pod(), "NodeNames": ["h200-0"]}).encode().ljust(9 << 20)
@@ -185,7 +185,7 @@ def test_stalled_large_bodies_give_their_places_back(service: Usher) -> None:
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, httpx.Client]]:
     """Run the demo service; gives its CA and a client of the TLS listener."""
     folder = tmp_path_factory.mktemp("certs")
-    with running(usher(folder)) as clients:
+    with running(make_service(folder)) as clients:
         yield folder / "ca.crt", clients.tls
 
 

@@ -17,10 +17,10 @@ from app.api import decision_recorder as recorder
 from app.api.app import create_tls_app
 from app.api.decision_recorder import Recorder, open_recorder
 from app.api.decision_replay import DECIDED, decided_again
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
-from tests.builders import container, node_document, pod, policies, policy, review, usher
+from tests.builders import container, make_service, node_document, pod, policies, policy, review
 from tests.running import running
 
 SECRET = "hunter2"
@@ -33,17 +33,17 @@ STRICT = policies(
 )  # fmt: skip
 
 
-def rooms(folder: Path, policy_set: Any = None) -> Usher:
+def rooms(folder: Path, policy_set: Any = None) -> Service:
     """Make a small fleet where memory of shared GPUs is promised from one question to the next."""
     shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
               "nvidia.com/gpu.memory": "81559"}  # fmt: skip
     nodes = [node_document(f"h100-{number}") for number in range(4)]
     nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
     nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
-    return usher(folder, nodes, policy_set)
+    return make_service(folder, nodes, policy_set)
 
 
-def posted(bodies: list[tuple[str, bytes]], service: Usher, target: str) -> list[dict[str, Any]]:
+def posted(bodies: list[tuple[str, bytes]], service: Service, target: str) -> list[dict[str, Any]]:
     """Ask one thing after another with the recorder on; gives the lines."""
     record = Recorder(target)
     app = create_tls_app(service, Metrics(), recorder=record)
@@ -127,7 +127,7 @@ def test_lines_replayed_on_the_same_snapshot_and_policies_decide_the_same(tmp_pa
 def test_replay_tells_another_fleet(tmp_path: Path) -> None:
     """A replay that always agrees proves nothing."""
     lines = posted(list(questions(100)), rooms(tmp_path), str(tmp_path / "log"))
-    other = usher(tmp_path, [node_document("t4-0", "Tesla-T4")])
+    other = make_service(tmp_path, [node_document("t4-0", "Tesla-T4")])
 
     assert any(decided_again(line, other) != {key: line[key] for key in DECIDED} for line in lines)
 
@@ -191,7 +191,7 @@ def test_a_full_disk_is_counted_and_nobody_notices(tmp_path: Path) -> None:
 
 
 def test_recorder_is_off_unless_asked_for(tmp_path: Path) -> None:
-    assert usher(tmp_path).settings.decision_log == "off"
+    assert make_service(tmp_path).settings.decision_log == "off"
     assert open_recorder("off") is None
 
 
@@ -203,7 +203,7 @@ def test_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> Non
 def test_a_running_service_records(tmp_path: Path) -> None:
     """F94: --decision-log."""
     target = tmp_path / "log"
-    with running(usher(tmp_path, decision_log=str(target))) as clients:
+    with running(make_service(tmp_path, decision_log=str(target))) as clients:
         clients.tls.post("/mutate", json=review(pod()))
         clients.tls.post("/mutate", content=b"{")
 

@@ -17,7 +17,7 @@ import pytest
 from app.server.signals import HUNG
 from tests.api.sockets import answer, closed, connect, post
 from tests.authorities import make_authority, write_leaf
-from tests.builders import pod, review, usher
+from tests.builders import make_service, pod, review
 from tests.controlplane.processes import wait_until
 from tests.replicas import Replica
 from tests.running import running
@@ -84,7 +84,7 @@ def test_loop_that_hangs_is_ended_when_patience_is_over() -> None:
 
 def test_request_on_its_way_when_the_listener_closes_is_answered(tmp_path: Path) -> None:
     """HA-03: without draining, a body half sent at the end is still taken."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     with running(service) as clients:
         slow = connect(clients.tls.base_url.port, tmp_path / "ca.crt")
         slow.sendall(post()[:-5])

@@ -11,7 +11,7 @@ import pytest
 
 from app.api.explain_route import Explainer
 from app.api.time_slices import MOST_WAITING, in_slices
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import WireError
 from app.web.api import create_people_app
 from tests.api.conftest import Ask
@@ -23,7 +23,7 @@ NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "
 class Live:
     """A service that has a live cluster with one pod in it."""
 
-    def __init__(self, service: Usher, found: Mapping[str, Any]) -> None:
+    def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
         self._service = service
         self._found = found
         self.asked: list[tuple[str, str]] = []
@@ -36,7 +36,7 @@ class Live:
         return self._found
 
 
-def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Usher, ask: Ask) -> None:
+def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Service, ask: Ask) -> None:
     """F83, F84."""
     found = ask(create_people_app(service), "POST", "/explain", json=NOWHERE).json()
 
@@ -48,7 +48,7 @@ def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Usher,
     assert found["verdicts"] is None
 
 
-def test_verdict_of_every_node_is_given_on_demand(service: Usher, ask: Ask) -> None:
+def test_verdict_of_every_node_is_given_on_demand(service: Service, ask: Ask) -> None:
     """F83."""
     found = ask(create_people_app(service), "POST", "/explain?nodes=true", json=NOWHERE).json()
 
@@ -56,7 +56,7 @@ def test_verdict_of_every_node_is_given_on_demand(service: Usher, ask: Ask) -> N
     assert all(each["reasons"] and not each["fits"] for each in found["verdicts"])
 
 
-def test_pod_of_the_cluster_is_explained_as_it_is(service: Usher, ask: Ask) -> None:
+def test_pod_of_the_cluster_is_explained_as_it_is(service: Service, ask: Ask) -> None:
     """F83: admission has not seen it, so that its missing toleration is the cause, and a new pod the remedy."""
     live = Live(service, pod(gpus(1)))
 
@@ -79,7 +79,9 @@ def test_pod_of_the_cluster_is_explained_as_it_is(service: Usher, ask: Ask) -> N
     ],
     ids=["no live cluster", "no name", "name of another type", "no pod", "no object", "malformed"],
 )
-def test_what_cannot_be_explained_is_refused_with_the_reason(service: Usher, ask: Ask, body: Any, status: int) -> None:
+def test_what_cannot_be_explained_is_refused_with_the_reason(
+    service: Service, ask: Ask, body: Any, status: int
+) -> None:
     """F83."""
     answer = ask(create_people_app(service), "POST", "/explain", json=body)
 
@@ -87,7 +89,7 @@ def test_what_cannot_be_explained_is_refused_with_the_reason(service: Usher, ask
     assert answer.json()["message"]
 
 
-def test_more_than_eight_waiting_are_told_when_to_come_again(service: Usher) -> None:
+def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -> None:
     """INTERFACES §10, State: one such job at a time, 429 beyond eight waiting; RFC 9110 §10.2.3."""
 
     async def crowd() -> list[httpx.Response]:
@@ -102,7 +104,7 @@ def test_more_than_eight_waiting_are_told_when_to_come_again(service: Usher) -> 
     assert {each.headers.get("retry-after") for each in found if each.status_code == 429} == {"2"}
 
 
-def test_others_have_their_turn_while_one_is_explained(service: Usher) -> None:
+def test_others_have_their_turn_while_one_is_explained(service: Service) -> None:
     """INTERFACES §10, State: slices, with rests between."""
 
     async def beside() -> int:
@@ -124,7 +126,7 @@ class Hanging(Live):
         return await asyncio.Event().wait() and {}
 
 
-def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: Usher) -> None:
+def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: Service) -> None:
     """F83: no wait is without end, be it for an answer of others or for one's turn behind them."""
     live = Hanging(service, {})
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from app.api.app import create_tls_app
 from app.api.bodies import LARGE, LARGE_AT_ONCE, SMALL_BYTES_AT_ONCE
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.web.api import create_people_app
 from tests.api.conftest import Ask
-from tests.builders import container, gpus, node_document, pod, review, usher
+from tests.builders import container, gpus, make_service, node_document, pod, review
 
 GPU = "nvidia.com/gpu"
 GOOD = {"Pod": pod(), "NodeNames": ["h200-0"]}
@@ -127,7 +127,7 @@ VERBS = ("filter", "prioritize")
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED.keys())
-def test_malformed_call_is_a_400_with_a_clear_word(service: Usher, ask: Ask, verb: str, body: bytes) -> None:
+def test_malformed_call_is_a_400_with_a_clear_word(service: Service, ask: Ask, verb: str, body: bytes) -> None:
     app = create_tls_app(service, Metrics())
 
     answer = ask(app, "POST", f"/scheduler/{verb}", content=body)
@@ -140,7 +140,7 @@ def test_malformed_call_is_a_400_with_a_clear_word(service: Usher, ask: Ask, ver
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("body", ANSWERED.values(), ids=ANSWERED.keys())
-def test_odd_but_well_formed_call_is_answered(service: Usher, ask: Ask, verb: str, body: bytes) -> None:
+def test_odd_but_well_formed_call_is_answered(service: Service, ask: Ask, verb: str, body: bytes) -> None:
     answer = ask(create_tls_app(service, Metrics()), "POST", f"/scheduler/{verb}", content=body)
 
     assert answer.status_code == 200, answer.text
@@ -151,7 +151,7 @@ def test_odd_but_well_formed_call_is_answered(service: Usher, ask: Ask, verb: st
 def test_one_odd_node_does_not_stop_the_others(ask: Ask, tmp_path: Path) -> None:
     """nodes.py: a label that does not parse counts as unknown, for every verb and for explain."""
     odd = node_document("odd", "NVIDIA-A100-SXM4-80GB-MIG-odd")
-    service = usher(tmp_path, [odd, node_document("good", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")])
+    service = make_service(tmp_path, [odd, node_document("good", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")])
     wanted = pod(annotations={"mig-profile": ">=1g.10gb"})
 
     filtered = ask(
@@ -183,7 +183,7 @@ MISREAD = {
 
 @pytest.mark.parametrize("path", ["/explain", "/dry-run"])
 @pytest.mark.parametrize("body", MISREAD.values(), ids=MISREAD.keys())
-def test_people_are_told_what_is_wrong_with_their_pod(service: Usher, ask: Ask, path: str, body: bytes) -> None:
+def test_people_are_told_what_is_wrong_with_their_pod(service: Service, ask: Ask, path: str, body: bytes) -> None:
     answer = ask(create_people_app(service), "POST", path, content=body)
 
     assert answer.status_code == 400, answer.text
@@ -192,14 +192,14 @@ def test_people_are_told_what_is_wrong_with_their_pod(service: Usher, ask: Ask, 
 
 
 @pytest.mark.parametrize("path", ["/explain", "/dry-run"])
-def test_people_may_not_send_more_than_the_limit(service: Usher, ask: Ask, path: str) -> None:
+def test_people_may_not_send_more_than_the_limit(service: Service, ask: Ask, path: str) -> None:
     answer = ask(create_people_app(service), "POST", path, content=b" " * ((8 << 20) + 1))
 
     assert answer.status_code == 413
     assert answer.json()["kind"] == "Status"
 
 
-def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Usher) -> None:
+def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Service) -> None:
     """INTERFACES §10, Body limits: at most two bodies of more than 8 MiB in hand."""
     app = create_tls_app(service, Metrics())
 
@@ -228,7 +228,7 @@ def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Us
     assert asyncio.run(exchange()) == (503, [200, 200], 200)
 
 
-def test_bodies_in_hand_are_bounded_in_all_and_later_ones_are_served(service: Usher) -> None:
+def test_bodies_in_hand_are_bounded_in_all_and_later_ones_are_served(service: Service) -> None:
     """Fault 50: senders that stop just before the end of the largest review cannot fill the memory."""
     app = create_tls_app(service, Metrics())
     piece = b" " * (LARGE - (1 << 10))
@@ -273,7 +273,7 @@ PLACES = {
 
 @given(st.data())
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_json_in_any_part_of_a_call_is_no_5xx(service: Usher, ask: Ask, data: st.DataObject) -> None:
+def test_any_json_in_any_part_of_a_call_is_no_5xx(service: Service, ask: Ask, data: st.DataObject) -> None:
     """F125: built rather than recorded, so that deeper places are reached more often."""
     app = create_tls_app(service, Metrics())
     wanted, item = pod(annotations={"mig-profile": ">=1g.10gb", "gpu-memory": "10Gi"}), node_document("h200-0")

@@ -12,12 +12,12 @@ import pytest
 from app.api.admission_routes import Reviewed, review
 from app.api.app import create_tls_app
 from app.api.time_slices import MOST_WAITING
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
 from app.values.reasons import Code
 from tests.api.client import demo_usher
-from tests.builders import pod, policy, usher
+from tests.builders import make_service, pod, policy
 from tests.builders import review as wrap
 
 LABEL = {"gpu-usher.io/policy": "true"}
@@ -42,13 +42,13 @@ def gpu_policy(spec: Any, name: str = "mine", **metadata: Any) -> dict[str, Any]
     }
 
 
-def ask(service: Usher, document: Any, resource: dict[str, str], verb: str = "validate", **request: Any) -> Reviewed:
+def ask(service: Service, document: Any, resource: dict[str, str], verb: str = "validate", **request: Any) -> Reviewed:
     """Review an object of our namespace."""
     found = {"namespace": "gpu-usher", "resource": resource, **request}
     return review(json.dumps(wrap(document, **found)).encode(), verb, service)
 
 
-def told(service: Usher, document: Any, resource: dict[str, str], **request: Any) -> str:
+def told(service: Service, document: Any, resource: dict[str, str], **request: Any) -> str:
     """Give what the person who applies it reads; empty where it is let in."""
     response = json.loads(ask(service, document, resource, **request).body)["response"]
     assert response["allowed"] is ("status" not in response)
@@ -56,7 +56,7 @@ def told(service: Usher, document: Any, resource: dict[str, str], **request: Any
     return message
 
 
-def test_good_policies_are_let_in(service: Usher) -> None:
+def test_good_policies_are_let_in(service: Service) -> None:
     answers = [
         ask(service, config_map({"a.yaml": GOOD}), CONFIGMAPS),
         ask(service, gpu_policy({"priority": 7}), GPUPOLICIES),
@@ -66,14 +66,14 @@ def test_good_policies_are_let_in(service: Usher) -> None:
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-def test_mistake_in_a_config_map_is_refused_with_its_place_and_what_was_meant(service: Usher, operation: str) -> None:
+def test_mistake_in_a_config_map_is_refused_with_its_place_and_what_was_meant(service: Service, operation: str) -> None:
     message = told(service, config_map({"a.yaml": TYPO}), CONFIGMAPS, operation=operation)
 
     assert "gpu-usher/policies: a.yaml:4:20: spec.placement.gpuMemry: unknown field, did you mean gpuMemory?" in message
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-def test_mistake_in_a_gpu_policy_is_refused_with_its_path(service: Usher, operation: str) -> None:
+def test_mistake_in_a_gpu_policy_is_refused_with_its_path(service: Service, operation: str) -> None:
     document = gpu_policy({"placement": {"gpuMemry": "40Gi"}})
 
     message = told(service, document, GPUPOLICIES, operation=operation)
@@ -81,7 +81,7 @@ def test_mistake_in_a_gpu_policy_is_refused_with_its_path(service: Usher, operat
     assert "gpupolicy mine: spec.placement.gpuMemry: unknown field, did you mean gpuMemory?" in message
 
 
-def test_refusal_is_an_answer_with_a_code_of_its_own(service: Usher) -> None:
+def test_refusal_is_an_answer_with_a_code_of_its_own(service: Service) -> None:
     answer = ask(service, gpu_policy({"priority": "high"}), GPUPOLICIES)
 
     response = json.loads(answer.body)["response"]
@@ -110,19 +110,19 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("spec", "expected"), MISTAKES)
-def test_every_mistake_that_lint_finds_is_refused(service: Usher, spec: Any, expected: str) -> None:
+def test_every_mistake_that_lint_finds_is_refused(service: Service, spec: Any, expected: str) -> None:
     assert expected in told(service, gpu_policy(spec), GPUPOLICIES)
 
 
 @pytest.mark.parametrize(
     "text", ["[", "\t", "&a [*a]", "- 1", "{a: {b: ", "kind: Pod", "a: 1\na: 2", "a: no", "\x00", "[" * 999]
 )
-def test_text_that_is_no_policy_is_refused(service: Usher, text: str) -> None:
+def test_text_that_is_no_policy_is_refused(service: Service, text: str) -> None:
     assert "a.yaml" in told(service, config_map({"a.yaml": text}), CONFIGMAPS)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"a.yaml": ""}, {"a.yaml": "# later\n---\n"}, {"a": GOOD}], ids=str)
-def test_config_map_without_mistakes_passes(service: Usher, data: Any) -> None:
+def test_config_map_without_mistakes_passes(service: Service, data: Any) -> None:
     assert told(service, config_map(data), CONFIGMAPS) == ""
 
 
@@ -140,7 +140,7 @@ def test_config_map_without_mistakes_passes(service: Usher, data: Any) -> None:
         pytest.param(config_map({"a.yaml": TYPO}), {"verb": "mutate"}, id="asked to mutate"),
     ],
 )
-def test_config_map_that_is_none_of_ours_passes(service: Usher, document: Any, request_: dict[str, Any]) -> None:
+def test_config_map_that_is_none_of_ours_passes(service: Service, document: Any, request_: dict[str, Any]) -> None:
     assert told(service, document, CONFIGMAPS, **request_) == ""
 
 
@@ -155,7 +155,7 @@ def test_config_map_that_is_none_of_ours_passes(service: Usher, document: Any, r
     ],
 )
 def test_policy_that_is_as_it_was_passes_whatever_it_says(
-    service: Usher, before: Any, made: Any, allowed: bool
+    service: Service, before: Any, made: Any, allowed: bool
 ) -> None:
     """A finalizer must come off a bad policy, too."""
     old, new = gpu_policy(before, labels={"a": "b"}), gpu_policy(made)
@@ -171,7 +171,7 @@ def test_policy_that_is_as_it_was_passes_whatever_it_says(
         pytest.param(LABEL, {"a.yaml": GOOD}, False, id="spoilt"),
     ],
 )
-def test_config_map_that_becomes_a_policy_is_judged(service: Usher, labels: Any, data: Any, allowed: bool) -> None:
+def test_config_map_that_becomes_a_policy_is_judged(service: Service, labels: Any, data: Any, allowed: bool) -> None:
     made, before = config_map({"a.yaml": TYPO}), config_map(data, labels=labels)
 
     assert allowed is (told(service, made, CONFIGMAPS, operation="UPDATE", oldObject=before) == "")
@@ -179,7 +179,7 @@ def test_config_map_that_becomes_a_policy_is_judged(service: Usher, labels: Any,
 
 def test_name_that_another_source_has_is_refused(tmp_path: Path) -> None:
     """INTERFACES §4: an error on the later-loaded one, whichever is edited."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     service.book.put_source("configmap gpu-usher/first", {"a.yaml": GOOD})
 
     found = [
@@ -193,7 +193,7 @@ def test_name_that_another_source_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_was_wrong_before_is_not_held_against_an_edit(tmp_path: Path) -> None:
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     service.book.put_source("configmap gpu-usher/bad", {"a.yaml": TYPO})
 
     found = (
@@ -206,7 +206,7 @@ def test_what_was_wrong_before_is_not_held_against_an_edit(tmp_path: Path) -> No
     assert "gpuMemry" not in found[1]
 
 
-def test_policy_in_force_is_not_changed_by_a_review(service: Usher) -> None:
+def test_policy_in_force_is_not_changed_by_a_review(service: Service) -> None:
     before = service.policies.hash
 
     told(service, gpu_policy({"priority": 7}), GPUPOLICIES)
@@ -216,7 +216,7 @@ def test_policy_in_force_is_not_changed_by_a_review(service: Usher) -> None:
 
 def test_shadow_lets_a_mistake_in_and_logs_it(tmp_path: Path) -> None:
     """F137."""
-    service = usher(tmp_path, shadow=True)
+    service = make_service(tmp_path, shadow=True)
 
     answer = ask(service, gpu_policy({"priority": -1}), GPUPOLICIES)
 
@@ -226,7 +226,7 @@ def test_shadow_lets_a_mistake_in_and_logs_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [5, "x", [], True, [{}]], ids=str)
 @pytest.mark.parametrize("field", ["metadata", "labels", "data", "value", "name", "spec", "oldObject"])
-def test_object_of_another_shape_is_never_a_bug(service: Usher, field: str, odd: Any) -> None:
+def test_object_of_another_shape_is_never_a_bug(service: Service, field: str, odd: Any) -> None:
     made = config_map({"a.yaml": odd if field == "value" else GOOD})
     made |= {field: odd} if field in made else {}
     made["metadata"] = odd if field == "metadata" else {**made["metadata"], **({field: odd} if field != "data" else {})}
@@ -241,12 +241,12 @@ BROKEN = {"match": {"podSelector": {"matchExpressions": [{"key": "a", "operator"
 EXCEPTION = {"exceptions": [BROKEN | {"expires": "2027-01-01"}]}
 
 
-def test_selector_of_an_exception_is_checked_like_any_other(service: Usher) -> None:
+def test_selector_of_an_exception_is_checked_like_any_other(service: Service) -> None:
     assert "exceptions" in told(service, gpu_policy(EXCEPTION), GPUPOLICIES)
 
 
 def test_selector_of_an_exception_that_slipped_in_leaves_the_last_good_set_in_force(tmp_path: Path) -> None:
-    book = usher(tmp_path).book
+    book = make_service(tmp_path).book
     book.put_source("gpupolicy mine", gpu_policy(EXCEPTION))
 
     taken = book.load()
@@ -255,7 +255,7 @@ def test_selector_of_an_exception_that_slipped_in_leaves_the_last_good_set_in_fo
 
 
 @pytest.mark.parametrize("field", ["enforceFrom", "expires"])
-def test_day_in_digits_of_another_script_is_refused(service: Usher, field: str) -> None:
+def test_day_in_digits_of_another_script_is_refused(service: Service, field: str) -> None:
     day = "\u0662\u0660\u0662\u0667-01-01"
     match = {"podSelector": {"matchLabels": {"a": "b"}}}
     until = {"exceptions": [{"match": match, "owner": "o", "reason": "r", "expires": day}]}
@@ -265,7 +265,7 @@ def test_day_in_digits_of_another_script_is_refused(service: Usher, field: str) 
 
 def test_service_outlives_a_policy_whose_exception_cannot_be_read(tmp_path: Path) -> None:
     """INTERFACES §2: a bad edit never takes readiness away."""
-    book = usher(tmp_path).book
+    book = make_service(tmp_path).book
 
     async def follow() -> bool:
         heard = asyncio.Event()

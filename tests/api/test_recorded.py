@@ -8,9 +8,9 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.server.service import Usher
+from app.server.service import Service
 from tests.api.client import demo_usher, patch_of, post, reviewed
-from tests.builders import CONTRACT, node_document, usher
+from tests.builders import CONTRACT, make_service, node_document
 
 REQUESTS = {path.name.removesuffix(".request.json"): path for path in sorted(CONTRACT.glob("*.request.json"))}
 ADMISSION = [name for name in REQUESTS if name.startswith("admission-")]
@@ -46,9 +46,9 @@ def verb_of(name: str) -> str:
     return f"/scheduler/{path.rpartition('/')[2]}"
 
 
-def knowing(nodes: list[str], directory: Path) -> Usher:
+def knowing(nodes: list[str], directory: Path) -> Service:
     """Make a service that knows these nodes, each with eight free H100."""
-    return usher(directory, [node_document(name) for name in nodes])
+    return make_service(directory, [node_document(name) for name in nodes])
 
 
 def test_every_recorded_request_is_covered() -> None:

@@ -5,7 +5,7 @@ import json
 
 from app.admission.decision_annotation import MOST_ACTIONS
 from app.api.decision_line import Decision
-from app.api.recent_decisions import Tail
+from app.api.recent_decisions import RecentDecisions
 from app.kube.pod_limits import LONGEST_NAME
 from tests.api.client import post
 from tests.builders import pod, review
@@ -22,7 +22,7 @@ def test_names_of_a_review_that_are_longer_than_any_are_refused() -> None:
 
 def test_last_decisions_keep_a_part_of_a_long_record() -> None:
     """F103: 512 actions of a pod would be 75 MB in the 500 decisions that are kept."""
-    tail = Tail()
+    tail = RecentDecisions()
 
     tail.note("mutate", Decision("patched", actions=tuple(map(str, range(512)))), 0)
 

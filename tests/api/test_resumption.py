@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.server.service import Usher
+from app.server.service import Service
 from app.tls.authority import KeyPair, make_authority
 from app.tls.serving_certificates import issue_if_needed
 from tests.api.test_clients import ARGS, SCHEDULER, client_certificate, guarded
-from tests.builders import usher
+from tests.builders import make_service
 from tests.running import running
 
 NOW = dt.datetime.now(dt.UTC)
@@ -36,7 +36,7 @@ class Heard:
     reused: bool | None = None
 
 
-def client_context(service: Usher, version: ssl.TLSVersion, certificate: Path | None = None) -> ssl.SSLContext:
+def client_context(service: Service, version: ssl.TLSVersion, certificate: Path | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(service.settings.certs / "ca.crt"))
     context.minimum_version = context.maximum_version = version
     if certificate is not None:
@@ -76,7 +76,7 @@ def call(context: ssl.SSLContext, url: httpx.URL, session: ssl.SSLSession | None
         return Heard(None)
 
 
-def replace_client_ca(service: Usher, *authorities: KeyPair) -> None:
+def replace_client_ca(service: Service, *authorities: KeyPair) -> None:
     """Write the CAs of clients anew, and let the service take them."""
     assert service.settings.client_ca is not None
     service.settings.client_ca.write_bytes(b"".join(each.certificate for each in authorities))
@@ -150,7 +150,7 @@ def test_without_client_certificates_sessions_are_resumed_until_the_certificate_
     version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
     """F100: the tests above can fail: this client does resume where it is let."""
-    service = usher(tmp_path / "certs")
+    service = make_service(tmp_path / "certs")
     with running(service) as clients:
         url, context = clients.tls.base_url, client_context(service, version)
         first = call(context, url)

@@ -10,11 +10,11 @@ import pytest
 from app.api.app import create_tls_app
 from app.api.loopback_hosts import OnlyHosts, loopback
 from app.api.operations_routes import create_ops_app
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.web.api import create_people_app
 from tests.api.conftest import Ask
-from tests.builders import gpus, pod, review, usher
+from tests.builders import gpus, make_service, pod, review
 
 ADMISSION = ["/mutate", "/validate"]
 EXTENDER = ["/scheduler/filter", "/scheduler/prioritize", "/scheduler/preempt"]
@@ -44,7 +44,7 @@ BODIES: dict[str, Any] = {
     ],
     ids=lambda part: str(part)[:24],
 )
-def test_tls_listener_answers_anything_else_with_404(service: Usher, ask: Ask, method: str, path: str) -> None:
+def test_tls_listener_answers_anything_else_with_404(service: Service, ask: Ask, method: str, path: str) -> None:
     """INTERFACES §1."""
     answer = ask(create_tls_app(service, Metrics()), method, path, content=b"{}")
 
@@ -56,7 +56,7 @@ def test_tls_listener_answers_anything_else_with_404(service: Usher, ask: Ask, m
 
 @pytest.mark.parametrize("make", [create_people_app, lambda backend: create_ops_app(backend, Metrics())])
 def test_other_listeners_answer_an_unknown_route_with_404_as_json(
-    service: Usher, ask: Ask, make: Callable[[Usher], Any]
+    service: Service, ask: Ask, make: Callable[[Service], Any]
 ) -> None:
     answer = ask(make(service), "GET", "/nope")
 
@@ -69,7 +69,7 @@ def test_other_listeners_answer_an_unknown_route_with_404_as_json(
     [("all", ADMISSION + EXTENDER), ("admission", ADMISSION), ("extender", EXTENDER)],
     ids=["all", "admission", "extender"],
 )
-def test_role_serves_its_own_verbs_alone(service: Usher, ask: Ask, role: str, served: list[str]) -> None:
+def test_role_serves_its_own_verbs_alone(service: Service, ask: Ask, role: str, served: list[str]) -> None:
     app = create_tls_app(service, Metrics(), role)
 
     statuses = {path: ask(app, "POST", path, json=body).status_code for path, body in BODIES.items()}
@@ -92,7 +92,7 @@ def test_readiness_is_what_the_interface_says(
     ask: Ask, tmp_path: Path, change: dict[str, Any], role: str, status: int
 ) -> None:
     """P18, INTERFACES §2: the body is always JSON and says why."""
-    service = usher(tmp_path, role=role)
+    service = make_service(tmp_path, role=role)
     for name, value in change.items():
         setattr(service, name, value)
 
@@ -109,7 +109,7 @@ def test_readiness_is_what_the_interface_says(
 
 def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
     """INTERFACES §2: 200 after the first readiness, whatever comes later."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     service.synced = False
     app = create_ops_app(service, Metrics())
 
@@ -128,7 +128,7 @@ def test_liveness_ends_when_the_event_loop_stops_beating(
     ask: Ask, tmp_path: Path, age_seconds: float, status: int
 ) -> None:
     """INTERFACES §2, fault 41: the heartbeat is younger than 10 s."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     service.beat -= age_seconds
 
     assert status == ask(create_ops_app(service, Metrics()), "GET", "/livez").status_code
@@ -136,7 +136,7 @@ def test_liveness_ends_when_the_event_loop_stops_beating(
 
 def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Path) -> None:
     """INTERFACES §5, §6, §10: filter says Error, prioritize scores 0, preempt is 503, admission goes on."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     service.synced = False
     app = create_tls_app(service, Metrics())
 
@@ -151,7 +151,7 @@ def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Pa
 
 def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> None:
     """F137: allow, no patch, all nodes, all victims."""
-    app = create_tls_app(usher(tmp_path, shadow=True), Metrics())
+    app = create_tls_app(make_service(tmp_path, shadow=True), Metrics())
     wrong = pod(gpus("500m"), annotations={"products": "H200"})
 
     response = ask(app, "POST", "/mutate", json=review(wrong)).json()["response"]
@@ -168,8 +168,8 @@ def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> N
 
 def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
     """INTERFACES §5: the node that prioritize gives 10; where none fits, the reasons as ever."""
-    everyone = create_tls_app(usher(tmp_path / "all"), Metrics())
-    best = create_tls_app(usher(tmp_path / "best", filter_answer="best"), Metrics())
+    everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())
+    best = create_tls_app(make_service(tmp_path / "best", filter_answer="best"), Metrics())
     asked = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
     nowhere = {"Pod": pod(), "NodeNames": ["cpu-0", "x"]}
     fitting = ask(everyone, "POST", "/scheduler/filter", json=asked).json()["NodeNames"]
@@ -188,7 +188,7 @@ def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tm
 def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask: Ask, tmp_path: Path) -> None:
     """INTERFACES §10, Counts: the scheduler's own count is a pod newer than ours."""
     metrics = Metrics()
-    behind = create_tls_app(usher(tmp_path, recount="false"), metrics)
+    behind = create_tls_app(make_service(tmp_path, recount="false"), metrics)
     asked = {"Pod": pod(gpus(2)), "NodeNames": ["t4-0", "t4-1", "h200-0"]}
 
     kept = ask(behind, "POST", "/scheduler/filter", json=asked).json()["NodeNames"]
@@ -212,7 +212,7 @@ def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask:
         ("", 403),
     ],
 )
-def test_loopback_listener_answers_only_loopback_names(service: Usher, ask: Ask, host: str, status: int) -> None:
+def test_loopback_listener_answers_only_loopback_names(service: Service, ask: Ask, host: str, status: int) -> None:
     """INTERFACES §1: a web page cannot rebind its name to us."""
     answer = ask(OnlyHosts(create_people_app(service)), "GET", "/statusz", headers={"Host": host})
 
@@ -228,7 +228,7 @@ def test_loopback_is_told_from_other_addresses(address: str, expected: bool) -> 
     assert expected is loopback(address)
 
 
-def test_status_names_each_policy_and_where_it_is_from(service: Usher, ask: Ask) -> None:
+def test_status_names_each_policy_and_where_it_is_from(service: Service, ask: Ask) -> None:
     found = ask(create_people_app(service), "GET", "/statusz").json()
 
     assert {each["name"] for each in found["policies"]["loaded"]} == {
@@ -241,14 +241,14 @@ def test_status_names_each_policy_and_where_it_is_from(service: Usher, ask: Ask)
 def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:
     odd = {"kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "<script>alert(1)</script>"}}}
 
-    answer = ask(create_people_app(usher(tmp_path, [odd])), "GET", "/")
+    answer = ask(create_people_app(make_service(tmp_path, [odd])), "GET", "/")
 
     assert answer.status_code == 200
     assert "<script>" not in answer.text
     assert "&lt;script&gt;" in answer.text
 
 
-def test_metrics_have_no_name_of_a_pod_or_a_node_as_label(ask: Ask, service: Usher) -> None:
+def test_metrics_have_no_name_of_a_pod_or_a_node_as_label(ask: Ask, service: Service) -> None:
     """STYLE 25: labels are from closed sets."""
     metrics = Metrics()
     app = create_tls_app(service, metrics)

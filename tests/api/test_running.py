@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import shipped_policies
-from tests.builders import gpus, pod, policy, review, usher
+from tests.builders import gpus, make_service, pod, policy, review
 from tests.running import Running, running
 
 PATIENCE_SECONDS = 10
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 10
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(usher(tmp_path_factory.mktemp("certs"))) as clients:
+    with running(make_service(tmp_path_factory.mktemp("certs"))) as clients:
         yield clients
 
 
@@ -139,7 +139,7 @@ def mounted(tmp_path: Path) -> Path:
 
 def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path, tmp_path: Path) -> None:
     """F76, CFG-01, CFG-02, fault 12: no request fails meanwhile, the error has its place, the mended file counts."""
-    service = usher(tmp_path / "certs", policies=mounted)
+    service = make_service(tmp_path / "certs", policies=mounted)
     with running(service) as clients:
 
         def class_given() -> str:
@@ -169,7 +169,7 @@ def test_edit_of_a_plain_file_is_taken_too(tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / "one.yaml").write_text(policy("one", "priority: 1"), "utf-8")
-    service = usher(tmp_path / "certs", policies=folder)
+    service = make_service(tmp_path / "certs", policies=folder)
     with running(service) as clients:
         (folder / "two.yaml").write_text(policy("two", "priority: 2"), "utf-8")
         loaded = "loaded"

@@ -13,20 +13,20 @@ import pytest
 
 from app.api.app import create_tls_app
 from app.api.decision_line import Decision
-from app.api.retry_on_change import APART_SECONDS, WAIT_SECONDS, SecondLooks
-from app.server.service import Usher
+from app.api.retry_on_change import APART_SECONDS, WAIT_SECONDS, RetryOnChange
+from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.reasons import Code
-from tests.builders import gpus, node_document, pod, usher
+from tests.builders import gpus, make_service, node_document, pod
 
 NODE, HOLDER = "a10-shared-0", "the-uid-of-the-holder"
 LACKING = Decision("none_fits", reasons={Code.GPUMemoryBudgetExceeded: 1, Code.ProductNotAllowed: 3})
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Usher:
+def service(tmp_path: Path) -> Service:
     """Make a service with one shared node whose memory is given away."""
-    made = usher(tmp_path)
+    made = make_service(tmp_path)
     holder = pod(gpus(1), annotations={"gpu-memory": "20Gi"}, nodeName=NODE)
     holder["metadata"]["uid"] = HOLDER
     made.state.put_pod(holder)
@@ -46,7 +46,7 @@ def during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], 
     return say
 
 
-def ask(service: Usher, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
+def ask(service: Service, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
     wanted = pod(gpus(1), annotations={"gpu-memory": memory}, **more)
     body = json.dumps({"Pod": wanted, "NodeNames": [NODE]})
 
@@ -60,7 +60,7 @@ def ask(service: Usher, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
 
 
 def test_deletion_that_comes_while_the_answer_waits_is_in_it(
-    service: Usher, during: Callable[[Callable[[], object]], None]
+    service: Service, during: Callable[[Callable[[], object]], None]
 ) -> None:
     """P4."""
     during(lambda: service.state.drop_pod(HOLDER))
@@ -76,7 +76,7 @@ def test_deletion_that_comes_while_the_answer_waits_is_in_it(
     ],
 )
 def test_end_of_a_change_that_comes_while_the_answer_waits_is_in_it(
-    service: Usher, during: Callable[[Callable[[], object]], None], key: str, changing: str, settled: str
+    service: Service, during: Callable[[Callable[[], object]], None], key: str, changing: str, settled: str
 ) -> None:
     """The label's edit wakes the pod, and the scheduler may ask before our watch has brought the edit."""
     service.state.drop_pod(HOLDER)
@@ -87,7 +87,7 @@ def test_end_of_a_change_that_comes_while_the_answer_waits_is_in_it(
 
 
 def test_change_that_helps_nothing_is_waited_past(
-    service: Usher, during: Callable[[Callable[[], object]], None]
+    service: Service, during: Callable[[Callable[[], object]], None]
 ) -> None:
     """Until there is time for no more; the answer is then the refusal that it was."""
     during(lambda: service.state.changes.note("another"))
@@ -106,15 +106,15 @@ def test_change_that_helps_nothing_is_waited_past(
     ],
     ids=["a node fits", "kube-scheduler counts it itself"],
 )
-def test_nothing_else_is_waited_for(service: Usher, decision: Decision) -> None:
-    assert looks(SecondLooks(service), decision) == 0
+def test_nothing_else_is_waited_for(service: Service, decision: Decision) -> None:
+    assert looks(RetryOnChange(service), decision) == 0
 
 
 def test_shadow_never_waits(tmp_path: Path) -> None:
-    assert looks(SecondLooks(usher(tmp_path, shadow=True)), LACKING) == 0
+    assert looks(RetryOnChange(make_service(tmp_path, shadow=True)), LACKING) == 0
 
 
-def test_waits_are_far_apart(service: Usher, during: Callable[[Callable[[], object]], None]) -> None:
+def test_waits_are_far_apart(service: Service, during: Callable[[Callable[[], object]], None]) -> None:
     """The scheduler has one loop: a twentieth of its time at most."""
     now = [0.0]
 
@@ -123,7 +123,7 @@ def test_waits_are_far_apart(service: Usher, during: Callable[[Callable[[], obje
         service.state.changes.note(NODE)
 
     during(passes)
-    seconds = SecondLooks(service, lambda: now[0])
+    seconds = RetryOnChange(service, lambda: now[0])
     first, second = looks(seconds, LACKING), looks(seconds, LACKING)
     now[0] += APART_SECONDS
 
@@ -131,7 +131,7 @@ def test_waits_are_far_apart(service: Usher, during: Callable[[Callable[[], obje
 
 
 def test_pod_for_which_others_were_evicted_always_waits(
-    service: Usher, during: Callable[[Callable[[], object]], None]
+    service: Service, during: Callable[[Callable[[], object]], None]
 ) -> None:
     """F43: its victims are gone for the scheduler, or it would not ask about that node."""
     now = [0.0]
@@ -141,12 +141,12 @@ def test_pod_for_which_others_were_evicted_always_waits(
         service.state.changes.note(NODE)
 
     during(passes)
-    seconds, nominated = SecondLooks(service, lambda: now[0]), replace(LACKING, nominated=True)
+    seconds, nominated = RetryOnChange(service, lambda: now[0]), replace(LACKING, nominated=True)
 
     assert (looks(seconds, LACKING), looks(seconds, nominated), looks(seconds, nominated)) == (4, 4, 4)
 
 
-def looks(seconds: SecondLooks, decision: Decision) -> int:
+def looks(seconds: RetryOnChange, decision: Decision) -> int:
     async def count() -> int:
         return len([None async for _ in seconds.news(decision)])
 

@@ -17,19 +17,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from app.server.listeners import Listeners, bind, split_address
-from app.server.service import Usher
+from app.server.service import Service
 from app.tls.pem import names_of
 from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
 from app.values.errors import BadInput, CertificateError
-from tests.builders import pod, review, usher
+from tests.builders import make_service, pod, review
 from tests.running import Running, running
 
 TIMEOUT_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Usher, Running]]:
-    service = usher(tmp_path_factory.mktemp("certs"))
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Running]]:
+    service = make_service(tmp_path_factory.mktemp("certs"))
     with running(service) as clients:
         yield service, clients
 
@@ -55,7 +55,7 @@ def serial_of(folder: Path) -> int:
 @pytest.mark.parametrize("name", ["localhost", "gpu-usher.gpu-usher.svc", "gpu-usher"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 def test_certificate_verifies_under_every_name_we_are_called_by(
-    served: tuple[Usher, Running], name: str, version: ssl.TLSVersion
+    served: tuple[Service, Running], name: str, version: ssl.TLSVersion
 ) -> None:
     """TLS-04, TLS-07."""
     service, clients = served
@@ -64,14 +64,14 @@ def test_certificate_verifies_under_every_name_we_are_called_by(
     assert serial_of(folder) == handshake(clients, folder / "ca.crt", version, name)
 
 
-def test_another_name_does_not_verify(served: tuple[Usher, Running]) -> None:
+def test_another_name_does_not_verify(served: tuple[Service, Running]) -> None:
     service, clients = served
 
     with pytest.raises(ssl.SSLCertVerificationError, match="evil"):
         handshake(clients, service.settings.certs / "ca.crt", name="evil.example")
 
 
-def test_plain_http_on_the_tls_port_is_no_answer_and_no_end(served: tuple[Usher, Running]) -> None:
+def test_plain_http_on_the_tls_port_is_no_answer_and_no_end(served: tuple[Service, Running]) -> None:
     _, clients = served
     port = clients.tls.base_url.port
 
@@ -83,7 +83,7 @@ def test_plain_http_on_the_tls_port_is_no_answer_and_no_end(served: tuple[Usher,
 
 def test_renewed_certificate_is_shown_to_new_connections_and_old_ones_live_on(tmp_path: Path) -> None:
     """P44, F101, TLS-05: no restart, no broken connection, with and without SNI."""
-    service = usher(tmp_path / "certs")
+    service = make_service(tmp_path / "certs")
     folder = service.settings.certs
     with running(service) as clients:
         before = handshake(clients, folder / "ca.crt")
@@ -104,7 +104,7 @@ def test_renewed_certificate_is_shown_to_new_connections_and_old_ones_live_on(tm
 
 def test_bad_pair_in_the_folder_leaves_the_good_one_in_service(tmp_path: Path) -> None:
     """TLS-05: the trap is a context that was half changed."""
-    service = usher(tmp_path / "certs")
+    service = make_service(tmp_path / "certs")
     folder = service.settings.certs
     good, trust = serial_of(folder), shutil.copy(folder / "ca.crt", tmp_path / "trusted.crt")
     with running(service) as clients:
@@ -205,7 +205,7 @@ def test_served_certificate_is_in_date_until_its_last_second(
 
 def test_stop_ends_everything_and_frees_the_ports(tmp_path: Path) -> None:
     """HA-04: a silent connection does not hold the end up; `running` bounds it."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     with running(service) as clients:
         ports = [client.base_url.port or 0 for client in (clients.tls, clients.ops, clients.people)]
         silent = socket.create_connection(("127.0.0.1", ports[1]), TIMEOUT_SECONDS)
@@ -227,11 +227,11 @@ def test_taken_port_is_said_with_the_flag_to_change() -> None:
 
 def test_people_listener_can_be_off(tmp_path: Path) -> None:
     """INTERFACES §1."""
-    built = usher(tmp_path)
+    built = make_service(tmp_path)
     settings = replace(built.settings, ui_address="off")
 
     async def serve() -> tuple[object, int]:
-        listeners = Listeners(Usher(settings, built.certificates, built.state, built.book))
+        listeners = Listeners(Service(settings, built.certificates, built.state, built.book))
         task = asyncio.create_task(listeners.run())
         async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_SECONDS) as client:
             answer = await client.get(f"http://127.0.0.1:{listeners.addresses.ops[1]}/version")

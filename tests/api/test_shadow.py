@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from app.server.service import Usher
+from app.server.service import Service
 from tests.api.client import post, reviewed
-from tests.builders import gpus, node_document, pod, review, usher
+from tests.builders import gpus, make_service, node_document, pod, review
 
 
 @pytest.fixture
-def shadow(tmp_path: Path) -> Usher:
-    return usher(tmp_path, [node_document("right"), node_document("wrong", "Tesla-T4")], shadow=True)
+def shadow(tmp_path: Path) -> Service:
+    return make_service(tmp_path, [node_document("right"), node_document("wrong", "Tesla-T4")], shadow=True)
 
 
 @pytest.mark.parametrize("document", [pod(), pod(gpus("500m")), pod(gpus(1), annotations={"cuda": "new"})])
-def test_every_pod_is_let_in_unchanged(shadow: Usher, document: dict[str, object]) -> None:
+def test_every_pod_is_let_in_unchanged(shadow: Service, document: dict[str, object]) -> None:
     """F137."""
     for verb in ("mutate", "validate"):
         assert reviewed(review(document), verb, shadow) == {"uid": "r-1", "allowed": True}
 
 
-def test_every_node_is_let_through_and_none_is_preferred(shadow: Usher) -> None:
+def test_every_node_is_let_through_and_none_is_preferred(shadow: Service) -> None:
     """F137: names in names mode, nodes in full-node mode, victims as given."""
     wanted = pod(annotations={"products": "H100"})
     names = {"Pod": wanted, "NodeNames": ["wrong", "right", "unknown"]}
@@ -48,7 +48,7 @@ def test_every_node_is_let_through_and_none_is_preferred(shadow: Usher) -> None:
     assert victims == spared["NodeNameToMetaVictims"]
 
 
-def test_log_has_the_real_verdict(shadow: Usher, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_the_real_verdict(shadow: Service, caplog: pytest.LogCaptureFixture) -> None:
     """F137."""
     caplog.set_level("INFO", "gpu-usher")
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.server.limits import Limits
 from tests.api.sockets import BODY, answer, closed, connect, post
-from tests.builders import pod, review, usher
+from tests.builders import make_service, pod, review
 from tests.controlplane.processes import wait_until
 from tests.running import Running, running
 
@@ -23,7 +23,7 @@ SLOW = {"silent": b"", "partial header": HALF[:30], "header in part of a line": 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
     folder = tmp_path_factory.mktemp("certs")
-    with running(usher(folder), SHORT) as clients:
+    with running(make_service(folder), SHORT) as clients:
         yield clients, folder / "ca.crt"
 
 
@@ -192,7 +192,7 @@ def test_chunks_that_never_end_are_closed(hasty: tuple[Running, Path]) -> None:
 def test_bodies_that_stall_give_way_to_requests_when_there_is_no_room(tmp_path: Path) -> None:
     """HA-08: they hold no place that a request needs."""
     limits = Limits(body_seconds=600, request_seconds=600, requests=8, stalled_seconds=0.2)
-    with running(usher(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
+    with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(connect(clients.tls.base_url.port, tmp_path / "ca.crt")).sendall(HALF)
 
@@ -208,7 +208,7 @@ def test_request_beyond_those_in_hand_is_a_503_status_and_counted(tmp_path: Path
     """HA-08: its connection stays."""
     limits = Limits(body_seconds=600, request_seconds=600, requests=8, stalled_seconds=600)
     ca = tmp_path / "ca.crt"
-    with running(usher(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
+    with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         port = clients.tls.base_url.port
         held = [stack.enter_context(connect(port, ca)) for _ in range(8)]
         for each in held:

@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 
 from app.api.admission_routes import Reviewed, review
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import WireError
 from tests.builders import container, gpus, pod
 from tests.builders import review as wrap
@@ -45,14 +45,14 @@ WORKLOADS: dict[str, tuple[str, Nest]] = {
 
 
 def ask(
-    service: Usher, document: Any, resource: str, group: str = "", verb: str = "mutate", **request: Any
+    service: Service, document: Any, resource: str, group: str = "", verb: str = "mutate", **request: Any
 ) -> Reviewed:
     """Review an object of a resource."""
     kind = {"group": group, "version": "v1", "resource": resource}
     return review(json.dumps(wrap(document, resource=kind, **request)).encode(), verb, service)
 
 
-def workload(service: Usher, resource: str, template: Any, verb: str = "mutate", **request: Any) -> Reviewed:
+def workload(service: Service, resource: str, template: Any, verb: str = "mutate", **request: Any) -> Reviewed:
     """Review a workload with a template."""
     group, nest = WORKLOADS[resource]
     return ask(service, nest(template), resource, group, verb, **request)
@@ -89,7 +89,7 @@ def patched(document: dict[str, Any], answer: Reviewed) -> Any:
     ],
 )
 def test_only_pods_that_are_made_are_reviewed_whole(
-    service: Usher, verb: str, group: Any, resource: Any, operation: str, subresource: Any, reviewed: bool
+    service: Service, verb: str, group: Any, resource: Any, operation: str, subresource: Any, reviewed: bool
 ) -> None:
     """Fault 30."""
     answer = ask(service, pod(BAD), resource, group, verb, operation=operation, subResource=subresource)
@@ -100,7 +100,7 @@ def test_only_pods_that_are_made_are_reviewed_whole(
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE", "CONNECT"])
 @pytest.mark.parametrize("resource", WORKLOADS)
-def test_templates_are_reviewed_when_made_and_when_changed(service: Usher, resource: str, operation: str) -> None:
+def test_templates_are_reviewed_when_made_and_when_changed(service: Service, resource: str, operation: str) -> None:
     """F18; a Job's template never changes."""
     expected = operation == "CREATE" or (operation == "UPDATE" and resource != "jobs")
 
@@ -112,17 +112,17 @@ def test_templates_are_reviewed_when_made_and_when_changed(service: Usher, resou
 
 @pytest.mark.parametrize("subresource", ["scale", "status"])
 @pytest.mark.parametrize("resource", WORKLOADS)
-def test_subresources_of_workloads_are_let_through(service: Usher, resource: str, subresource: str) -> None:
+def test_subresources_of_workloads_are_let_through(service: Service, resource: str, subresource: str) -> None:
     assert not workload(service, resource, pod(BAD), operation="UPDATE", subResource=subresource).handled
 
 
 @pytest.mark.parametrize("group", ["", "extensions", "batch"])
-def test_deployment_of_another_group_is_let_through(service: Usher, group: str) -> None:
+def test_deployment_of_another_group_is_let_through(service: Service, group: str) -> None:
     assert not ask(service, plain(pod(BAD)), "deployments", group).handled
 
 
 @pytest.mark.parametrize("resource", WORKLOADS)
-def test_patch_reaches_the_template_where_it_stands(service: Usher, resource: str) -> None:
+def test_patch_reaches_the_template_where_it_stands(service: Service, resource: str) -> None:
     _, nest = WORKLOADS[resource]
     template = pod(container(None, {GPU: "2"}))
 
@@ -132,7 +132,7 @@ def test_patch_reaches_the_template_where_it_stands(service: Usher, resource: st
     assert patched(nest(template), answer) == nest(repaired)
 
 
-def test_patch_of_a_cron_job_has_the_whole_path(service: Usher) -> None:
+def test_patch_of_a_cron_job_has_the_whole_path(service: Service) -> None:
     answer = workload(service, "cronjobs", pod(container(None, {GPU: "2"})))
 
     assert [each.path[:5] for each in answer.verdict.operations] == [
@@ -145,7 +145,7 @@ CHANGED = [resource for resource in WORKLOADS if resource != "jobs"]
 
 @pytest.mark.parametrize("resource", CHANGED)
 @pytest.mark.parametrize("template", [pod(BAD), pod(container(None, {GPU: "1"}))], ids=["refused", "repaired"])
-def test_template_that_is_as_it_was_passes_untouched(service: Usher, resource: str, template: dict[str, Any]) -> None:
+def test_template_that_is_as_it_was_passes_untouched(service: Service, resource: str, template: dict[str, Any]) -> None:
     """A Deployment must still scale where a policy has become stricter since."""
     _, nest = WORKLOADS[resource]
     scaled = nest(template)
@@ -162,12 +162,12 @@ def test_template_that_is_as_it_was_passes_untouched(service: Usher, resource: s
 
 
 @pytest.mark.parametrize("before", [None, {}, {"spec": None}, plain(None), plain(pod())], ids=str)
-def test_template_that_changed_is_reviewed_whatever_was_before(service: Usher, before: Any) -> None:
+def test_template_that_changed_is_reviewed_whatever_was_before(service: Service, before: Any) -> None:
     assert not workload(service, "deployments", pod(BAD), operation="UPDATE", oldObject=before).verdict.allowed
 
 
 @pytest.mark.parametrize("resource", WORKLOADS)
-def test_workload_that_is_leaving_passes(service: Usher, resource: str) -> None:
+def test_workload_that_is_leaving_passes(service: Service, resource: str) -> None:
     """Its finalizers must come off."""
     group, nest = WORKLOADS[resource]
     leaving = nest(pod(BAD))
@@ -180,7 +180,7 @@ def test_workload_that_is_leaving_passes(service: Usher, resource: str) -> None:
     "document", [None, {}, {"spec": None}, {"spec": {}}, plain(None), plain({}), plain({"spec": None})]
 )
 @pytest.mark.parametrize("resource", WORKLOADS)
-def test_workload_without_a_template_passes(service: Usher, resource: str, document: Any) -> None:
+def test_workload_without_a_template_passes(service: Service, resource: str, document: Any) -> None:
     answer = ask(service, document, resource, WORKLOADS[resource][0])
 
     assert answer.verdict.allowed
@@ -207,7 +207,7 @@ ODD: list[Any] = [5, True, "x", [], [{}], 1.5]
 )
 @pytest.mark.parametrize("field", ["object", "oldObject"])
 def test_template_of_another_shape_is_bad_input_and_never_a_bug(
-    service: Usher, nest: Nest, odd: Any, field: str
+    service: Service, nest: Nest, odd: Any, field: str
 ) -> None:
     documents: dict[str, Any] = {"object": cron(pod()), "oldObject": cron(pod(BAD)), field: nest(odd)}
     request = wrap(None, resource={"group": "batch", "version": "v1", "resource": "cronjobs"}, operation="UPDATE")
@@ -235,7 +235,9 @@ def ephemeral(*names: str) -> dict[str, Any]:
         pytest.param(None, ephemeral("new"), True, id="no old object"),
     ],
 )
-def test_new_ephemeral_containers_are_guarded(service: Usher, before: Any, made: dict[str, Any], spoken: bool) -> None:
+def test_new_ephemeral_containers_are_guarded(
+    service: Service, before: Any, made: dict[str, Any], spoken: bool
+) -> None:
     answer = ask(service, made, "pods", operation="UPDATE", subResource="ephemeralcontainers", oldObject=before)
 
     assert answer.handled
@@ -250,7 +252,7 @@ def test_new_ephemeral_containers_are_guarded(service: Usher, before: Any, made:
         pytest.param({"resource": {"group": "apps", "resource": "deployments"}, "operation": {}}, id="operation"),
     ],
 )
-def test_envelope_of_another_shape_is_never_a_bug(service: Usher, request_: dict[str, Any]) -> None:
+def test_envelope_of_another_shape_is_never_a_bug(service: Service, request_: dict[str, Any]) -> None:
     """Fault 30."""
     try:
         review(json.dumps(wrap(plain(pod()), **request_)).encode(), "mutate", service)
@@ -259,7 +261,7 @@ def test_envelope_of_another_shape_is_never_a_bug(service: Usher, request_: dict
 
 
 @pytest.mark.parametrize("actions", ["[[]]", "[{}]", r'["\ud800"]'], ids=["list", "object", "half a character"])
-def test_record_of_another_shape_is_never_a_bug(service: Usher, actions: str) -> None:
+def test_record_of_another_shape_is_never_a_bug(service: Service, actions: str) -> None:
     """managedFields without the annotation make it ours."""
     document = pod(annotations={"decision": f'{{"v":1,"actions":{actions},"of":"x"}}'})
     document["metadata"]["managedFields"] = [{"manager": "kubectl"}]

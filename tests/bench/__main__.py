@@ -22,14 +22,14 @@ from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
 from app.kube.pods import read_pod
-from app.server.service import Usher, settle
+from app.server.service import Service, settle
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
 from tests.bench import explaining, watching
 from tests.bench.fleet import CPU, node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import Figure, cpu, per_request, reference, served
-from tests.builders import CONTRACT, container, pod, policies, policy, review, usher
+from tests.builders import CONTRACT, container, make_service, pod, policies, policy, review
 
 NODES = 5_000
 PODS = 50_000
@@ -79,10 +79,10 @@ def main() -> int:
     return 0
 
 
-def _service(folder: str, bound: int) -> Usher:
+def _service(folder: str, bound: int) -> Service:
     """Fill a service as behind a scheduler, with a policy by which every filter has something to judge."""
     texts = (shipped_policies() / "default.yaml").read_text("utf-8"), EVERY_FILTER
-    service = usher(Path(folder), [], policies(*texts), recount="false")
+    service = make_service(Path(folder), [], policies(*texts), recount="false")
     for document in nodes(NODES):
         service.state.put_node(document)
     for document in pods(bound, NODES):
@@ -100,7 +100,7 @@ def _growth(folder: str) -> Iterator[Row]:
     """Ask about 500 nodes with more and more bound pods; the least of several rounds of each."""
     sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
 
-    def both(service: Usher) -> None:
+    def both(service: Service) -> None:
         filter_nodes(sampled, service)
         prioritize(sampled, service)
 
@@ -113,7 +113,7 @@ def _growth(folder: str) -> Iterator[Row]:
         yield Row(f"filter and prioritize, {bound:,} bound pods against none", least[bound] / least[0], 1.2, "x")
 
 
-def _extender(service: Usher) -> Iterator[Row]:
+def _extender(service: Service) -> Iterator[Row]:
     everyone = _args([node_name(index) for index in range(NODES)])
     sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
     drawn = random.Random(2)
@@ -141,13 +141,13 @@ def _extender(service: Usher) -> Iterator[Row]:
     yield Row("filter, 1,000 full nodes", cpu(lambda: filter_nodes(full, service), 20).p99, 150_000, "µs p99")
 
 
-def _once(body: bytes, service: Usher) -> float:
+def _once(body: bytes, service: Service) -> float:
     started = time.thread_time_ns()
     prioritize(body, service)
     return (time.thread_time_ns() - started) / 1000
 
 
-def _admission(service: Usher) -> Iterator[Row]:
+def _admission(service: Service) -> Iterator[Row]:
     body = json.dumps(review(pod(container(requests={"nvidia.com/gpu": "2"}, image=IMAGE)))).encode()
     for verb in ("mutate", "validate"):
         figure = cpu(lambda verb=verb: answer_review(body, verb, service), 1000)  # type: ignore[misc]
@@ -168,7 +168,7 @@ def _cache() -> Iterator[Row]:
         yield Row("  against a tenth of the fleet", found.p50 / little.p50, 1.5, "x")
 
 
-def _end_to_end(service: Usher) -> Iterator[Row]:
+def _end_to_end(service: Service) -> Iterator[Row]:
     """Compare filter with an echo (decodes the arguments, sends the names back) through one stack and one TLS."""
     app = create_tls_app(service, Metrics())
 

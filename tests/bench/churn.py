@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import Layout
+from app.knowledge.mig_placements import GPULayout
 from app.placement.mig_headroom import first_fit, openings, spoilt
 from tests.builders import knowledge
 
@@ -81,10 +81,10 @@ class Fleet:
         self.states[gpu] = state
         self.notes[gpu // A_NODE].clear()
 
-    def node(self, number: int) -> tuple[Layout, ...]:
+    def node(self, number: int) -> tuple[GPULayout, ...]:
         """Give a node's GPUs as the product sees them."""
         states = self.states[number * A_NODE : (number + 1) * A_NODE]
-        return tuple(Layout(str(index), GEOMETRY, state) for index, state in enumerate(states))
+        return tuple(GPULayout(str(index), GEOMETRY, state) for index, state in enumerate(states))
 
 
 Policy = Callable[[Fleet, Arrival], Chosen | None]
@@ -184,7 +184,7 @@ def at_random(fleet: Fleet, wish: Arrival) -> Chosen | None:
     return Chosen(gpu, starts[int(wish.luck * len(able) * len(starts)) % len(starts)][1])
 
 
-def by_node(cost: Callable[[tuple[Layout, ...], str], float] | None) -> Policy:
+def by_node(cost: Callable[[tuple[GPULayout, ...], str], float] | None) -> Policy:
     """Make the policy that chooses a node of eight alone: kube-scheduler's allocator then takes what it lists first.
 
     `cost`: of equals the first node; None: any node that has room.
@@ -209,11 +209,11 @@ def by_node(cost: Callable[[tuple[Layout, ...], str], float] | None) -> Policy:
     return choose
 
 
-def _node_free(layouts: tuple[Layout, ...], _profile: str) -> float:
+def _node_free(layouts: tuple[GPULayout, ...], _profile: str) -> float:
     return sum(_free(GEOMETRY, each.taken) for each in layouts)
 
 
-def _node_spoilt(layouts: tuple[Layout, ...], profile: str) -> float:
+def _node_spoilt(layouts: tuple[GPULayout, ...], profile: str) -> float:
     """Give what app.placement.mig_layouts.mig_layout scores a node by."""
     return spoilt(layouts, (profile,)) or 0.0
 

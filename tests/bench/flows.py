@@ -18,7 +18,7 @@ import app
 from app.api.admission_routes import review as answer_review
 from app.api.extender_routes import filter_nodes
 from tests.bench.fleet import node, node_name, nodes
-from tests.builders import container, pod, review, usher
+from tests.builders import container, make_service, pod, review
 
 APP = Path(app.__file__).parent
 NODES = 100
@@ -64,7 +64,7 @@ def record(act: Callable[[], object]) -> Flow:
 def flows() -> dict[str, Flow]:
     """Play the three flows on a service of 100 nodes."""
     with tempfile.TemporaryDirectory() as folder:
-        service = usher(Path(folder), list(nodes(NODES)))
+        service = make_service(Path(folder), list(nodes(NODES)))
         asking = pod(container(requests={"nvidia.com/gpu": "2"}, image="nvcr.io/nvidia/pytorch:24.05-py3"))
         admission = json.dumps(review(asking)).encode()
         names = [node_name(index) for index in range(NODES)]

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from app.server.listener import make_server
 from app.server.listeners import bind
-from app.server.service import Usher
+from app.server.service import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def resident_mib() -> float:
 
 
 @contextmanager
-def served(app: ASGIApp, usher: Usher) -> Iterator[tuple[httpx.Client, int]]:
+def served(app: ASGIApp, usher: Service) -> Iterator[tuple[httpx.Client, int]]:
     """Serve an application over TLS in a thread; gives a client and the CPU clock of that thread."""
     sock = bind("127.0.0.1", 0, "--port")
     server = make_server(app, sock, usher.certificates.context)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.opening import Served, chromium, served
-from tests.builders import usher
+from tests.builders import make_service
 from tests.chromium import find_chromium
 
 
@@ -26,5 +26,5 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve the demo fleet."""
-    with served(usher(tmp_path_factory.mktemp("certs"))) as found:
+    with served(make_service(tmp_path_factory.mktemp("certs"))) as found:
         yield found

@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Response, sync_playwright
 
-from app.server.service import Usher
+from app.server.service import Service
 from tests.chromium import environment
 from tests.running import Running, running
 
@@ -88,7 +88,7 @@ def _note(found: Tab, kind: str, text: str) -> None:
 class Served:
     """A service that runs, with its clients."""
 
-    service: Usher
+    service: Service
     clients: Running
 
     @property
@@ -109,7 +109,7 @@ class Served:
 
 
 @contextmanager
-def served(service: Usher) -> Iterator[Served]:
+def served(service: Service) -> Iterator[Served]:
     """Run a service."""
     with running(service) as clients:
         yield Served(service, clients)

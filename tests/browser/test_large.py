@@ -10,7 +10,7 @@ from app.demo.sample_fleets import demo_fleet
 from tests.bench.fleet import node_name, nodes, pods
 from tests.browser.figures import RESULTS, UPDATED, measure, write
 from tests.browser.opening import Served, served, tab
-from tests.builders import usher
+from tests.builders import make_service
 
 NODES, PODS = 5_000, 20_000
 LARGEST_PICTURE = 200_000
@@ -27,7 +27,7 @@ new MutationObserver(all => window.made += all.length).observe(
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve 5,000 nodes."""
-    service = usher(tmp_path_factory.mktemp("certs"), [])
+    service = make_service(tmp_path_factory.mktemp("certs"), [])
     for document in nodes(NODES):
         service.state.put_node(document)
     for document in pods(PODS, NODES):
@@ -69,7 +69,7 @@ def test_figures_of_a_large_fleet_are_kept(browser: Browser, large: Served) -> N
 @pytest.fixture(scope="module")
 def weekday(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve the sample fleet that is at work."""
-    with served(usher(tmp_path_factory.mktemp("weekday"), demo_fleet("weekday"))) as found:
+    with served(make_service(tmp_path_factory.mktemp("weekday"), demo_fleet("weekday"))) as found:
         yield found
 
 

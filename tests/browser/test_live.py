@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.server.service import Usher
+from app.server.service import Service
 from tests.browser.opening import WAIT_MS, Served, served, tab
-from tests.builders import CONTRACT, gpus, node_document, pod, review, usher
+from tests.builders import CONTRACT, gpus, make_service, node_document, pod, review
 
 UPDATES = 5
 
@@ -19,11 +19,11 @@ UPDATES = 5
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Served]:
     """Serve a demo fleet that the test may change."""
-    with served(usher(tmp_path)) as found:
+    with served(make_service(tmp_path)) as found:
         yield found
 
 
-def bound(service: Usher, name: str, node: str, amount: int) -> None:
+def bound(service: Service, name: str, node: str, amount: int) -> None:
     """Bind a pod to a node."""
     made = pod(gpus(amount), nodeName=node)
     made["metadata"] |= {"uid": name, "name": name}

@@ -18,7 +18,7 @@ import pytest
 
 from app.cluster.files import shipped_policies
 from tests.authorities import make_authority, write_leaf
-from tests.builders import CONTRACT, pod, policy, review, usher
+from tests.builders import CONTRACT, make_service, pod, policy, review
 from tests.controlplane.processes import wait_until
 from tests.haproxy import find_haproxy, haproxy
 from tests.load import Load, Tally, loading
@@ -161,7 +161,7 @@ def test_all_files_gone_leaves_the_last_good_policies(tmp_path: Path) -> None:
     mounted = tmp_path / "policies"
     mounted.mkdir()
     (mounted / "strict.yaml").write_text(policy("strict", "admission: {maxGPUsPerPod: 0}"), "utf-8")
-    with running(usher(tmp_path / "certs", policies=mounted)) as clients:
+    with running(make_service(tmp_path / "certs", policies=mounted)) as clients:
 
         def state() -> tuple[bool, str, str | None]:
             told = clients.ops.get("/readyz").json()["policies"]

@@ -14,16 +14,16 @@ import jsonpatch
 import pytest
 
 from app.admission.json_patch import PatchError
-from app.admission.review import Setting
+from app.admission.review import ReviewContext
 from app.kube.pod_limits import MOST_EXTENDED
 from app.kube.pods import Pod
 from app.policy.match import Ruling
-from app.server.service import Usher
+from app.server.service import Service
 from tests.api.client import patch_of, post, reviewed
 from tests.api.sockets import answer, connect
 from tests.api.sockets import post as written
 from tests.bench.fleet import node_name, nodes
-from tests.builders import container, gpus, pod, review, usher
+from tests.builders import container, gpus, make_service, pod, review
 from tests.running import Running, running
 
 GPU = "nvidia.com/gpu"
@@ -33,12 +33,12 @@ REASONS = 12
 Object = dict[str, Any]
 
 
-class Failing(Usher):
+class Failing(Service):
     """The service with a bug: whatever reads policies for a decision meets it."""
 
     bug: Exception
 
-    def setting(self) -> Setting:
+    def setting(self) -> ReviewContext:
         """Fail."""
         raise self.bug
 
@@ -48,7 +48,7 @@ class Failing(Usher):
 
 
 def failing(folder: Path, bug: Exception) -> Failing:
-    base = usher(folder)
+    base = make_service(folder)
     made = Failing(base.settings, base.certificates, base.state, base.book)
     made.synced, made.bug = True, bug
     return made
@@ -219,7 +219,7 @@ def test_refusal_with_odd_characters_is_one_printable_line(text: str) -> None:
 
 def test_request_sent_twice_at_once_is_answered_alike_and_counted_twice(tmp_path: Path) -> None:
     """Fault 34: the API server retries; the uid is the same."""
-    with running(usher(tmp_path)) as clients:
+    with running(make_service(tmp_path)) as clients:
         found: list[bytes] = []
         threads = [threading.Thread(target=ask, args=(clients, tmp_path / "ca.crt", found)) for _ in range(8)]
         for thread in threads:
@@ -241,7 +241,7 @@ def ask(clients: Running, ca: Path, found: list[bytes]) -> None:
 
 def test_five_thousand_refused_nodes_are_a_short_answer_of_few_reasons(tmp_path: Path) -> None:
     """Fault 52, INTERFACES §3."""
-    service = usher(tmp_path, list(nodes(NODES)))
+    service = make_service(tmp_path, list(nodes(NODES)))
     wanted = pod(annotations={"products": "GB300"})
     names = [node_name(index) for index in range(NODES)]
 

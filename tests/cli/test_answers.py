@@ -18,7 +18,7 @@ from app.cli.main import app as usher_app
 from app.cluster.files import shipped_policies
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import BadInput
 from app.web.api import create_people_app
 from tests.api.conftest import Ask, ask, service
@@ -180,7 +180,7 @@ def test_real_answers_of_every_verb_hold_their_schema(name: str, tmp_path: Path)
     assert found == []
 
 
-def test_answers_of_the_people_listener_hold_the_same_schemas(service: Usher, ask: Ask) -> None:
+def test_answers_of_the_people_listener_hold_the_same_schemas(service: Service, ask: Ask) -> None:
     """F82, F85: POST /explain and /dry-run."""
     people = create_people_app(service)
     asked = [("/explain", "explain", NOWHERE), ("/explain?nodes=true", "explain", pod())]

@@ -13,7 +13,7 @@ from app.cli.main import app
 from app.tls.authority import KeyPair, issue_leaf
 from app.tls.pem import read_bundle
 from app.tls.serving_certificates import NAMES, issue_if_needed
-from tests.builders import usher
+from tests.builders import make_service
 from tests.running import running
 
 FILES = ("ca.crt", "ca.key", "tls.crt", "tls.key")
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_and_is_exit_code_1(tmp_path: Path, damage: str, w
             KeyPair(*((tmp_path / "a" / name).read_bytes() for name in FILES[:2])), ["usher.example"], now
         )
         # the operator's own pair, for upkeep would mend one of ours at once
-        service = usher(tmp_path / "a", cert=tmp_path / "a" / "tls.crt", key=tmp_path / "a" / "tls.key")
+        service = make_service(tmp_path / "a", cert=tmp_path / "a" / "tls.crt", key=tmp_path / "a" / "tls.key")
         (tmp_path / "a" / "tls.crt").write_bytes(other.certificate)
         (tmp_path / "a" / "tls.key").write_bytes(other.key)
         service.certificates.renew(now)
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_and_is_exit_code_1(tmp_path: Path, damage: str, w
 
 
 def test_certificate_of_a_live_address_is_shown(tmp_path: Path) -> None:
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     with running(service) as clients:
         code, document = shown("--url", str(clients.tls.base_url), "--ca", str(tmp_path / "ca.crt"))
 

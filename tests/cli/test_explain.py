@@ -16,7 +16,7 @@ from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.intree.existing_pods import neighbours_of
 from app.values.errors import BadInput
-from tests.builders import gpus, knowledge, pod, policy, usher
+from tests.builders import gpus, knowledge, make_service, pod, policy
 from tests.running import running
 
 RUN = CliRunner()
@@ -90,7 +90,7 @@ def test_pending_pod_of_a_snapshot_is_explained_by_name(snapshot: str) -> None:
 
 def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:
     """F83."""
-    with running(usher(tmp_path)) as service:
+    with running(make_service(tmp_path)) as service:
         found = explained("-f", file, "--url", str(service.people.base_url), "-o", "json")
         missing = explained("pod", "team-a/p", "--url", str(service.people.base_url))
 

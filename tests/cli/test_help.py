@@ -110,7 +110,7 @@ def test_example_is_a_command_line_that_parses(name: str, example: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a directory with the files that the examples name."""
     folder = tmp_path_factory.mktemp("desk")
     shutil.copytree(shipped_policies(), folder / "policies")
@@ -129,9 +129,9 @@ RUNNABLE = [each for _, each in EXAMPLES if not any(words in each for words in E
 
 
 @pytest.mark.parametrize("example", RUNNABLE)
-def test_example_that_needs_no_cluster_works(example: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_that_needs_no_cluster_works(example: str, routes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F82: with the files that it names there."""
-    monkeypatch.chdir(desk)
+    monkeypatch.chdir(routes)
     page = next(page for page in MANUAL.values() if example in page.examples)
 
     done = RUN.invoke(app, words_of(example))

@@ -16,7 +16,7 @@ from app.admission.review_targets import WORKLOADS
 from app.api.admission_routes import review
 from app.cli.main import app
 from app.values.errors import BadInput
-from tests.builders import container, gpus, pod, usher
+from tests.builders import container, gpus, make_service, pod
 from tests.builders import review as wrap
 
 RUN = CliRunner()
@@ -40,7 +40,7 @@ def request_of(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_preview_of_every_pod_of_the_corpus_is_what_the_webhook_answers(tmp_path: Path) -> None:
     """F85: same patch, same warnings, same refusal."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     documents = [yaml.safe_load(path.read_text("utf-8"))["object"] for path in CORPUS]
     reviewed = [each for each in documents if created(each) is not None]
     for document in reviewed:

@@ -34,19 +34,19 @@ LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "pod.yaml").write_text(yaml.safe_dump(pod(gpus(1))), "utf-8")
     (folder / "now.json").write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
     return folder
 
 
-def run(words: list[str], desk: Path, terminal: bool) -> tuple[str, str]:
+def run(words: list[str], routes: Path, terminal: bool) -> tuple[str, str]:
     """Run a command with stdout in a pipe, and stderr on a terminal or in a pipe; give what came on both."""
     main, side = pty.openpty() if terminal else os.pipe()
     line = [SCRIPT, *words, "--snapshot", "now.json", "-o", "json"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(line, cwd=desk, env=environment, stdout=subprocess.PIPE, stderr=side, text=True) as process:
+    with subprocess.Popen(line, cwd=routes, env=environment, stdout=subprocess.PIPE, stderr=side, text=True) as process:
         os.close(side)
         said = bytearray()
         while piece := _read(main):
@@ -65,19 +65,19 @@ def _read(main: int) -> bytes:
 
 @pytest.mark.parametrize(("words", "told"), LINES.values(), ids=LINES)
 def test_terminal_is_told_what_is_done_and_stdout_has_the_answer_alone(
-    words: list[str], told: tuple[str, ...], desk: Path
+    words: list[str], told: tuple[str, ...], routes: Path
 ) -> None:
     """F82."""
-    out, said = run(words, desk, terminal=True)
+    out, said = run(words, routes, terminal=True)
 
     json.loads(out)
     assert [each for each in told if each not in said] == []
 
 
 @pytest.mark.parametrize("words", [LINES[each][0] for each in ("explain", "diff")], ids=["explain", "diff"])
-def test_pipe_gets_nothing_of_it(words: list[str], desk: Path) -> None:
+def test_pipe_gets_nothing_of_it(words: list[str], routes: Path) -> None:
     """F82: neither words nor escapes in what CI keeps."""
-    out, said = run(words, desk, terminal=False)
+    out, said = run(words, routes, terminal=False)
 
     json.loads(out)
     assert said == ""
@@ -90,12 +90,12 @@ def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
     assert reading - set(LINES) == {"serve", "replay", "scheduler-config", "whatif-node-template"}
 
 
-def test_terminal_has_its_cursor_back_when_the_input_was_bad(desk: Path) -> None:
+def test_terminal_has_its_cursor_back_when_the_input_was_bad(routes: Path) -> None:
     """F82: what hides the cursor shows it again, also where pods cannot be read half-way."""
     broken = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 1}}
-    (desk / "broken.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), broken]}), "utf-8")
+    (routes / "broken.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), broken]}), "utf-8")
 
-    _, said = run(["whatif", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], desk, terminal=True)
+    _, said = run(["whatif", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], routes, terminal=True)
 
     assert "error:" in said
     assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")

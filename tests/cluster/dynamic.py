@@ -7,7 +7,7 @@ and driver.go: a whole GPU and every placement of every profile, all taking from
 
 from typing import Any
 
-from app.knowledge.geometry import Geometry, Slot
+from app.knowledge.geometry import Geometry, ProfileSlots
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 
@@ -41,7 +41,7 @@ def _whole(minor: int, product: str, geometry: Geometry) -> dict[str, Any]:
     return _device(f"gpu-{minor}", attributes, "81559Mi", minor, counters)
 
 
-def _slice(minor: int, product: str, slot: Slot, start: int) -> dict[str, Any]:
+def _slice(minor: int, product: str, slot: ProfileSlots, start: int) -> dict[str, Any]:
     profile = {"profile": {"string": slot.profile.replace(".me", "+me")}, "parentUUID": {"string": f"GPU-{minor}"}}
     attributes = {**_attributes(product), "type": {"string": "mig"}, **profile}
     media = int(slot.profile.endswith(".me") or slot.length > 4)

@@ -9,9 +9,9 @@ import pytest
 from app.cluster.claim_index import REQUESTS_SHARED
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.cluster.watched_kinds import Kind, dra_kinds
+from app.cluster.watched_kinds import WatchedKind, dra_kinds
 from app.kube.pods import read_pod
-from app.kube.resource_claims import Claimed
+from app.kube.resource_claims import ClaimedDevices
 from tests.builders import knowledge
 
 TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
@@ -39,7 +39,7 @@ def filled(*objects: dict[str, Any]) -> State:
     return state
 
 
-def claimed(state: State, spec: dict[str, Any]) -> Claimed:
+def claimed(state: State, spec: dict[str, Any]) -> ClaimedDevices:
     """Say what a pod of this spec claims in team-a."""
     return state.claimed(read_pod({"spec": spec}, "team-a"))
 
@@ -98,7 +98,7 @@ def test_more_different_requests_than_are_shared_are_all_known() -> None:
     assert all((found := state.claims.get(f"team-a/{name}")) and found[0].name == name for name in names)
 
 
-def watched(state: State) -> dict[str, Kind[Any]]:
+def watched(state: State) -> dict[str, WatchedKind[Any]]:
     return {kind.name: kind for kind in dra_kinds(state, "v1")}
 
 

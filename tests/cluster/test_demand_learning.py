@@ -7,7 +7,7 @@ from app.cluster.demand_learning import DEMANDS_KEPT, FIRST_LESSON, LONGEST_LESS
 from app.cluster.state import State
 from app.kube.pod_limits import LONGEST_NAME
 from app.kube.pods import Pod, read_pod
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
 
 AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))
@@ -33,7 +33,7 @@ def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
         learning.ahead(asking(str(number), "4" if number % 2 else "2"), asked)
 
     assert learning.outlook is not None
-    assert {ask for ask, _ in learning.outlook.asks} == {Ask(2000, 1), Ask(4000, 1)}
+    assert {ask for ask, _ in learning.outlook.asks} == {DemandClass(2000, 1), DemandClass(4000, 1)}
     assert dict(learning.outlook.free) == {"t4": 1000}
     assert learning.ahead(asking("u"), asked).outlook is learning.outlook
     assert learning.ahead(asking("u"), asked) is learning.ahead(asking("u"), asked)
@@ -51,7 +51,7 @@ def test_demand_that_does_not_look_ahead_is_let_be() -> None:
 def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
     """F52: each new one costs a judgement of all nodes."""
     learning = Learning(dict)
-    renewed = [number for number in range(1, 12_001) if learning.arrived(Ask(gpus=1))]
+    renewed = [number for number in range(1, 12_001) if learning.arrived(DemandClass(gpus=1))]
 
     gaps = [after - before for before, after in pairwise(renewed)]
     assert renewed[0] == FIRST_LESSON
@@ -109,4 +109,4 @@ def test_cpu_of_a_node_without_gpus_is_nobodys_business() -> None:
 
 
 def test_outlooks_are_told_apart_by_identity() -> None:
-    assert Outlook(()) != Outlook(())
+    assert ExpectedDemand(()) != ExpectedDemand(())

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 
-from app.cluster.doctor_survey import Survey, look_over
+from app.cluster.doctor_survey import ClusterObjects, look_over
 from tests.cluster.fake_apiserver import Answer, FakeApi, served, status
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -22,10 +22,10 @@ def saying(document: Any, **headers: str) -> Answer:
     return lambda _request: web.json_response(document, headers=headers)
 
 
-def surveyed(faults: dict[str, Answer], pods: tuple[str, ...] = ()) -> Survey:
+def surveyed(faults: dict[str, Answer], pods: tuple[str, ...] = ()) -> ClusterObjects:
     """Look over a cluster that serves nodes, pods, daemonsets and runtime classes, with these answers instead."""
 
-    async def go() -> Survey:
+    async def go() -> ClusterObjects:
         lists = ("/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets", "/apis/node.k8s.io/v1/runtimeclasses")
         first = {"/version": saying(VERSION), "/apis": saying(GROUPS), **faults}
         apis = {path: FakeApi() for path in {*lists, *first}}

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, Occupancy
-from app.kube.gpu_usage import Holding
+from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, GPUAllocations
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, group_of
 
 GPU = "nvidia.com/gpu"
 HOLDINGS = st.builds(
-    Holding,
+    GPUUsage,
     uid=st.sampled_from("abcde"),
     node=st.sampled_from(["n1", "n2", "n3"]),
     name=st.just("team/p"),
@@ -39,15 +39,15 @@ class Twin:
     """Who is bound where; what is promised until when."""
 
     now: float = 0.0
-    bound: dict[str, Holding] = field(default_factory=dict)
-    promised: list[tuple[Holding, float]] = field(default_factory=list)
+    bound: dict[str, GPUUsage] = field(default_factory=dict)
+    promised: list[tuple[GPUUsage, float]] = field(default_factory=list)
 
     def play(self, verb: str, argument: object) -> None:
         if verb == "wait":
             assert isinstance(argument, float)
             self.now += argument
             return
-        uid = argument.uid if isinstance(argument, Holding) else argument
+        uid = argument.uid if isinstance(argument, GPUUsage) else argument
         if verb in ("promise", "nominate") and uid in self.bound:
             return
         if verb == "unbind" and any(each.uid == uid and until < NOMINATED for each, until in self.promised):
@@ -55,17 +55,17 @@ class Twin:
         self.promised = [each for each in self.promised if each[0].uid != uid]
         if verb == "release":
             self.promised = [each for each in self.promised if each[1] > self.now]
-        elif verb == "promise" and isinstance(argument, Holding):
+        elif verb == "promise" and isinstance(argument, GPUUsage):
             self.promised.append((argument, self.now + NOTE_SECONDS))
-        elif verb == "nominate" and isinstance(argument, Holding):
+        elif verb == "nominate" and isinstance(argument, GPUUsage):
             self.promised.append((argument, NOMINATED))
-        elif verb == "take" and isinstance(argument, Holding):
+        elif verb == "take" and isinstance(argument, GPUUsage):
             self.bound[argument.uid] = argument
         elif verb in ("drop", "unbind"):
             self.bound.pop(str(uid), None)
 
 
-def everybody(twin: Twin) -> list[Holding]:
+def everybody(twin: Twin) -> list[GPUUsage]:
     return [*twin.bound.values(), *(holding for holding, _ in twin.promised)]
 
 
@@ -73,7 +73,7 @@ def everybody(twin: Twin) -> list[Holding]:
 @settings(max_examples=300, deadline=None)
 def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, object]]) -> None:
     """F65, INTERFACES §8: and every step names the nodes that it changes, no more than it must."""
-    found, twin = Occupancy(), Twin()
+    found, twin = GPUAllocations(), Twin()
     for verb, argument in steps:
         before = {name: found.declared(name) for name in ("n1", "n2", "n3")}
         changed = set(_play(found, verb, argument, twin.now))
@@ -92,20 +92,20 @@ def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, ob
         assert set(found.nodes_of(group)) == {each.node for each in everybody(twin) if each.group == group}
 
 
-def _play(found: Occupancy, verb: str, argument: object, now: float) -> list[str]:
+def _play(found: GPUAllocations, verb: str, argument: object, now: float) -> list[str]:
     if verb == "wait":
         return []
     if verb == "release":
         return list(found.release(str(argument), now))
-    if verb in ("promise", "nominate") and isinstance(argument, Holding):
+    if verb in ("promise", "nominate") and isinstance(argument, GPUUsage):
         return list(found.promise(argument, NOMINATED if verb == "nominate" else now + NOTE_SECONDS))
     return list(getattr(found, verb)(argument))
 
 
 def test_nothing_is_left_of_pods_that_are_gone() -> None:
     """Names of nodes, pods and groups must not pile up."""
-    found = Occupancy()
-    holding = Holding("a", "n", "team/p", ((GPU, 1),), 100, "job")
+    found = GPUAllocations()
+    holding = GPUUsage("a", "n", "team/p", ((GPU, 1),), 100, "job")
     for index in range(100):
         each = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
         (found.take if index % 2 else lambda one: found.promise(one, 9.0))(each)

@@ -12,7 +12,7 @@ import pytest
 
 from app.cluster import prometheus
 from app.cluster.exporters import Exporters
-from app.cluster.gpu_health_polling import FORGET_SECONDS, HealthPoller, Source
+from app.cluster.gpu_health_polling import FORGET_SECONDS, HealthPoller, HealthSource
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import Clock
 from app.nodes.gpu_health import Health
@@ -40,7 +40,7 @@ class Told:
 class Scene:
     """A poller over a source, by a clock that is set."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: HealthSource) -> None:
         self.now = 1000.0
         self.told = Told()
         self.metrics = Metrics()
@@ -58,7 +58,7 @@ class Scene:
         return self.metrics.registry.get_sample_value("gpu_usher_health_polls_total", {"result": result}) or 0.0
 
 
-def play(source: Source, test: Callable[[Scene], Awaitable[None]]) -> None:
+def play(source: HealthSource, test: Callable[[Scene], Awaitable[None]]) -> None:
     async def run() -> None:
         try:
             await test(Scene(source))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.cluster.exporters import Exporters, read_exposition
 from app.cluster.gpu_health_polling import find_source
 from app.cluster.prometheus import Prometheus, read_answer
-from app.nodes.gpu_health import Sample
+from app.nodes.gpu_health import MetricSample
 from app.settings import Settings
 from app.values.errors import BadInput, SourceError
 from tests.builders import knowledge
@@ -26,7 +26,7 @@ def test_values_that_are_no_number_are_a_problem_and_the_others_count() -> None:
 
     polled = read_answer(vector(*series), DCGM)
 
-    assert polled.samples == [Sample(XID, "a", "5", "", 79.0)]
+    assert polled.samples == [MetricSample(XID, "a", "5", "", 79.0)]
     assert polled.problem == "5 values that are no number"
 
 

@@ -11,25 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.node_requests import SPARE, Bookings
+from app.cluster.node_requests import SPARE, NodeRequests
 from app.cluster.state import State
 from app.kube.gpu_usage import read_booking
-from app.kube.pod_requests import Booking
+from app.kube.pod_requests import PodRequests
 from app.values.errors import QuantityError
 from tests.builders import knowledge, pod
 from tests.cluster.fake_apiserver import FakeApi, served, until
 from tests.cluster.test_live import reflectors
 
 
-def drawn(random: Random) -> Booking | None:
+def drawn(random: Random) -> PodRequests | None:
     if random.random() < 0.2:
         return None
-    return Booking(random.choice("abc"), (("cpu", random.choice([100, 250])), ("memory", random.choice([1, 2]))))
+    return PodRequests(random.choice("abc"), (("cpu", random.choice([100, 250])), ("memory", random.choice([1, 2]))))
 
 
 def test_any_order_of_events_equals_a_count_from_scratch() -> None:
     """F83: pods that come, change, move and go."""
-    random, bookings, alive = Random(4), Bookings(), {}
+    random, bookings, alive = Random(4), NodeRequests(), {}
     for _ in range(5000):
         uid, booking = str(random.randrange(40)), drawn(random)
         alive[uid] = booking
@@ -45,11 +45,11 @@ def test_any_order_of_events_equals_a_count_from_scratch() -> None:
 
 def test_sum_that_somebody_has_taken_does_not_change() -> None:
     """INTERFACES §10, State: a view is a shallow copy."""
-    bookings = Bookings()
-    bookings.take("p", Booking("n", (("cpu", 1),)))
+    bookings = NodeRequests()
+    bookings.take("p", PodRequests("n", (("cpu", 1),)))
     taken = bookings.used["n"]
 
-    bookings.take("q", Booking("n", (("cpu", 1),)))
+    bookings.take("q", PodRequests("n", (("cpu", 1),)))
 
     assert taken == {"cpu": 1, "pods": 1}
 
@@ -90,8 +90,8 @@ def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
     events: list[tuple[str, bool, dict[str, Any]]],
 ) -> None:
     """F83: what the API server should have refused is unknown, in whatever order such pods come, change and go."""
-    bookings = Bookings()
-    alive: dict[str, Booking | None] = {}
+    bookings = NodeRequests()
+    alive: dict[str, PodRequests | None] = {}
     for uid, bound, requests in events:
         spec = {"nodeName": "n" if bound else "", "containers": [{"resources": {"requests": requests}}]}
         try:
@@ -147,9 +147,9 @@ def bound(name: str, requests: dict[str, str]) -> dict[str, Any]:
 
 
 def test_nothing_is_kept_of_pods_that_are_gone() -> None:
-    bookings = Bookings()
+    bookings = NodeRequests()
     for number in range(3 * SPARE):
-        bookings.take(str(number), Booking(f"n{number}", (("cpu", number),)))
+        bookings.take(str(number), PodRequests(f"n{number}", (("cpu", number),)))
         bookings.take(str(number), None)
 
     assert bookings.used == {}

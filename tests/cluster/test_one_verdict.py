@@ -19,10 +19,10 @@ from app.explain.pending_pod import explain
 from app.kube.pods import gpu_amounts, read_pod
 from app.kube.resource_claims import NOTHING_CLAIMED
 from app.policy.compiled import PolicySet
-from app.policy.merge import Asked
-from app.server.service import Usher
+from app.policy.merge import PodGPURequest
+from app.server.service import Service
 from app.values.steps import finish
-from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, usher
+from tests.builders import container, gpus, knowledge, make_service, node_document, pod, policies, policy
 
 REFUSING = policy("strict", "match: {}, placement: {unknownFacts: Refuse, cuda: {fromImage: true}}")
 LENIENT = policy("lenient", "match: {}, placement: {unknownFacts: Accept, cuda: {fromImage: true}}")
@@ -128,20 +128,20 @@ def claiming(wish: Wish) -> dict[str, Any]:
     return pod(user, annotations=wish.annotations(), resourceClaims=[entry])
 
 
-def filtered(service: Usher, document: dict[str, Any]) -> set[str]:
+def filtered(service: Service, document: dict[str, Any]) -> set[str]:
     """Ask filter which nodes fit."""
     body = json.dumps({"Pod": document, "NodeNames": list(service.nodes)}).encode()
     return set(json.loads(filter_nodes(body, service).body)["NodeNames"])
 
 
-def preempted(service: Usher, document: dict[str, Any]) -> set[str]:
+def preempted(service: Service, document: dict[str, Any]) -> set[str]:
     """Ask preempt on which nodes evicting a pod would help."""
     victims = {name: {"Pods": [{"UID": "victim"}]} for name in service.nodes}
     body = json.dumps({"Pod": document, "NodeNameToMetaVictims": victims}).encode()
     return set(json.loads(preempt(body, service).body)["NodeNameToMetaVictims"])
 
 
-def explained(service: Usher, document: dict[str, Any], live: bool) -> set[str]:
+def explained(service: Service, document: dict[str, Any], live: bool) -> set[str]:
     """Ask explain where the pod would run."""
     found = finish(explain(document, service.world(), live=live, by_node=True, mend=False))
     return {verdict.node for verdict in found.verdicts or () if verdict.fits}
@@ -179,7 +179,7 @@ def test_filter_preempt_and_explain_agree_on_pods_that_claim(
     certs: Path, fleet: list[list[Make]], wish: Wish, strict: bool
 ) -> None:
     """S13, F135: whatever a claim gives, what the pod needs is held against each node's devices, one way for all."""
-    service = usher(certs, cluster(fleet), SERVICES[strict])
+    service = make_service(certs, cluster(fleet), SERVICES[strict])
     document = claiming(wish)
 
     expected = {f"n{index}" for index, makes in enumerate(fleet) if runs(makes, wish, strict)}
@@ -196,14 +196,14 @@ NEW_H100 = [Make(PRODUCTS["H100"], NEW, "9.0.0", 80)]
 
 def test_image_too_new_for_the_driver_is_refused_by_claim_as_by_resource(certs: Path) -> None:
     """S13: the claim names no CUDA; the container that uses it brings its own."""
-    service = usher(certs, cluster([OLD_T4, NEW_H100]))
+    service = make_service(certs, cluster([OLD_T4, NEW_H100]))
 
     assert filtered(service, claiming(Wish(image="nvidia/cuda:13.0.0-base-ubuntu24.04"))) == {"n1"}
 
 
 def test_image_of_a_container_without_the_claim_asks_nothing(certs: Path) -> None:
     """S13: a helper beside the one that has the GPU starts on any driver."""
-    service = usher(certs, cluster([OLD_T4, NEW_H100]))
+    service = make_service(certs, cluster([OLD_T4, NEW_H100]))
     document = claiming(Wish())
     document["spec"]["containers"].append(container(name="tool", image="nvidia/cuda:13.0.0-base-ubuntu24.04"))
 
@@ -221,7 +221,7 @@ def test_containers_with_gpus_of_nvidia_are_found_wherever_they_stand() -> None:
     )
     read = read_pod(document)
 
-    found = Asked(read, gpu_amounts(read, knowledge().families.of), NOTHING_CLAIMED).containers(knowledge())
+    found = PodGPURequest(read, gpu_amounts(read, knowledge().families.of), NOTHING_CLAIMED).containers(knowledge())
 
     assert [each.name for each in found] == ["i", "a"]
 
@@ -229,7 +229,7 @@ def test_containers_with_gpus_of_nvidia_are_found_wherever_they_stand() -> None:
 def test_claim_and_resource_beside_each_other_are_both_judged(certs: Path) -> None:
     """S13: a pod that asks nvidia.com/gpu in one container and claims in another."""
     objects = cluster([OLD_T4])
-    service = usher(certs, [*objects, node_document("plugged", driver="470.82.01")])
+    service = make_service(certs, [*objects, node_document("plugged", driver="470.82.01")])
     document = claiming(Wish(image="nvidia/cuda:13.0.0-base-ubuntu24.04"))
     document["spec"]["containers"].append(gpus(1, name="other"))
 
@@ -238,7 +238,7 @@ def test_claim_and_resource_beside_each_other_are_both_judged(certs: Path) -> No
 
 def test_pod_whose_claim_nobody_knows_yet_is_left_to_the_scheduler(certs: Path) -> None:
     """S13: whether it is for a GPU cannot be told, so that nothing of it is enforced."""
-    service = usher(certs, cluster([OLD_T4])[:-1])
+    service = make_service(certs, cluster([OLD_T4])[:-1])
 
     assert filtered(service, claiming(Wish(products=("H100",)))) == {"n0"}
 
@@ -260,7 +260,7 @@ def test_profile_that_contradicts_the_slice_asked_is_invalid_for_everybody(
 ) -> None:
     """S12: a pod that was made while the webhook was down meets the verdict that admission would have given."""
     asked = {f"nvidia.com/mig-{name}": 4 for name in slices}
-    service = usher(certs, [node_document("n", "NVIDIA-H100-80GB-HBM3", offers=asked)])
+    service = make_service(certs, [node_document("n", "NVIDIA-H100-80GB-HBM3", offers=asked)])
     document = pod(container(dict.fromkeys(asked, 1)), annotations={"mig-profile": profile})
 
     admitted = validate(document, "team-a", {}, service.setting())

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from app.cluster.live import ASK_AGAIN_SECONDS, LiveCluster
-from app.cluster.policy_watch import PolicyBook, Taken
+from app.cluster.policy_watch import LoadOutcome, PolicyBook
 from app.cluster.reflector import Clock
 from app.cluster.state import State
 from app.telemetry.metrics import Metrics
@@ -54,7 +54,7 @@ class Scene:
         self.api = FakeApi()
         self.group = Group(*versions)
         self.waits: list[float] = []
-        self.loads: list[Taken] = []
+        self.loads: list[LoadOutcome] = []
         self.turn = asyncio.Event()
 
     async def pause(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.prometheus import Prometheus, query
 from app.nodes.gpu_health import Health
 from app.telemetry.metrics import Metrics
-from tests.builders import knowledge, usher
+from tests.builders import knowledge, make_service
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
 from tests.prometheus import Running, find_prometheus, prometheus
 from tests.running import running
@@ -175,7 +175,7 @@ def test_sample_that_nobody_marked_as_ended_is_not_read_when_it_is_old(program: 
 
 def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: Path, tmp_path: Path) -> None:
     """F72: the node is ill while it is known; /statusz and /metrics tell; /readyz does not depend on it."""
-    service = usher(tmp_path / "certs")
+    service = make_service(tmp_path / "certs")
     folder = tmp_path / "prometheus"
     folder.mkdir()
     with scraped(program, folder) as (exporter, found):

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.reflector import Clock, Reflector
-from app.cluster.watched_kinds import Kind
+from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import NamespaceShape
 from app.telemetry.metrics import Metrics
 from tests.cluster.fake_apiserver import FakeApi, fake_api, status, until
@@ -27,7 +27,7 @@ class Scene:
         self.pauses: list[float] = []
         self.metrics = Metrics()
         self.time = 0.0
-        kind: Kind[Any] = Kind(
+        kind: WatchedKind[Any] = WatchedKind(
             "things",
             "/things",
             NamespaceShape,

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from app.cluster.ruling_cache import LARGEST_KEPT, Rulings
+from app.cluster.ruling_cache import LARGEST_KEPT, RulingCache
 from app.kube.pods import read_pod
 from app.policy.match import Ruling
 from tests.builders import gpus, knowledge, pod, shipped
 
 
-def ruled(rulings: Rulings, document: dict[str, Any]) -> Ruling:
+def ruled(rulings: RulingCache, document: dict[str, Any]) -> Ruling:
     return rulings.of(read_pod(document), {}, shipped(), knowledge())
 
 
 def test_pods_of_one_template_share_a_ruling() -> None:
-    rulings = Rulings()
+    rulings = RulingCache()
 
     assert ruled(rulings, pod()) is ruled(rulings, pod())
 
@@ -26,7 +26,7 @@ def test_pods_of_one_template_share_a_ruling() -> None:
 def test_huge_template_is_ruled_on_and_forgotten(place: str, size: int) -> None:
     """F125, fault 50: a thousand pods as large as we read them stayed in memory."""
     assert size > LARGEST_KEPT
-    rulings = Rulings()
+    rulings = RulingCache()
     tracemalloc.start()
     for number in range(8):
         text = f"{number}{'x' * size}"

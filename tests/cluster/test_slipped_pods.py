@@ -11,7 +11,7 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.cluster.reflector import Clock
-from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, Judges, Slip, SlippedPods, slip_of
+from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, PolicyView, SlippedPod, SlippedPods, slip_of
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.kube.pods import read_pod
@@ -31,9 +31,9 @@ def state_of(*pods: dict[str, Any]) -> State:
     return made
 
 
-def judges(state: State, policy_set: Any = None, shadow: bool = False) -> Judges:
+def judges(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
     chosen = policy_set or shipped()
-    return Judges(
+    return PolicyView(
         lambda found: rule_on(found, state.namespace_labels(found.namespace), chosen, knowledge()),
         lambda: chosen,
         lambda: True,
@@ -51,7 +51,7 @@ def running(name: str, node: str, admitted: bool = True, **spec: Any) -> dict[st
     return {**made, "status": {"phase": "Running"}}
 
 
-def found(document: dict[str, Any], node: str, policy_set: Any = None, shadow: bool = False) -> Slip | None:
+def found(document: dict[str, Any], node: str, policy_set: Any = None, shadow: bool = False) -> SlippedPod | None:
     state = state_of()
     return slip_of(read_pod(document), state.nodes[node], state, judges(state, policy_set, shadow))
 
@@ -62,15 +62,15 @@ def test_pod_that_we_admitted_and_that_is_where_it_may_be_has_not_slipped() -> N
 
 def test_pod_without_our_decision_was_not_admitted_by_us() -> None:
     """P11, F98: made while the webhook was down, or before it was there."""
-    assert found(running("p", "h100", admitted=False), "h100") == Slip("unadmitted")
+    assert found(running("p", "h100", admitted=False), "h100") == SlippedPod("unadmitted")
 
 
 def test_pod_on_a_node_that_is_refused_to_it_is_misplaced() -> None:
     """F98: by annotation as by policy; the reason is named."""
     pinned = running("p", "t4", annotations={"products": "H100"})
 
-    assert found(pinned, "t4") == Slip("misplaced", "ProductNotAllowed")
-    assert found(running("p", "t4"), "t4", H100_ONLY) == Slip("misplaced", "ProductNotAllowed")
+    assert found(pinned, "t4") == SlippedPod("misplaced", "ProductNotAllowed")
+    assert found(running("p", "t4"), "t4", H100_ONLY) == SlippedPod("misplaced", "ProductNotAllowed")
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-operator", "ours"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.cluster.change_log import CHANGES_KEPT
 from app.cluster.state import CLASSES_SPARE, State
-from app.cluster.verdict_cache import Appraisal
+from app.cluster.verdict_cache import VerdictTable
 from app.kube.gpu_usage import read_holding
 from app.kube.pods import gpu_amounts, read_pod
 from app.nodes.gpu_health import Health
@@ -100,7 +100,7 @@ def test_appraisal_equals_the_plain_engine_after_any_change(before: list[Event],
     """F109, P20: the fast path gives what a fresh run of every filter and scorer gives."""
     state = played(before)
     asked = demand(pod(gpus(2), annotations={"products": "H100, A10", "sharing": "Exclusive"}))
-    appraisal = Appraisal(asked, state, recount=True)
+    appraisal = VerdictTable(asked, state, recount=True)
     names = ["a", "b", "c", "d", "unknown"]
     for events in [[], *later]:
         for name, argument in events:
@@ -130,7 +130,7 @@ def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_t
     """F125: a node whose labels change for months must not cost memory; an id that comes back is another class's."""
     state = played([("put_node", node_document("a")), ("put_node", node_document("b", "Tesla-T4"))])
     kept = state.nodes["b"].node_class
-    appraisal = Appraisal(demand(pod()), state, recount=True)
+    appraisal = VerdictTable(demand(pod()), state, recount=True)
     most = 2 * (CLASSES_SPARE + 2 * len(state.nodes))
 
     for number in range(1, 3 * CLASSES_SPARE):
@@ -147,7 +147,7 @@ def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_t
 def test_reader_that_is_too_far_behind_starts_over() -> None:
     state = played([("put_node", node_document("a"))])
     asked = demand(pod())
-    appraisal = Appraisal(asked, state, recount=True)
+    appraisal = VerdictTable(asked, state, recount=True)
     appraisal.renew()
     for _ in range(CHANGES_KEPT + 5):
         state.put_node(node_document("b"))

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.stream_health import LONGEST_DELAY_SECONDS, BackOff, Pulse
+from app.cluster.stream_health import LONGEST_DELAY_SECONDS, BackOff, StreamHealth
 
 
 @pytest.mark.parametrize(("after", "stale"), [(0, False), (29.9, False), (30, True), (1000, True)])
 def test_without_a_stream_for_thirty_seconds_is_stale(after: float, stale: bool) -> None:
     """INTERFACES §10, Staleness."""
-    pulse = Pulse(lost=100, heard=100)
+    pulse = StreamHealth(lost=100, heard=100)
 
     assert stale == pulse.stale(100 + after)
 
@@ -19,7 +19,7 @@ def test_without_a_stream_for_thirty_seconds_is_stale(after: float, stale: bool)
 @pytest.mark.parametrize(("silent", "stale"), [(0, False), (149.9, False), (150, True)])
 def test_an_open_stream_silent_for_150_seconds_is_stale(silent: float, stale: bool) -> None:
     """INTERFACES §10, Staleness: bookmarks come about once a minute."""
-    pulse = Pulse(lost=0, heard=0)
+    pulse = StreamHealth(lost=0, heard=0)
     pulse.established(50)
     pulse.beat(100)
 
@@ -27,7 +27,7 @@ def test_an_open_stream_silent_for_150_seconds_is_stale(silent: float, stale: bo
 
 
 def test_a_stream_that_breaks_starts_the_clock_when_it_breaks() -> None:
-    pulse = Pulse(lost=0, heard=0)
+    pulse = StreamHealth(lost=0, heard=0)
     pulse.established(10)
 
     assert pulse.broke(500) == 490
@@ -36,7 +36,7 @@ def test_a_stream_that_breaks_starts_the_clock_when_it_breaks() -> None:
 
 
 def test_failed_tries_do_not_push_the_moment_of_loss_away() -> None:
-    pulse = Pulse(lost=0, heard=0)
+    pulse = StreamHealth(lost=0, heard=0)
     pulse.established(10)
     pulse.broke(20)
 

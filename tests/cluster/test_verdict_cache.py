@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster.state import State
-from app.cluster.verdict_cache import DEMANDS_KEPT, Appraisal, Appraisals
+from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.placement.engine import judge, total
 from app.policy.demand import Demand
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
@@ -68,7 +68,7 @@ def change(state: State, event: tuple[str, Any]) -> None:
     getattr(state, event[0])(event[1])
 
 
-def told(appraisal: Appraisal) -> tuple[Any, ...]:
+def told(appraisal: VerdictTable) -> tuple[Any, ...]:
     """Put all that an appraisal says of the nodes together."""
     totals = dict(zip(NAMES, appraisal.totals(NAMES), strict=True))
     return set(appraisal.feasible), dict(appraisal.failed), dict(appraisal.unresolvable), totals
@@ -95,7 +95,7 @@ def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
 ) -> None:
     """P24, P48, P20: demands asked in turn, each renewed only over what changed since it was asked last."""
     state = State(knowledge())
-    appraisals = Appraisals(state, recount)
+    appraisals = VerdictCache(state, recount)
     for event, name in steps:
         change(state, event)
 
@@ -109,7 +109,7 @@ def test_names_that_are_no_nodes_leave_nothing_behind() -> None:
     """F125: whoever asks about nodes that are not, or are gone, must not fill the memory."""
     state = State(knowledge())
     state.put_node(node_document("a"))
-    appraisal = Appraisals(state, True).of(DEMANDS["one"])
+    appraisal = VerdictCache(state, True).of(DEMANDS["one"])
     weighed = [appraisal.totals(["a", f"nowhere-{number}"]) for number in range(50)]
 
     state.put_node(node_document("b"))
@@ -127,12 +127,12 @@ def test_pod_without_gpus_fits_on_every_node() -> None:
     for name, make in zip(NAMES, MAKES, strict=False):
         state.put_node(node_document(name, **make))
 
-    assert set(NAMES) == Appraisals(state, True).of(DEMANDS["no GPU"]).feasible
+    assert set(NAMES) == VerdictCache(state, True).of(DEMANDS["no GPU"]).feasible
 
 
 def test_unknown_node_is_worth_nothing_until_it_is_seen() -> None:
     state = State(knowledge())
-    appraisals = Appraisals(state, True)
+    appraisals = VerdictCache(state, True)
 
     before = appraisals.of(DEMANDS["one"]).totals([UNKNOWN])
     state.put_node(node_document(UNKNOWN))
@@ -144,7 +144,7 @@ def test_unknown_node_is_worth_nothing_until_it_is_seen() -> None:
 
 def test_node_that_is_gone_is_in_no_map() -> None:
     state = State(knowledge())
-    appraisals = Appraisals(state, True)
+    appraisals = VerdictCache(state, True)
     for name in ("a", "b"):
         state.put_node(node_document(name, product="Tesla-T4" if name == "a" else "NVIDIA-H100-80GB-HBM3"))
     asked = demand(pod(annotations={"products": "H100"}))
@@ -161,14 +161,14 @@ def test_node_that_is_gone_is_in_no_map() -> None:
 
 def test_equal_demands_share_one_appraisal() -> None:
     """P24, P48, DESIGN §2: a Demand is hashable; pods of one Job are asked for once."""
-    appraisals = Appraisals(State(knowledge()), True)
+    appraisals = VerdictCache(State(knowledge()), True)
 
     assert appraisals.of(demand(pod(gpus(2)))) is appraisals.of(demand(pod(gpus(2))))
     assert appraisals.of(demand(pod(gpus(2)))) is not appraisals.of(demand(pod(gpus(3))))
 
 
 def test_demand_asked_longest_ago_is_forgotten_and_one_in_use_is_kept() -> None:
-    appraisals = Appraisals(State(knowledge()), True)
+    appraisals = VerdictCache(State(knowledge()), True)
     used, idle = demand(pod(gpus(1000))), demand(pod(gpus(1001)))
     first_of_used, first_of_idle = appraisals.of(used), appraisals.of(idle)
     for amount in range(1, DEMANDS_KEPT):

@@ -41,24 +41,24 @@ class Relay:
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                near_miss, _ = self._listener.accept()
             except OSError:
                 return
-            self._join(near)
+            self._join(near_miss)
 
-    def _join(self, near: socket.socket) -> None:
+    def _join(self, near_miss: socket.socket) -> None:
         with self._lock:
             if not self._whole:
-                _close(near)
+                _close(near_miss)
                 return
             try:
                 far = socket.create_connection(("127.0.0.1", self._target), 5)
             except OSError:
-                _close(near)
+                _close(near_miss)
                 return
             far.settimeout(None)
-            self._pairs.append((near, far))
-        for source, sink in ((near, far), (far, near)):
+            self._pairs.append((near_miss, far))
+        for source, sink in ((near_miss, far), (far, near_miss)):
             threading.Thread(target=_forward, args=(source, sink), daemon=True).start()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jsonpatch
 
-from app.admission.review import Setting, mutate, validate
+from app.admission.review import ReviewContext, mutate, validate
 from app.cluster.files import shipped_policies
 from app.cluster.state import State
 from app.kube.pods import PREFIX, read_pod
@@ -116,7 +116,7 @@ class Trial:
             if each["kind"] == "Node":
                 state.put_node(each)
         state.runtime_classes = {name: {} for name in cluster.classes}
-        self._setting = Setting(policies, state.fleet(), knowledge())
+        self._setting = ReviewContext(policies, state.fleet(), knowledge())
 
     def play(self, manifest_pod: Object) -> Outcome:
         """Admit one pod, and tell what came of it."""

@@ -18,8 +18,8 @@ from pydantic.alias_generators import to_camel
 
 from app.api.admission_routes import review as answer
 from app.policy.case_document import Expectation
-from app.server.service import Usher
-from tests.builders import node_document, review, usher
+from app.server.service import Service
+from tests.builders import make_service, node_document, review
 
 Object = dict[str, Any]
 FOLDER = Path(__file__).parent
@@ -160,14 +160,14 @@ def fleet() -> list[Object]:
 
 
 @cache
-def cluster() -> Usher:
+def cluster() -> Service:
     """Make the service; every namespace has its name as a label, as the API server sees to it."""
     labels: dict[str, dict[str, str]] = {}
     for shape in SHAPES.values():
         labels.setdefault(shape.namespace, {"kubernetes.io/metadata.name": shape.namespace})
         labels[shape.namespace] |= shape.namespace_labels
     named = [{"kind": "Namespace", "metadata": {"name": name, "labels": found}} for name, found in labels.items()]
-    return usher(Path(mkdtemp()), [*fleet(), *named])
+    return make_service(Path(mkdtemp()), [*fleet(), *named])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import Setting, mutate
+from app.admission.review import ReviewContext, mutate
 from app.demo.notation import fleet_names
 from tests.builders import gpus, knowledge, pod, policies, policy, shipped
 from tests.demo.fleets import state
@@ -29,7 +29,7 @@ def reachable(name: str, policy_text: str | None = None) -> set[str]:
     """Name the GPU nodes of a fleet whose taints a plain pod tolerates after admission."""
     known = state(name)
     document = pod(gpus(1))
-    setting = Setting(policies(policy_text) if policy_text else shipped(), known.fleet(), knowledge())
+    setting = ReviewContext(policies(policy_text) if policy_text else shipped(), known.fleet(), knowledge())
     spec = apply(document, mutate(document, "ml", {}, setting).operations)["spec"]
     tolerations = spec.get("tolerations", [])
     return {

@@ -8,7 +8,7 @@ import pytest
 
 from app.cluster.view import view
 from app.demo.gfd import product_label
-from app.demo.notation import Fleet, Pool, fleet_names, read_fleet
+from app.demo.notation import DemoFleet, NodePool, fleet_names, read_fleet
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.knowledge.products import normal_form
@@ -199,7 +199,7 @@ def test_mig_devices_do_not_serve_whole_gpus(node: str) -> None:
     assert judge(demand(pod(gpus(1))), state("dra").nodes[node], recount=False) is not None
 
 
-def told() -> list[tuple[str, Pool, str]]:
+def told() -> list[tuple[str, NodePool, str]]:
     """List the nodes of which GPU Feature Discovery or a ResourceSlice tells."""
     fleets = [(name, pool) for name in fleet_names() for pool in read_fleet(name).pools]
     return [
@@ -210,7 +210,7 @@ def told() -> list[tuple[str, Pool, str]]:
 
 
 @pytest.mark.parametrize(("name", "pool", "node"), told(), ids=[f"{name} {node}" for name, _, node in told()])
-def test_figures_of_a_node_are_those_of_its_pool(name: str, pool: Pool, node: str) -> None:
+def test_figures_of_a_node_are_those_of_its_pool(name: str, pool: NodePool, node: str) -> None:
     """S3: product, driver, CUDA, compute capability; memory of a GPU, or of a slice where a unit is one."""
     assert pool.gpu is not None
     found = state(name).nodes[node].node_class
@@ -226,7 +226,7 @@ def test_figures_of_a_node_are_those_of_its_pool(name: str, pool: Pool, node: st
 
 
 @pytest.mark.parametrize(("name", "pool", "node"), told(), ids=[f"{name} {node}" for name, _, node in told()])
-def test_figures_of_a_pool_agree_with_the_fact_tables(name: str, pool: Pool, node: str) -> None:
+def test_figures_of_a_pool_agree_with_the_fact_tables(name: str, pool: NodePool, node: str) -> None:
     """S15: what the files say of products and drivers, the tables say too; old drivers report a little less memory."""
     assert pool.gpu is not None
     row = knowledge().products.find(product_label(pool.gpu))
@@ -320,4 +320,4 @@ def test_demo_serves_the_fleet_asked_for(tmp_path: Path) -> None:
 
 def test_misspelt_field_of_the_notation_is_an_error() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `gpu_count`"):
-        msgspec.yaml.decode("{description: d, pools: [{names: [n], gpu_count: 8}]}", type=Fleet)
+        msgspec.yaml.decode("{description: d, pools: [{names: [n], gpu_count: 8}]}", type=DemoFleet)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.demo.gfd import node_labels
-from app.demo.notation import Fleet, fleet_names
+from app.demo.notation import DemoFleet, fleet_names
 from tests.demo.fleets import nodes
 from tests.demo.gpu_keys import KNOWN, TAINTS
 
@@ -61,7 +61,7 @@ pools:
   machine: PIO-4124GS-TNR-01-NC24B
   mig: {mig}
 """
-    fleet: Fleet = msgspec.yaml.decode(text, type=Fleet)
+    fleet: DemoFleet = msgspec.yaml.decode(text, type=DemoFleet)
     return node_labels(fleet.pools[0])
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from app.schedulerconfig.verify import verify
-from app.schedulerconfig.write import URLS, Plan, managed_resources, write
+from app.schedulerconfig.write import URLS, ConfigurationPlan, managed_resources, write
 from app.settings import Settings
 from tests.builders import knowledge
 from tests.deploy.rendering import DEPLOY, Object
@@ -138,7 +138,7 @@ def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_i
     """F117: the file says by which command it is made."""
     path = DEPLOY / "components" / "second-scheduler" / "config.yaml"
     text = path.read_text("utf-8")
-    plan = Plan("second", URLS["second"], "/certs/ca.crt", managed_resources((), knowledge()))
+    plan = ConfigurationPlan("second", URLS["second"], "/certs/ca.crt", managed_resources((), knowledge()))
 
     assert text.partition("\n")[2].strip() == write(plan).strip()
     assert verify(str(path), text) == []

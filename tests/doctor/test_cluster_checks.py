@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from app.doctor.cluster_checks import CHECKS, examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster, Slipped, asks_for_gpus
-from app.doctor.fleet_checks import Level
+from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport, asks_for_gpus
+from app.doctor.fleet_checks import FindingLevel
 from tests.builders import gpus, knowledge, node, pod
 
 BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
@@ -95,7 +95,7 @@ def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
     return replace(made, **more)
 
 
-def found(examined: Cluster) -> dict[str, Level]:
+def found(examined: Cluster) -> dict[str, FindingLevel]:
     return {each.check: each.level for each in examine_cluster(examined)}
 
 
@@ -142,7 +142,7 @@ NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExi
 
 
 EVERYWHERE: Object = {"namespaceSelector": {}}
-P, A = Level.Problem, Level.Advice
+P, A = FindingLevel.Problem, FindingLevel.Advice
 
 
 def scheduler(version: str) -> Break:
@@ -204,7 +204,7 @@ def scheduler(version: str) -> Break:
         pytest.param(job({"requests": {GPU: 1}, "limits": {GPU: 1}}), {}, id="requests and limits"),
     ],
 )
-def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[str, Level]) -> None:
+def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[str, FindingLevel]) -> None:
     """F87, P5, P11, P16, P34, P36, P39, P43."""
     assert expected == found(cluster(broken))
 
@@ -227,9 +227,9 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
         pytest.param({"rules": None}, {}, id="rights not known"),
         pytest.param({"rules": RULES[1:]}, {"RightsMissing": P}, id="F104: may not read nodes"),
         pytest.param({"rules": (rule("*", ["*"], "*"),)}, {"RightsTooWide": A}, id="F104: may do anything"),
-        pytest.param({"slipped": (Slipped("a/p", "unadmitted"),)}, {"Unadmitted": A}, id="F98, P11: unadmitted"),
+        pytest.param({"slipped": (SlippedReport("a/p", "unadmitted"),)}, {"Unadmitted": A}, id="F98, P11: unadmitted"),
         pytest.param(
-            {"slipped": (Slipped("a/p", "misplaced", "DriverTooOld"),)}, {"Misplaced": P}, id="F98: misplaced"
+            {"slipped": (SlippedReport("a/p", "misplaced", "DriverTooOld"),)}, {"Misplaced": P}, id="F98: misplaced"
         ),
         pytest.param({"refused": {"Secret x": "403: no"}}, {"NotLookedAt": A}, id="refused"),
         pytest.param(
@@ -239,7 +239,7 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
         ),
     ],
 )
-def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, Level]) -> None:
+def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, FindingLevel]) -> None:
     """F87, F98, F104, P11, P44, fault 46."""
     assert expected == found(cluster(**more))
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.doctor.fleet_checks import CHECKS, Fleet, Level, examine
+from app.doctor.fleet_checks import CHECKS, ExaminedFleet, FindingLevel, examine
 from app.nodes.gpu_health import Health
 from app.values.errors import BadInput
 from tests.builders import node, node_document
@@ -22,7 +22,7 @@ SOFT = [{"key": GPU, "value": "present", "effect": "PreferNoSchedule"}]
 
 def found(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
     """Examine nodes: (check -> names)."""
-    return {each.check: each.nodes for each in examine(Fleet(nodes, **more))}
+    return {each.check: each.nodes for each in examine(ExaminedFleet(nodes, **more))}
 
 
 HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
@@ -65,9 +65,12 @@ def test_what_dcgm_reports_is_told_with_its_cause() -> None:
     """F72."""
     reported = {"a": Health(1, 0, ("XID 79: GPU has fallen off the bus",)), "b": Health(0, 2, ("throttled",))}
 
-    findings = examine(Fleet((), health=reported))
+    findings = examine(ExaminedFleet((), health=reported))
 
-    assert [(each.level, each.nodes) for each in findings] == [(Level.Problem, ("a",)), (Level.Advice, ("b",))]
+    assert [(each.level, each.nodes) for each in findings] == [
+        (FindingLevel.Problem, ("a",)),
+        (FindingLevel.Advice, ("b",)),
+    ]
     assert "XID 79" in findings[0].what
 
 
@@ -79,7 +82,7 @@ def test_overrun_of_memory_is_told() -> None:
 def test_same_finding_on_many_nodes_is_one() -> None:
     nodes = [node(f"n{index}", capacity={GPU: 8}) for index in range(30)]
 
-    [finding] = examine(Fleet(tuple(nodes)))
+    [finding] = examine(ExaminedFleet(tuple(nodes)))
 
     assert len(finding.nodes) == 30
     assert len(CHECKS) == len(set(CHECKS))

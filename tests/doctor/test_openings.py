@@ -5,7 +5,7 @@ import pytest
 
 from app.admission.match_conditions import match_conditions
 from app.doctor.cluster_checks import examine_cluster
-from app.doctor.fleet_checks import Level
+from app.doctor.fleet_checks import FindingLevel
 from tests.builders import knowledge
 from tests.doctor.test_cluster_checks import (
     GPU,
@@ -79,7 +79,7 @@ def named_too(resource: str) -> Break:
         pytest.param(serving(GPU), {}, id="DRA in the place of the device plugin"),
     ],
 )
-def test_open_door_is_named(broken: Break, expected: dict[str, Level]) -> None:
+def test_open_door_is_named(broken: Break, expected: dict[str, FindingLevel]) -> None:
     """F21, S13."""
     assert found(cluster(broken)) == expected
 

@@ -20,8 +20,8 @@ from app.cli.source import LIVE
 from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
 from app.explain.pending_pod import Explanation, NodeVerdict, explain
-from app.explain.survey import World
-from app.intree.checks import UNSELECTED, Cause, Seeker, read_seeker, resources_left, selected
+from app.explain.survey import ClusterSnapshot
+from app.intree.checks import UNSELECTED, InTreeCause, PodConstraints, read_seeker, resources_left, selected
 from app.intree.existing_pods import REQUIRED
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
@@ -34,18 +34,22 @@ from tests.e2e.stage import eventually, read_pod
 
 LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
 """What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
-FITS_NOT = Cause.InsufficientResource.name
-FIT = {FITS_NOT, Cause.TooManyPods.name, *LACKING}
+FITS_NOT = InTreeCause.InsufficientResource.name
+FIT = {FITS_NOT, InTreeCause.TooManyPods.name, *LACKING}
 PLUGINS = (
-    {Cause.NodeUnschedulable.name},
-    {Cause.NodeNameMismatch.name},
-    {Cause.UntoleratedTaint.name},
-    {Cause.NodeAffinityMismatch.name},
-    {Cause.HostPortTaken.name},
+    {InTreeCause.NodeUnschedulable.name},
+    {InTreeCause.NodeNameMismatch.name},
+    {InTreeCause.UntoleratedTaint.name},
+    {InTreeCause.NodeAffinityMismatch.name},
+    {InTreeCause.HostPortTaken.name},
     FIT,
-    {Cause.VolumeNodeAffinityConflict.name},
-    {Cause.TopologySpreadConflict.name},
-    {Cause.PodAffinityMismatch.name, Cause.PodAntiAffinityConflict.name, Cause.ExistingPodAntiAffinity.name},
+    {InTreeCause.VolumeNodeAffinityConflict.name},
+    {InTreeCause.TopologySpreadConflict.name},
+    {
+        InTreeCause.PodAffinityMismatch.name,
+        InTreeCause.PodAntiAffinityConflict.name,
+        InTreeCause.ExistingPodAntiAffinity.name,
+    },
 )
 """Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that objects."""
 OURS_ALONE = {each.name for each in Code} - LACKING
@@ -86,7 +90,7 @@ def disagreements(plane: ControlPlane, policies: Path | None = None) -> list[str
     return found or [differs(*each, world, True) for each in apart[MOST_POSED:]]
 
 
-def _unchanged(plane: ControlPlane, world: World, pods: list[Object]) -> bool:
+def _unchanged(plane: ControlPlane, world: ClusterSnapshot, pods: list[Object]) -> bool:
     """Tell whether this very cluster was looked at before: scenarios that only read leave it as it was."""
     versions = sorted(each["metadata"]["resourceVersion"] for each in pods)
     state = hash((repr(versions), repr(sorted(world.nodes.items(), key=lambda each: each[0]))))
@@ -103,7 +107,7 @@ def _profiles(configuration: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         yield each.get("schedulerName", "default-scheduler"), bool(configuration.get("extenders"))
 
 
-def read_world(plane: ControlPlane, policies: Path | None) -> tuple[World, list[Object]]:
+def read_world(plane: ControlPlane, policies: Path | None) -> tuple[ClusterSnapshot, list[Object]]:
     """Read the cluster as the command does, once for all pods."""
     cluster = find_cluster(plane.kubeconfig("admin"), None)
     objects = asyncio.run(read_objects(cluster, *LIVE, optional=OPTIONAL))
@@ -123,7 +127,7 @@ def answer_of(pod: Object) -> Answer | None:
     return None
 
 
-def differs(pod: Object, answer: Answer, world: World, asks: bool) -> str:
+def differs(pod: Object, answer: Answer, world: ClusterSnapshot, asks: bool) -> str:
     """Say how we differ; empty where we agree. `asks`: the scheduler asks our extender."""
     found = finish(explain(pod, world, live=True, by_node=True, mend=False))
     if answer.node:
@@ -137,15 +141,15 @@ def differs(pod: Object, answer: Answer, world: World, asks: bool) -> str:
     return f"the scheduler says {answer.words[:800]!r}, we {words!r}"
 
 
-def expected(pod: Object, found: Explanation, world: World, asks: bool) -> str | None:
+def expected(pod: Object, found: Explanation, world: ClusterSnapshot, asks: bool) -> str | None:
     """Write what the scheduler will say of a pod; None where we think that it fits (FitError.Error, types.go).
 
     Where the affinity that admission wrote keeps a node out we say why it was written; the scheduler does not know.
     """
-    if found.in_tree and found.in_tree[0].reason == Cause.SchedulingGated.name:
+    if found.in_tree and found.in_tree[0].reason == InTreeCause.SchedulingGated.name:
         return ""
-    seeker = read_seeker(pod, lambda _resource: False)
-    verdicts = [_heard(each, seeker, world, asks) for each in found.verdicts or ()]
+    pod_constraints = read_seeker(pod, lambda _resource: False)
+    verdicts = [_heard(each, pod_constraints, world, asks) for each in found.verdicts or ()]
     if found.unjudged:
         verdicts = [_unallocated(each) if each.fits else each for each in verdicts]
     if any(each.fits for each in verdicts):
@@ -169,16 +173,16 @@ def _unallocated(verdict: NodeVerdict) -> NodeVerdict:
     return NodeVerdict(verdict.node, fits=False, reasons=("resourceClaims",), messages=("cannot allocate all claims",))
 
 
-def _heard(verdict: NodeVerdict, seeker: Seeker, world: World, asks: bool) -> NodeVerdict:
+def _heard(verdict: NodeVerdict, pod_constraints: PodConstraints, world: ClusterSnapshot, asks: bool) -> NodeVerdict:
     """Put a verdict as the scheduler does: it counts GPUs as it counts CPU, and takes admission's affinity as any."""
     if verdict.fits:
         return verdict
     seen, node = _seen(verdict, asks), world.nodes[verdict.node]
     said = list(zip(seen.reasons, seen.messages, strict=True))
-    if short := [each.message for each in resources_left(seeker, node, world.used.get(node.name, {}))]:
+    if short := [each.message for each in resources_left(pod_constraints, node, world.used.get(node.name, {}))]:
         said = [*((FITS_NOT, text) for text in short), *(each for each in said if each[0] not in FIT)]
-    if Cause.NodeAffinityMismatch.name not in seen.reasons and any(selected(seeker, node, {})):
-        said.append((Cause.NodeAffinityMismatch.name, UNSELECTED))
+    if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(selected(pod_constraints, node, {})):
+        said.append((InTreeCause.NodeAffinityMismatch.name, UNSELECTED))
     return NodeVerdict(seen.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
 
 

@@ -16,7 +16,7 @@ import httpx
 from app.cluster.access import Load
 from app.telemetry.clock import now
 from app.tls.controller import REGISTRATION
-from app.tls.kube_objects import Kube
+from app.tls.kube_objects import KubeClient
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
@@ -144,7 +144,7 @@ class Watched:
         return sorted(self.versions)
 
 
-class Interrupted(Kube):
+class Interrupted(KubeClient):
     """Lets somebody else act before the request of a given number, the first being 1."""
 
     def __init__(self, load: Load, number: int, act: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ import yaml
 from app.cluster.access import find_cluster
 from app.telemetry.clock import now
 from app.tls.controller import REGISTRATION, ROTATE, Controller, Names
-from app.tls.kube_objects import CONFLICT, Kube
+from app.tls.kube_objects import CONFLICT, KubeClient
 from app.tls.pem import read_bundle, signed_by
 from app.values.errors import ApiError
 from tests.controlplane.cluster import ControlPlane
@@ -163,7 +163,7 @@ def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane
 
     def rotate() -> None:
         plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
-        kube = Kube(load)
+        kube = KubeClient(load)
         writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
         for _ in range(3):
             writer.turn()
@@ -197,7 +197,7 @@ def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) ->
     before = read_bundle(data(plane, "ca", "ca.crt"))
     plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
     clock = [now()]
-    kube = Kube(find_cluster(plane.kubeconfig("certificates"), None))
+    kube = KubeClient(find_cluster(plane.kubeconfig("certificates"), None))
     writer = Controller(kube, Names(), lambda: clock[0], clock=lambda: clock[0].timestamp())
     counts = []
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.cluster.state import State
 from app.explain.dra import equivalent
-from app.knowledge.cuda_compatibility import Accept
+from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
@@ -118,21 +118,27 @@ def demands() -> list[tuple[str, Demand]]:
     Unknown facts refuse where native CUDA is asked.
     """
     chance = random.Random(13)
-    drawn: list[tuple[dict[str, str], str, Accept]] = [
-        ({key: word}, IMAGES[0], Accept.MinorVersion) for key, words in WISHES.items() for word in words
+    drawn: list[tuple[dict[str, str], str, AcceptedCompatibility]] = [
+        ({key: word}, IMAGES[0], AcceptedCompatibility.MinorVersion) for key, words in WISHES.items() for word in words
     ]
-    drawn.append(({"gpu-memory": "16Gi"}, IMAGES[0], Accept.Native))
-    drawn += [({}, image, accept) for image in IMAGES for accept in Accept]
+    drawn.append(({"gpu-memory": "16Gi"}, IMAGES[0], AcceptedCompatibility.Native))
+    drawn += [({}, image, accept) for image in IMAGES for accept in AcceptedCompatibility]
     for _ in range(DRAWN):
         keys = chance.sample(list(WISHES), chance.randint(1, 3))
-        drawn.append(({key: chance.choice(WISHES[key]) for key in keys}, chance.choice(IMAGES), Accept.MinorVersion))
+        drawn.append(
+            (
+                {key: chance.choice(WISHES[key]) for key in keys},
+                chance.choice(IMAGES),
+                AcceptedCompatibility.MinorVersion,
+            )
+        )
     return [(f"{asked} {image} {accept.name}", _demand(asked, image, accept)) for asked, image, accept in drawn]
 
 
-def _demand(asked: dict[str, str], image: str, accept: Accept) -> Demand:
+def _demand(asked: dict[str, str], image: str, accept: AcceptedCompatibility) -> Demand:
     compiled = demand(pod(gpus(1 + len(asked) % 2, image=image), annotations=asked))
     assert compiled.invalid is None
-    return replace(compiled, accept=accept, refuse_unknown=accept is Accept.Native)
+    return replace(compiled, accept=accept, refuse_unknown=accept is AcceptedCompatibility.Native)
 
 
 def create_template(plane: ControlPlane, where: str, name: str, asked: Demand) -> Object:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.explain.dra import MOST_SELECTORS, equivalent
-from app.knowledge.cuda_compatibility import Accept
+from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from tests.builders import demand, gpus, knowledge, pod
@@ -137,10 +137,15 @@ def test_needs_of_two_containers_that_are_one_need_are_said_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "drivers"), [(Accept.Native, 1), (Accept.MinorVersion, 1), (Accept.ForwardCompatible, 0)]
+    ("accept", "drivers"),
+    [
+        (AcceptedCompatibility.Native, 1),
+        (AcceptedCompatibility.MinorVersion, 1),
+        (AcceptedCompatibility.ForwardCompatible, 0),
+    ],
 )
 def test_own_requirement_vouches_for_the_driver_where_forward_compatibility_will_do(
-    accept: Accept, drivers: int
+    accept: AcceptedCompatibility, drivers: int
 ) -> None:
     """knowledge/cuda.py judge_driver: what holds is at least forward compatible."""
     asked = replace(demand(pod(gpus(1, env=REQUIRE))), accept=accept)

@@ -12,13 +12,13 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.admission.json_patch import apply
-from app.admission.review import Setting, mutate
+from app.admission.review import ReviewContext, mutate
 from app.cli.main import app
-from app.cluster.best_nodes import ANYWHERE, FleetSeats
-from app.cluster.ruling_cache import Rulings
+from app.cluster.best_nodes import ANYWHERE, BestNodes
+from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.explain.policy_diff import Asked, Change, Side, as_created, compare
+from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import order
@@ -60,16 +60,16 @@ def state_of(objects: list[dict[str, Any]]) -> State:
     return state
 
 
-def asked_of(objects: list[dict[str, Any]]) -> Iterator[Asked]:
+def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
     for each in objects:
         if each["kind"] == "Pod":
             metadata, node = each["metadata"], each["spec"].get("nodeName", "")
-            yield Asked(metadata["name"], "team-a", as_created(each), uid=metadata["uid"], node=node)
+            yield ComparedPod(metadata["name"], "team-a", as_created(each), uid=metadata["uid"], node=node)
 
 
-def side(policy_set: PolicySet, state: State) -> Side:
-    setting = Setting(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=Rulings().of)
-    return Side(setting, state.namespace_labels)
+def side(policy_set: PolicySet, state: State) -> PolicySide:
+    setting = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
+    return PolicySide(setting, state.namespace_labels)
 
 
 def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
@@ -84,10 +84,10 @@ def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
     return min((order(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
 
 
-def one_by_one(asked: Asked, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
+def one_by_one(asked: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
     """Say what becomes of one pod: whether it is let in, and where it goes."""
     labels = state.namespace_labels(asked.namespace)
-    verdict = mutate(asked.document, asked.namespace, labels, Setting(policy_set, state.fleet(), knowledge()))
+    verdict = mutate(asked.document, asked.namespace, labels, ReviewContext(policy_set, state.fleet(), knowledge()))
     if not verdict.allowed:
         return False, None
     admitted = read_pod(apply(asked.document, verdict.operations), asked.namespace)
@@ -104,19 +104,21 @@ def test_whole_comparison_is_that_of_every_pod_by_itself(number: int) -> None:
     for each in asked_of(objects):
         (was_in, was), (is_in, now) = (one_by_one(each, which, state, objects) for which in (before, after))
         if was_in and not is_in:
-            expected.setdefault(Change.Refused.value, set()).add(each.name)
+            expected.setdefault(PodDifference.Refused.value, set()).add(each.name)
         elif is_in and not was_in:
-            expected.setdefault(Change.Admitted.value, set()).add(each.name)
+            expected.setdefault(PodDifference.Admitted.value, set()).add(each.name)
         elif is_in and was != now:
-            change = Change.NoNode if now is None else Change.Seated if was is None else Change.Moved
+            change = (
+                PodDifference.NoNode if now is None else PodDifference.Seated if was is None else PodDifference.Moved
+            )
             expected.setdefault(change.value, set()).add(each.name)
 
-    found = compare(asked_of(objects), side(before, state), side(after, state), FleetSeats(state))
+    found = compare(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
 
     told: dict[str, set[str]] = {}
     for difference in found.differences:
         told.setdefault(difference.change, set()).add(difference.pod)
-    told.pop(Change.Otherwise.value, None)
+    told.pop(PodDifference.Otherwise.value, None)
     assert told == expected
     assert expected
 
@@ -126,7 +128,7 @@ def test_same_policies_change_nothing() -> None:
     objects = fleet(random.Random(9))
     state = state_of(objects)
 
-    found = compare(asked_of(objects), side(STRICT, state), side(STRICT, state), FleetSeats(state))
+    found = compare(asked_of(objects), side(STRICT, state), side(STRICT, state), BestNodes(state))
 
     assert (found.differences, found.unchanged, found.hurts) == ((), 60, False)
 
@@ -142,10 +144,10 @@ def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them(
         made = pod(gpus(1, volumeMounts=[mount]), nodeName=f"n-{number}", affinity=affinity,
                    volumes=[{"name": mount["name"], "projected": {}}])  # fmt: skip
         made["metadata"] |= {"uid": f"u-{number}", "labels": {"pod-index": str(number)}}
-        asked.append(Asked(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
+        asked.append(ComparedPod(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
     state = state_of([node_document()])
 
-    found = compare(asked, side(STRICT, state), side(STRICT, state), FleetSeats(state))
+    found = compare(asked, side(STRICT, state), side(STRICT, state), BestNodes(state))
 
     assert (found.pods, found.templates) == (3, 1)
 

@@ -16,10 +16,10 @@ import yaml
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
-from app.demo.notation import Fleet
+from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import Explanation, explain
-from app.explain.survey import World
+from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import neighbours_of
 from app.values.steps import finish
 from tests.builders import knowledge, policies
@@ -27,9 +27,9 @@ from tests.builders import knowledge, policies
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 
 
-def world_of(puzzle: dict[str, Any]) -> World:
+def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
     """Make the cluster of a puzzle, under the shipped fallback and its own policies."""
-    objects = [*objects_of(msgspec.convert(puzzle["fleet"], Fleet)), *puzzle.get("objects", ())]
+    objects = [*objects_of(msgspec.convert(puzzle["fleet"], DemoFleet)), *puzzle.get("objects", ())]
     state = State(knowledge())
     fill(state, objects)
     header = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}

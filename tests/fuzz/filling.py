@@ -14,13 +14,13 @@ from app.kube.pods import read_pod
 from app.nodes.labels import CLASSES_KEPT, MEMORY, _read_class
 from app.nodes.reading import read_node
 from app.placement.ranking import NAMES_KEPT, tie_break
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.quantity import parse_quantity
 from tests.builders import knowledge
 from tests.fuzz.seeds import seeds
 
 
-def fill(services: Iterable[Usher]) -> None:
+def fill(services: Iterable[Service]) -> None:
     """Fill each service's rulings and appraisals, and the makes of nodes, names and quantities that all share."""
     pods, nodes = seeds("pod"), seeds("node")
     for number in range(RULINGS_KEPT):
@@ -39,7 +39,7 @@ def fill(services: Iterable[Usher]) -> None:
         tie_break(f"ip-10-0-{number}.eu-central-1.compute.internal")
 
 
-def remembered(services: Iterable[Usher]) -> Mapping[str, int]:
+def remembered(services: Iterable[Service]) -> Mapping[str, int]:
     """Count what is remembered, all services together."""
     kept = list(services)
     return {

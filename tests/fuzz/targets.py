@@ -16,15 +16,15 @@ from typing import Any
 
 import jsonpatch
 
-from app.admission.fleet_facts import Fleet
-from app.admission.review import Setting, mutate
+from app.admission.fleet_facts import FleetFacts
+from app.admission.review import ReviewContext, mutate
 from app.api.admission_routes import review
 from app.api.explain_route import explain_pod
 from app.api.extender_routes import filter_nodes, preempt, prioritize
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.cluster.exporters import read_exposition
 from app.cluster.files import shipped_policies
-from app.cluster.listing import Odd, Reading, Unreadable
+from app.cluster.listing import KindDecoders, Unreadable, UnreadableObject
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.prometheus import read_answer
 from app.cluster.snapshot import fill, read_snapshot
@@ -39,10 +39,10 @@ from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.policy.case_document import read_case
 from app.policy.load import load_policies
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
 from app.web.api import dry_run
-from tests.builders import demand, fleet, gpus, knowledge, node, pod, shipped, usher
+from tests.builders import demand, fleet, gpus, knowledge, make_service, node, pod, shipped
 from tests.fuzz.seeds import FLEETS
 
 REFUSED = "refused"
@@ -59,16 +59,16 @@ class Target:
 
 
 @cache
-def service(name: str) -> Usher:
+def service(name: str) -> Service:
     """Make the service of a demo fleet."""
-    return usher(Path(mkdtemp()), demo_fleet(name))
+    return make_service(Path(mkdtemp()), demo_fleet(name))
 
 
-def _backend(number: int) -> Usher:
+def _backend(number: int) -> Service:
     return service(FLEETS[number % len(FLEETS)])
 
 
-def _wire(answer: Callable[[bytes, Usher], str]) -> Callable[[bytes, int], str]:
+def _wire(answer: Callable[[bytes, Service], str]) -> Callable[[bytes, int], str]:
     """Tell an error's status; one of 500 and above is a failure of ours, whatever was sent."""
 
     def outcome(body: bytes, number: int) -> str:
@@ -84,7 +84,7 @@ def _wire(answer: Callable[[bytes, Usher], str]) -> Callable[[bytes, int], str]:
 
 
 def _review(verb: str) -> Callable[[bytes, int], str]:
-    def answer(body: bytes, backend: Usher) -> str:
+    def answer(body: bytes, backend: Service) -> str:
         document = json.loads(review(body, verb, backend).body)
         response, request = document["response"], decode_json(body)["request"]
         assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -111,7 +111,7 @@ def _names(args: ExtenderArgs) -> list[str]:
     return [each["metadata"]["name"] for each in nodes]
 
 
-def _filter(body: bytes, backend: Usher) -> str:
+def _filter(body: bytes, backend: Service) -> str:
     args = decode_extender_args(body)
     answer = json.loads(filter_nodes(body, backend).body, parse_int=float)  # nodes as sent, with any number of digits
     refused = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
@@ -126,7 +126,7 @@ def _filter(body: bytes, backend: Usher) -> str:
     return "200 kept some" if kept else "200 kept none"
 
 
-def _prioritize(body: bytes, backend: Usher) -> str:
+def _prioritize(body: bytes, backend: Service) -> str:
     args = decode_extender_args(body)
     answer = json.loads(prioritize(body, backend).body)
     names = args.NodeNames
@@ -137,7 +137,7 @@ def _prioritize(body: bytes, backend: Usher) -> str:
     return "200 scored"
 
 
-def _preempt(body: bytes, backend: Usher) -> str:
+def _preempt(body: bytes, backend: Service) -> str:
     args = decode_preemption_args(body)
     answer = json.loads(preempt(body, backend).body)
     assert list(answer) == ["NodeNameToMetaVictims"]
@@ -145,8 +145,8 @@ def _preempt(body: bytes, backend: Usher) -> str:
     return "200 kept some" if answer["NodeNameToMetaVictims"] else "200 kept none"
 
 
-def _people(route: Callable[[Mapping[str, Any], Usher], Any]) -> Callable[[bytes, int], str]:
-    def answer(body: bytes, backend: Usher) -> str:
+def _people(route: Callable[[Mapping[str, Any], Service], Any]) -> Callable[[bytes, int], str]:
+    def answer(body: bytes, backend: Service) -> str:
         document = decode_json(body)
         if not isinstance(document, dict):
             return "400"
@@ -175,14 +175,14 @@ def _object(read: Callable[[Mapping[str, Any]], Any]) -> Callable[[bytes, int], 
 
 
 @cache
-def _kinds() -> list[tuple[Reading, Callable[[Mapping[str, Any]], Any]]]:
+def _kinds() -> list[tuple[KindDecoders, Callable[[Mapping[str, Any]], Any]]]:
     state = State(knowledge())
     kinds = (
         *core_kinds(state, PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21"), "gpu-usher"),
         *dra_kinds(state, "v1"),
     )
     reads = {"nodes": lambda document: read_node(document, state.knowledge)}  # that of the watch remembers every name
-    return [(Reading(kind.shape), reads.get(kind.name, kind.read)) for kind in kinds]
+    return [(KindDecoders(kind.shape), reads.get(kind.name, kind.read)) for kind in kinds]
 
 
 def _event(body: bytes, number: int) -> str:
@@ -190,7 +190,7 @@ def _event(body: bytes, number: int) -> str:
     reading, read = _kinds()[number % len(_kinds())]
     try:
         _, found = reading.event(body)
-        if isinstance(found, Odd):
+        if isinstance(found, UnreadableObject):
             return "odd"
         read(found)
     except (Unreadable, ApiError, BadInput):
@@ -217,7 +217,7 @@ def _demand() -> Any:
 
 
 @cache
-def _fleet() -> Fleet:
+def _fleet() -> FleetFacts:
     return fleet(node())
 
 
@@ -227,7 +227,7 @@ def _policy(body: bytes, _number: int) -> str:
         loaded = load_policies({"f": body.decode("utf-8", "replace")}, knowledge(), shipped().fallback)
     except PolicyError:
         return REFUSED
-    mutate(pod(gpus(2)), "team-a", {"team": "a"}, Setting(loaded, _fleet(), knowledge()))
+    mutate(pod(gpus(2)), "team-a", {"team": "a"}, ReviewContext(loaded, _fleet(), knowledge()))
     return "read"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor.fleet_checks import Fleet, examine
+from app.doctor.fleet_checks import ExaminedFleet, examine
 from app.explain.gpu_inventory import take_inventory
 from app.nodes.model import Node
 from app.nodes.reading import read_node
@@ -65,7 +65,7 @@ def read(node: Node) -> dict[str, str]:
         "units": str(kind.units),
         "slices": listed((each.profile, each.all) for each in kind.slices),
         "slice memory": listed(known.slice_memory),
-        "doctor": " ".join(each.check for each in examine(Fleet((node,)))) or "-",
+        "doctor": " ".join(each.check for each in examine(ExaminedFleet((node,)))) or "-",
     }
 
 

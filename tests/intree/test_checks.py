@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.explain.funnel import STAGES, Stage, code_of, first_of, funnel, words_of
-from app.intree.checks import Cause, gated, read_seeker, read_terms, refusals, unjudged
+from app.intree.checks import InTreeCause, gated, read_seeker, read_terms, refusals, unjudged
 from app.intree.existing_pods import read_companion
 from app.nodes.reading import read_node
 from app.values.reasons import Code, reason
@@ -26,12 +26,12 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
-def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node: Any) -> list[tuple[Cause, str]]:
+def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node: Any) -> list[tuple[InTreeCause, str]]:
     made = node_document("n", labels={"zone": "a", "cores": "64"}, taints=node.get("taints"))
     made["status"]["allocatable"] |= HAS
     made["spec"] |= {"unschedulable": True} if node.get("cordoned") else {}
-    seeker = read_seeker(document, NEVER.__contains__, node.get("volumes"))
-    return [(each.cause, each.message) for each in refusals(seeker, read_node(made, knowledge()), used or {})]
+    pod_constraints = read_seeker(document, NEVER.__contains__, node.get("volumes"))
+    return [(each.cause, each.message) for each in refusals(pod_constraints, read_node(made, knowledge()), used or {})]
 
 
 def spec(**more: Any) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def asking(**amounts: str) -> dict[str, Any]:
 
 TAINT = [{"key": "team", "value": "b", "effect": "NoSchedule"}]
 SOFT = [{"key": "team", "value": "b", "effect": "PreferNoSchedule"}]
-UNSELECTED = (Cause.NodeAffinityMismatch, "node(s) didn't match Pod's node affinity/selector")
-TAINTED = (Cause.UntoleratedTaint, "node(s) had untolerated taint(s)")
-CORDONED = (Cause.NodeUnschedulable, "node(s) were unschedulable")
+UNSELECTED = (InTreeCause.NodeAffinityMismatch, "node(s) didn't match Pod's node affinity/selector")
+TAINTED = (InTreeCause.UntoleratedTaint, "node(s) had untolerated taint(s)")
+CORDONED = (InTreeCause.NodeUnschedulable, "node(s) were unschedulable")
 OF_ZONE_B = read_terms({"nodeSelectorTerms": [{"matchExpressions": [expression("zone", "In", "b")]}]})
 CLAIM = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
-ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[Cause, str]]]] = {
+ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[InTreeCause, str]]]] = {
     "nothing asked": (spec(), {}, []),
     "taint": (spec(), {"taints": TAINT}, [TAINTED]),
     "soft taint": (spec(), {"taints": SOFT}, []),
@@ -66,22 +66,23 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[Cause, str]]]] 
     "selector with another value": (spec(nodeSelector={"zone": "b"}), {}, [UNSELECTED]),
     "two keys, two causes": (spec(nodeSelector={"zone": "b", "x": "y"}), {}, [UNSELECTED, UNSELECTED]),
     "node by name": (spec(nodeName="m"), {}, [
-        (Cause.NodeNameMismatch, "node(s) didn't match the requested node name")]),
+        (InTreeCause.NodeNameMismatch, "node(s) didn't match the requested node name")]),
     "one of two terms is enough": (spec(affinity=terms(
         {"matchExpressions": [expression("zone", "In", "b")]}, {"matchExpressions": [expression("zone", "Exists")]})),
         {}, []),
     "empty term": (spec(affinity=terms({})), {}, [UNSELECTED]),
     "no term": (spec(affinity=terms()), {}, [UNSELECTED]),
-    "cpu": (asking(cpu="4001m"), {}, [(Cause.InsufficientResource, "Insufficient cpu")]),
+    "cpu": (asking(cpu="4001m"), {}, [(InTreeCause.InsufficientResource, "Insufficient cpu")]),
     "all cpu": (asking(cpu="4"), {}, []),
     "cpu and memory": (asking(cpu="5", memory="17Gi"), {}, [
-        (Cause.InsufficientResource, "Insufficient cpu"), (Cause.InsufficientResource, "Insufficient memory")]),
+        (InTreeCause.InsufficientResource, "Insufficient cpu"),
+        (InTreeCause.InsufficientResource, "Insufficient memory")]),
     "extended resource": (asking(**{"example.com/nic": "3"}), {}, [
-        (Cause.InsufficientResource, "Insufficient example.com/nic")]),
+        (InTreeCause.InsufficientResource, "Insufficient example.com/nic")]),
     "unknown resource": (asking(**{"example.com/other": "1"}), {}, [
-        (Cause.InsufficientResource, "Insufficient example.com/other")]),
+        (InTreeCause.InsufficientResource, "Insufficient example.com/other")]),
     "volume elsewhere": (spec(**CLAIM), {"volumes": {"team-a/data": OF_ZONE_B}}, [
-        (Cause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity")]),
+        (InTreeCause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity")]),
     "volume of another namespace": (spec(**CLAIM), {"volumes": {"team-b/data": OF_ZONE_B}}, []),
 }  # fmt: skip
 
@@ -98,8 +99,8 @@ def test_what_other_pods_have_booked_counts() -> None:
     """F83."""
     assert causes(asking(cpu="1"), {"cpu": 3000, "pods": 9}) == []
     assert causes(asking(cpu="1"), {"cpu": 3001, "pods": 10}) == [
-        (Cause.TooManyPods, "Too many pods"),
-        (Cause.InsufficientResource, "Insufficient cpu"),
+        (InTreeCause.TooManyPods, "Too many pods"),
+        (InTreeCause.InsufficientResource, "Insufficient cpu"),
     ]
 
 
@@ -158,7 +159,7 @@ def test_node_affinity_is_read_as_the_oracle_reads_it() -> None:
 
 def test_every_cause_and_every_code_has_its_stage() -> None:
     """F83: a new code cannot be lost from the funnel."""
-    assert set(STAGES) == {*Cause, *Code}
+    assert set(STAGES) == {*InTreeCause, *Code}
     assert set(STAGES.values()) == set(Stage)
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.knowledge.cuda_compatibility import Accept, Compatibility, CUDANeed, DriverList, judge_driver
-from app.knowledge.nvidia_require import Host
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, DriverList, judge_driver
+from app.knowledge.nvidia_require import HostFacts
 from app.placement.engine import judge_class
 from app.policy.cuda_needs import minimum_need
 from app.values.versions import Version, parse_version, show_version
@@ -21,10 +21,10 @@ LISTED = DriverList((12, 4), (550,), frozenset({470, 525, 535}), frozenset({525}
 """`cuda>=12.4`, three branches named for most brands, one of them for GeForce."""
 
 
-def host(driver: str, datacenter: bool | None = True) -> Host:
+def host(driver: str, datacenter: bool | None = True) -> HostFacts:
     """Make what a node answers."""
     version = parse_version(driver)
-    return Host(version, CUDA.highest_cuda(version), None, datacenter)
+    return HostFacts(version, CUDA.highest_cuda(version), None, datacenter)
 
 
 def need(cuda: str, compat: bool = False) -> CUDANeed:
@@ -152,7 +152,7 @@ def test_image_starts_on_the_branches_that_its_requirement_names_for_the_brand(
 def test_requirement_holds_where_the_reported_cuda_is_not_known() -> None:
     asked = replace(need("12.4.1"), requires=LISTED)
 
-    found = judge_driver(asked, Host((530, 30), None, None, True))
+    found = judge_driver(asked, HostFacts((530, 30), None, None, True))
 
     assert found is MINOR
 
@@ -178,7 +178,7 @@ def test_minimum_alone_claims_no_forward_compatibility() -> None:
 def test_newer_driver_always_runs_an_older_toolkit(cuda: Version, branches: int, datacenter: bool) -> None:
     """CUDA Compatibility guide: backward compatibility."""
     asked = minimum_need(cuda, "", knowledge())
-    newer = Host((asked.native[0] + branches, *asked.native[1:]), None, None, datacenter)
+    newer = HostFacts((asked.native[0] + branches, *asked.native[1:]), None, None, datacenter)
 
     found = judge_driver(asked, newer)
 
@@ -187,9 +187,13 @@ def test_newer_driver_always_runs_an_older_toolkit(cuda: Version, branches: int,
 
 @pytest.mark.parametrize(
     ("accept", "expected"),
-    [(Accept.Native, "550.54.15"), (Accept.MinorVersion, "525.60.13"), (Accept.ForwardCompatible, "525.60.13")],
+    [
+        (AcceptedCompatibility.Native, "550.54.15"),
+        (AcceptedCompatibility.MinorVersion, "525.60.13"),
+        (AcceptedCompatibility.ForwardCompatible, "525.60.13"),
+    ],
 )
-def test_floor_in_messages_is_the_effective_one(accept: Accept, expected: str) -> None:
+def test_floor_in_messages_is_the_effective_one(accept: AcceptedCompatibility, expected: str) -> None:
     """INTERFACES §10, CUDA: the message shows the effective floor under `accept`."""
     found = show_version(need("12.4.1").floor(accept))
 
@@ -257,7 +261,7 @@ def test_toolkit_serves_gpus_until_it_removes_them(cuda: str, capability: str, s
 def test_unknown_driver_is_never_judged() -> None:
     """INTERFACES §3: DriverUnknown is its own reason."""
     with pytest.raises(ValueError, match="wants a known driver"):
-        judge_driver(need("12.4"), Host(None, None, None, True))
+        judge_driver(need("12.4"), HostFacts(None, None, None, True))
 
 
 NGC, TRTLLM = "nvcr.io/nvidia/pytorch:%s-py3", "nvcr.io/nvidia/tritonserver:%s-trtllm-python-py3"

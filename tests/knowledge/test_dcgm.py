@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import read_knowledge
-from app.knowledge.dcgm import Condition, Judge
+from app.knowledge.dcgm import GPUCondition, MetricRule
 from app.knowledge.xids import Severity
 from app.values.errors import KnowledgeError
 from tests.builders import knowledge
@@ -30,7 +30,7 @@ def test_both_names_of_a_renamed_field_say_the_same() -> None:
 def test_every_class_of_xids_but_the_applications_is_a_condition() -> None:
     """F72: an application's fault is never the GPU's."""
     assert set(Severity) - knowledge().dcgm.conditions.keys() == {Severity.Application}
-    assert knowledge().dcgm.conditions[Severity.DrainNow] is Condition.Ill
+    assert knowledge().dcgm.conditions[Severity.DrainNow] is GPUCondition.Ill
 
 
 def test_operator_adds_a_metric_takes_one_away_and_changes_a_class(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_operator_adds_a_metric_takes_one_away_and_changes_a_class(tmp_path: Pat
     dcgm = read_knowledge(tmp_path).dcgm
 
     assert "DCGM_FI_DEV_THERMAL_VIOLATION" not in dcgm.readings
-    assert dcgm.readings["DCGM_FI_DEV_RETIRED_DBE"].judge is Judge.AboveZero
-    assert dcgm.readings["DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"].condition is Condition.Ailing
+    assert dcgm.readings["DCGM_FI_DEV_RETIRED_DBE"].judge is MetricRule.AboveZero
+    assert dcgm.readings["DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"].condition is GPUCondition.Ailing
     assert Severity.Watch not in dcgm.conditions
     assert dcgm.node_labels[:2] == ("machine", "node")
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import app.knowledge
-from app.knowledge.nvidia_require import Host, holds, lowest_cuda, parse_require
+from app.knowledge.nvidia_require import HostFacts, holds, lowest_cuda, parse_require
 from app.values.versions import Version, parse_version, release, show_version
 from tests.builders import knowledge
 
@@ -301,11 +301,11 @@ def test_endless_reference_is_answered(image: str) -> None:
     assert IMAGES.infer(image) is None
 
 
-def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "yes") -> Host:
+def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "yes") -> HostFacts:
     """Make what a node answers; without a label, the CUDA is what its driver's branch reports."""
     version = parse_version(driver)
     found = parse_version(cuda) if cuda else knowledge().cuda.highest_cuda(version)
-    return Host(version, found, parse_version(capability) if capability else None, datacenter == "yes")
+    return HostFacts(version, found, parse_version(capability) if capability else None, datacenter == "yes")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import Layout, Place, places
+from app.knowledge.mig_placements import GPULayout, InstancePlacement, places
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 
@@ -20,8 +20,8 @@ GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items
 """One product of each table row: sisters share the geometry."""
 
 
-def layout(product: str, *taken: tuple[str, int], gpu: str = "gpu-0") -> Layout:
-    return Layout(gpu, knowledge().geometry[normal_form(product)], tuple(Instance(*each) for each in taken))
+def layout(product: str, *taken: tuple[str, int], gpu: str = "gpu-0") -> GPULayout:
+    return GPULayout(gpu, knowledge().geometry[normal_form(product)], tuple(Instance(*each) for each in taken))
 
 
 def legal(geometry: Geometry, instances: Sequence[Instance]) -> bool:
@@ -50,7 +50,7 @@ def can_lie(gpus: list[tuple[Geometry, list[Instance]]], wanted: Sequence[str]) 
     return False
 
 
-def check(layouts: Sequence[Layout], wanted: Sequence[str]) -> None:
+def check(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> None:
     """Compare with trying everything; what is found must be legal, and in the order asked."""
     found = places(layouts, wanted)
 
@@ -63,7 +63,7 @@ def check(layouts: Sequence[Layout], wanted: Sequence[str]) -> None:
 
 
 @st.composite
-def occupied(draw: st.DrawFn, product: str) -> Layout:
+def occupied(draw: st.DrawFn, product: str) -> GPULayout:
     """Draw a GPU on which instances lie where somebody once made them: any legal layout, however unhandy."""
     geometry = knowledge().geometry[product]
     spots = [Instance(name, start) for name, slot in geometry.slots.items() for start in slot.starts]
@@ -71,7 +71,7 @@ def occupied(draw: st.DrawFn, product: str) -> Layout:
     for spot in draw(st.lists(st.sampled_from(spots), max_size=5)):
         if legal(geometry, [*there, spot]):
             there.append(spot)
-    return Layout(product, geometry, tuple(there))
+    return GPULayout(product, geometry, tuple(there))
 
 
 @pytest.mark.parametrize("product", GEOMETRIES)
@@ -81,7 +81,7 @@ def test_instances_fit_just_where_some_place_is_left_for_each(product: str) -> N
 
     @settings(max_examples=120, derandomize=True, deadline=None)
     @given(occupied(product), st.lists(st.sampled_from(names), max_size=5))
-    def run(one: Layout, wanted: list[str]) -> None:
+    def run(one: GPULayout, wanted: list[str]) -> None:
         check([one], wanted)
         starts = one.geometry.places(wanted, one.taken)
         assert (starts is not None) is (places([one], wanted) is not None)
@@ -97,7 +97,7 @@ def test_instances_fit_on_a_node_just_where_some_gpu_has_a_place_for_each(produc
 
     @settings(max_examples=60, derandomize=True, deadline=None)
     @given(st.lists(occupied(product), min_size=1, max_size=2), other, st.lists(st.sampled_from(names), max_size=4))
-    def run(some: list[Layout], one: Layout, wanted: list[str]) -> None:
+    def run(some: list[GPULayout], one: GPULayout, wanted: list[str]) -> None:
         check([*some, one], wanted)
 
     run()
@@ -140,8 +140,8 @@ def test_fuller_gpu_is_filled_first_and_the_order_asked_is_kept() -> None:
     """P14: an empty GPU stays whole."""
     node = [layout(H100), layout(H100, ("3g.40gb", 0), gpu="gpu-1")]
 
-    assert (Place(1, 4), Place(0, 0)) == places(node, ["3g.40gb", "4g.40gb"])
-    assert (Place(1, 6), Place(1, 4)) == places(node, ["1g.10gb", "2g.20gb"])
+    assert (InstancePlacement(1, 4), InstancePlacement(0, 0)) == places(node, ["3g.40gb", "4g.40gb"])
+    assert (InstancePlacement(1, 6), InstancePlacement(1, 4)) == places(node, ["1g.10gb", "2g.20gb"])
 
 
 def test_many_slices_are_shared_out_over_eight_gpus() -> None:

@@ -10,10 +10,10 @@ from app.knowledge.families import Family
 from app.kube.pod_limits import MOST_CLAIMS, MOST_CONTAINERS
 from app.kube.pods import read_pod
 from app.kube.resource_claims import (
-    Choice,
     Claim,
-    Claimed,
+    ClaimedDevices,
     ClaimRequest,
+    DeviceChoice,
     Requests,
     claimed_classes,
     read_claim,
@@ -46,22 +46,22 @@ def first_available(*choices: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (exactly(GPU, allocationMode="ExactCount", count=2), (Choice(GPU, 2),)),
-        (exactly(GPU, selectors=[{"cel": {"expression": "true"}}]), (Choice(GPU, 1),)),
-        (exactly(GPU, allocationMode="All"), (Choice(GPU, None),)),
-        (exactly(GPU, count=0), (Choice(GPU, 0),)),
-        ({"name": "r", "deviceClassName": GPU, "allocationMode": "ExactCount", "count": 3}, (Choice(GPU, 3),)),
-        ({"name": "r", "deviceClassName": GPU, "allocationMode": "All"}, (Choice(GPU, None),)),
+        (exactly(GPU, allocationMode="ExactCount", count=2), (DeviceChoice(GPU, 2),)),
+        (exactly(GPU, selectors=[{"cel": {"expression": "true"}}]), (DeviceChoice(GPU, 1),)),
+        (exactly(GPU, allocationMode="All"), (DeviceChoice(GPU, None),)),
+        (exactly(GPU, count=0), (DeviceChoice(GPU, 0),)),
+        ({"name": "r", "deviceClassName": GPU, "allocationMode": "ExactCount", "count": 3}, (DeviceChoice(GPU, 3),)),
+        ({"name": "r", "deviceClassName": GPU, "allocationMode": "All"}, (DeviceChoice(GPU, None),)),
         (
             first_available({"name": "a", "deviceClassName": GPU, "count": 2}, {"name": "b", "deviceClassName": "x"}),
-            (Choice(GPU, 2), Choice("x", 1)),
+            (DeviceChoice(GPU, 2), DeviceChoice("x", 1)),
         ),
-        ({"name": "r"}, (Choice("", 1),)),
-        ({"name": "r", "exactly": None, "firstAvailable": None}, (Choice("", 1),)),
+        ({"name": "r"}, (DeviceChoice("", 1),)),
+        ({"name": "r", "exactly": None, "firstAvailable": None}, (DeviceChoice("", 1),)),
     ],
     ids=["v1", "defaults", "all", "zero", "v1beta1", "v1beta1 all", "alternatives", "nothing", "null"],
 )
-def test_request_is_read_in_every_version(request_: dict[str, Any], expected: tuple[Choice, ...]) -> None:
+def test_request_is_read_in_every_version(request_: dict[str, Any], expected: tuple[DeviceChoice, ...]) -> None:
     """S13."""
     assert read_claim(claim(request_)) == Claim("team-a/c", (ClaimRequest("r", expected),))
 
@@ -117,7 +117,7 @@ CLAIMS: Mapping[str, Requests] = {
 }
 
 
-def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> Claimed:
+def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> ClaimedDevices:
     """Ask about a pod whose entry `x` refers to the claim, or template, `x`."""
     entries = [{"name": name, "resourceClaimName": name} for name in claims]
     entries += [{"name": name, "resourceClaimTemplateName": name} for name in templates]
@@ -127,7 +127,7 @@ def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> Claimed
 
 def claimed_by(
     spec: Mapping[str, Any], namespace: str = "team-a", family: Callable[[str], Family | None] = family_of
-) -> Claimed:
+) -> ClaimedDevices:
     """Say what a pod of this spec claims."""
     return claimed_classes(read_pod({"spec": spec}, namespace), CLAIMS.get, CLAIMS.get, family)
 
@@ -162,7 +162,7 @@ def claimed_by(
     ],
 )
 def test_pod_claims_what_its_claims_and_templates_ask(
-    found: Claimed, classes: tuple[tuple[str, int | None], ...], families: list[str]
+    found: ClaimedDevices, classes: tuple[tuple[str, int | None], ...], families: list[str]
 ) -> None:
     """S13: a network card is no GPU, and is known to be none."""
     assert (found.classes, [each.name for each in found.families]) == (classes, families)
@@ -182,7 +182,7 @@ def test_claim_of_another_namespace_is_another_claim() -> None:
 
     found = claimed_by(spec, "team-b")
 
-    assert found == Claimed(unknown=("ResourceClaim team-b/two",))
+    assert found == ClaimedDevices(unknown=("ResourceClaim team-b/two",))
 
 
 def uses(name: str, *claims: dict[str, str]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def test_pod_of_wrong_shape_is_refused(spec: dict[str, Any]) -> None:
 
 
 def test_pod_without_claims_claims_nothing() -> None:
-    assert claimed_by(pod()["spec"]) == Claimed()
+    assert claimed_by(pod()["spec"]) == ClaimedDevices()
 
 
 def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:

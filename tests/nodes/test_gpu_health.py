@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.tables import Knowledge
-from app.nodes.gpu_health import BLANK, CAUSES, INT64_BLANK, Health, Memory, Sample, examine, read_sample
+from app.nodes.gpu_health import BLANK, CAUSES, INT64_BLANK, Health, Memory, MetricSample, examine, read_sample
 from tests.builders import knowledge
 
 XID, DBE, PENDING = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ROW_REMAP_PENDING"
 HEAT, NVLINK = "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
 DAY, WINDOW = 24 * 3600, 600
-Poll = tuple[float, list[Sample]]
+Poll = tuple[float, list[MetricSample]]
 
 
-def sample(metric: str, value: float, gpu: str = "GPU-0", node: str = "n", part: str = "") -> Sample:
-    return Sample(metric, node, gpu, part, value)
+def sample(metric: str, value: float, gpu: str = "GPU-0", node: str = "n", part: str = "") -> MetricSample:
+    return MetricSample(metric, node, gpu, part, value)
 
 
 def after(*polls: Poll, facts: Knowledge | None = None) -> dict[str, Health]:
@@ -188,7 +188,7 @@ def test_node_is_named_by_the_label_that_is_surest(labels: dict[str, str], node:
     """F72: what a scrape configuration adds, before what the exporter takes for its host's name."""
     found = read_sample(XID, {**labels, "UUID": "GPU-1", "gpu": "0", "nvlink": "3"}, 0, knowledge().dcgm)
 
-    assert found == Sample(XID, node, "GPU-1", "3", 0)
+    assert found == MetricSample(XID, node, "GPU-1", "3", 0)
 
 
 @pytest.mark.parametrize("labels", [{}, {"instance": "10.0.0.1:9400"}, {"Hostname": "x" * 254}, {"node": ""}])
@@ -260,7 +260,7 @@ LINKS = st.builds(
 COUNTS = st.builds(sample, st.sampled_from([DBE, PENDING]), st.sampled_from([0.0, 2.0]), st.sampled_from("ab"))
 
 
-def rounds_of(samples: st.SearchStrategy[Sample]) -> st.SearchStrategy[list[tuple[float, list[Sample]]]]:
+def rounds_of(samples: st.SearchStrategy[MetricSample]) -> st.SearchStrategy[list[tuple[float, list[MetricSample]]]]:
     """Some polls, each some time after the last."""
     one = st.lists(samples, max_size=4, unique_by=lambda each: (each.metric, each.gpu, each.part))
     return st.lists(st.tuples(STEPS, one), min_size=1, max_size=10)
@@ -271,7 +271,7 @@ ROUNDS = st.one_of(rounds_of(XIDS), rounds_of(LINKS), rounds_of(st.one_of(XIDS, 
 
 @settings(max_examples=600)
 @given(ROUNDS)
-def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[Sample]]]) -> None:
+def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[MetricSample]]]) -> None:
     """F72: folding poll by poll comes to the same as reading all of history."""
     now, polls = 0.0, list[Poll]()
     for step, samples in rounds:
@@ -284,7 +284,7 @@ def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[Sample
 
 
 @given(ROUNDS)
-def test_memory_does_not_grow_beyond_what_was_seen_of_late(rounds: list[tuple[float, list[Sample]]]) -> None:
+def test_memory_does_not_grow_beyond_what_was_seen_of_late(rounds: list[tuple[float, list[MetricSample]]]) -> None:
     """F72: GPUs that are gone are forgotten after a day."""
     memory, now = Memory(), 0.0
     for step, samples in rounds:

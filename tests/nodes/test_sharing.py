@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.doctor.fleet_checks import Fleet, examine
+from app.doctor.fleet_checks import ExaminedFleet, examine
 from app.explain.gpu_inventory import kind_of, take_inventory
 from app.kube.partial_types import NodeAnnotations, NodeShape
 from app.nodes.model import Node, Sharing
@@ -32,7 +32,7 @@ def code(made: Any, on: Node) -> str | None:
 
 def checks(*nodes: Node) -> list[str]:
     tainted = {"UntaintedGPUNodes", "DriverUnknown"}
-    return [each.check for each in examine(Fleet(nodes)) if each.check not in tainted]
+    return [each.check for each in examine(ExaminedFleet(nodes)) if each.check not in tainted]
 
 
 def unlabelled(**more: Any) -> Node:
@@ -154,7 +154,7 @@ def test_product_is_unsure_where_labels_count_fewer_gpus_than_there_are(
 
 def test_several_models_are_no_stale_labels() -> None:
     """F73: the score is not halved, and the doctor's remedy is one that helps."""
-    (finding,) = (each for each in examine(Fleet((SEVERAL,))) if each.check == "SeveralGPUModels")
+    (finding,) = (each for each in examine(ExaminedFleet((SEVERAL,))) if each.check == "SeveralGPUModels")
 
     assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["SeveralGPUModels"])
     assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in DOUBTS)

@@ -8,9 +8,9 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from app.nodes.model import Free, Node
+from app.nodes.model import FreeResources, Node
 from app.policy.demand import Demand
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, knowledge, node, pod
 
 GPU = "nvidia.com/gpu"
@@ -19,14 +19,14 @@ PRODUCTS = {"t4": "Tesla-T4", "h100-80gb-hbm3": "NVIDIA-H100-80GB-HBM3"}
 T4 = ((knowledge().products.pattern("Tesla-T4"),),)
 
 ASKS = st.builds(
-    Ask,
+    DemandClass,
     cpu_milli=st.sampled_from([0, 1000, 4000, 8000]),
     gpus=st.integers(0, 4),
     products=st.sampled_from([(), T4]),
-) | st.builds(Ask, cpu_milli=st.sampled_from([1000, 4000]), gpus=st.just(1), share_milli=st.integers(1, 999))
+) | st.builds(DemandClass, cpu_milli=st.sampled_from([1000, 4000]), gpus=st.just(1), share_milli=st.integers(1, 999))
 FREE = st.fixed_dictionaries({product: st.integers(0, 9000) for product in PRODUCTS})
 OUTLOOKS = st.builds(
-    lambda found, free: Outlook(
+    lambda found, free: ExpectedDemand(
         tuple((ask, weight / sum(found.values())) for ask, weight in found.items()), tuple(free.items())
     ),
     st.dictionaries(ASKS, st.integers(1, 9), min_size=1, max_size=8),
@@ -38,7 +38,7 @@ SIZES = st.lists(st.sampled_from([0, 190, 470, 530, 999, 1000, 1000, 1000]), max
 CPU = st.none() | st.sampled_from([0, 999, 1000, 5000, 9000])
 
 
-def plainly(outlook: Outlook, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
+def plainly(outlook: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
     """Compute F class by class, GPU by GPU, in fractions, as the paper words it."""
     found = Fraction(0)
     for ask, probability in outlook.asks:
@@ -59,11 +59,11 @@ def ways(sizes: tuple[int, ...], count: int, share: int) -> Iterator[tuple[int, 
             yield tuple(sorted(left, reverse=True))
 
 
-def asking(count: int, share: int = 0, cpu: int = 0, outlook: Outlook | None = None) -> Demand:
+def asking(count: int, share: int = 0, cpu: int = 0, outlook: ExpectedDemand | None = None) -> Demand:
     return replace(demand(pod(gpus(count))), share_milli=share, cpu_milli=cpu, outlook=outlook)
 
 
 def shown(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:
     """Make a node of which each GPU is known."""
     made = node(product=PRODUCTS[product], offers={GPU: len(sizes)})
-    return replace(made, free=Free({GPU: sizes.count(1000)}, gpus=sizes, cpu_milli=cpu))
+    return replace(made, free=FreeResources({GPU: sizes.count(1000)}, gpus=sizes, cpu_milli=cpu))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.knowledge.mig_placements import Layout
+from app.knowledge.mig_placements import GPULayout
 from app.placement.mig_headroom import least_spoiling
 from tests.bench.churn import BY_NODE, GEOMETRY, MIXES, POLICIES, Arrival, Chosen, Fleet, Policy, arrivals, churn
 from tests.bench.mig import OURS, STRONGEST, Cell, mean_gain, measure, report
@@ -53,7 +53,7 @@ def test_fast_form_of_our_rule_places_as_the_rule_itself() -> None:
     """F61: by state, instead of over all GPUs."""
 
     def plain(fleet: Fleet, wish: Arrival) -> Chosen | None:
-        layouts = [Layout("", GEOMETRY, state) for state in fleet.states]
+        layouts = [GPULayout("", GEOMETRY, state) for state in fleet.states]
         place = least_spoiling(layouts, wish.profile)
         return Chosen(*place) if place else None
 

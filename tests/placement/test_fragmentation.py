@@ -17,20 +17,20 @@ from app.placement.ranking import wire_scores
 from app.placement.share_prices import prices
 from app.placement.stranded import MOST_UNITS
 from app.placement.workload import counted
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.policy.schema_placement import ScorerName
 from app.values.reasons import Code
 from tests.builders import demand, gpus, node, pod
 from tests.placement.ahead import CPU, GPU, OUTLOOKS, PRODUCTS, SIZES, T4, asking, plainly, shown
 
 
-def wasted(outlook: Outlook, product: str, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
+def wasted(outlook: ExpectedDemand, product: str, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
     """Compute the waste class by class, in fractions."""
     asks = [(ask, Fraction(probability)) for ask, probability in outlook.asks if ask.gpus]
     everything = sum(probability for _, probability in asks)
     if not asks:
         return Fraction(0)
-    found = plainly(Outlook(tuple(asks)), product, cpu, sizes) / everything  # type: ignore[arg-type]
+    found = plainly(ExpectedDemand(tuple(asks)), product, cpu, sizes) / everything  # type: ignore[arg-type]
     gpu = sum(probability * (ask.share_milli or 1000 * ask.gpus) for ask, probability in asks)
     hunger = Fraction(85, 100) * sum(probability * ask.cpu_milli for ask, probability in asks) / gpu
     if cpu is not None and hunger:
@@ -39,7 +39,7 @@ def wasted(outlook: Outlook, product: str, cpu: int | None, sizes: tuple[int, ..
     return found
 
 
-def scarce(outlook: Outlook, product: str) -> Fraction:
+def scarce(outlook: ExpectedDemand, product: str) -> Fraction:
     """Compute what a milli of a product costs; the one constraint of these outlooks is on the T4."""
     free = dict(outlook.free)
     if not any(free.values()):
@@ -50,7 +50,9 @@ def scarce(outlook: Outlook, product: str) -> Fraction:
     return found + bound / asked * sum(free.values()) / max(free["t4"], 1) if bound and product == "t4" else found
 
 
-def gained(outlook: Outlook, made: Node, product: str, sizes: tuple[int, ...], asked: tuple[int, int]) -> Fraction:
+def gained(
+    outlook: ExpectedDemand, made: Node, product: str, sizes: tuple[int, ...], asked: tuple[int, int]
+) -> Fraction:
     """Compute the gain of placing a pod that wants a core, on the GPU that is fullest."""
     count, share = asked
     left = list(sizes)
@@ -78,7 +80,7 @@ def level_of(score: float) -> float:
 
 @given(OUTLOOKS, st.sampled_from(sorted(PRODUCTS)), CPU, SIZES, st.integers(0, 3), st.integers(0, 999))
 def test_score_is_the_level_of_what_is_gained(
-    outlook: Outlook, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
+    outlook: ExpectedDemand, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
 ) -> None:
     """F52, F53, F55: with facts per GPU (simulate, DRA)."""
     share = share if count == 1 else 0
@@ -101,7 +103,7 @@ def test_score_is_the_level_of_what_is_gained(
 
 @given(OUTLOOKS, st.sampled_from(sorted(PRODUCTS)), CPU, st.integers(0, 8), st.integers(1, 4))
 def test_counts_of_a_device_plugin_stand_for_whole_gpus(
-    outlook: Outlook, product: str, cpu: int | None, free: int, count: int
+    outlook: ExpectedDemand, product: str, cpu: int | None, free: int, count: int
 ) -> None:
     """F52, F55: with facts by count, as a device plugin gives them, a node is worth what its idle GPUs are."""
     made = node(product=PRODUCTS[product], offers={GPU: 8}, used={GPU: 8 - free})
@@ -117,7 +119,7 @@ def test_counts_of_a_device_plugin_stand_for_whole_gpus(
 
 @given(OUTLOOKS, st.lists(st.tuples(st.sampled_from(sorted(PRODUCTS)), CPU, SIZES), min_size=2, max_size=12))
 def test_answers_are_integers_of_the_wire(
-    outlook: Outlook, fleet: list[tuple[str, int | None, tuple[int, ...]]]
+    outlook: ExpectedDemand, fleet: list[tuple[str, int | None, tuple[int, ...]]]
 ) -> None:
     """F48, F55: all scorers of the default together; equal levels, equal totals."""
     asked = asking(1, 0, 1000, outlook)
@@ -133,8 +135,8 @@ def test_answers_are_integers_of_the_wire(
 
 def test_pod_leaves_the_product_alone_that_others_cannot_do_without() -> None:
     """F53: scarcity, seen; and a little of it before anybody asked for a product."""
-    bound, free = Ask(gpus=1, products=T4), {"t4": 2000, "h100-80gb-hbm3": 8000}
-    for asks in ([Ask(gpus=1), bound], [Ask(gpus=1)]):
+    bound, free = DemandClass(gpus=1, products=T4), {"t4": 2000, "h100-80gb-hbm3": 8000}
+    for asks in ([DemandClass(gpus=1), bound], [DemandClass(gpus=1)]):
         asked = asking(1, outlook=counted(asks, free))
 
         assert fragmentation(asked, shown((1000,), product="h100-80gb-hbm3")) > fragmentation(
@@ -144,7 +146,7 @@ def test_pod_leaves_the_product_alone_that_others_cannot_do_without() -> None:
 
 def test_node_that_claims_a_billion_gpus_costs_no_more_than_others() -> None:
     """F55, F125."""
-    outlook = counted([Ask(gpus=1)])
+    outlook = counted([DemandClass(gpus=1)])
     made = node(offers={GPU: 10**9})
 
     assert 0 <= fragmentation(asking(1, outlook=outlook), made) <= 1
@@ -154,7 +156,7 @@ def test_node_that_claims_a_billion_gpus_costs_no_more_than_others() -> None:
 def test_nodes_are_packed_where_nothing_is_expected_or_slices_or_claims_are_asked() -> None:
     """F49, F52: a cold start, and layouts that the gradient does not know."""
     slices = demand(pod(gpus(1, "nvidia.com/mig-1g.10gb")))
-    begun, outlook = node(offers={GPU: 8}, used={GPU: 4}), counted([Ask(gpus=1)])
+    begun, outlook = node(offers={GPU: 8}, used={GPU: 4}), counted([DemandClass(gpus=1)])
     cut = node(offers={"nvidia.com/mig-1g.10gb": 7}, used={"nvidia.com/mig-1g.10gb": 3})
     claims = replace(slices, resources=(), claims=(("gpu.nvidia.com", 1),), outlook=outlook)
 
@@ -165,7 +167,7 @@ def test_nodes_are_packed_where_nothing_is_expected_or_slices_or_claims_are_aske
 
 def test_pod_goes_where_its_share_leaves_whole_gpus_alone() -> None:
     """F52, F61: half a GPU beside half a GPU in use."""
-    asked = asking(1, 500, outlook=counted([Ask(gpus=1), Ask(gpus=2)]))
+    asked = asking(1, 500, outlook=counted([DemandClass(gpus=1), DemandClass(gpus=2)]))
 
     begun, idle = (fragmentation(asked, shown(sizes)) for sizes in ((1000, 1000, 500), (1000, 1000, 1000)))
 
@@ -174,7 +176,7 @@ def test_pod_goes_where_its_share_leaves_whole_gpus_alone() -> None:
 
 def test_pod_without_gpu_goes_where_its_cpu_is_not_missed() -> None:
     """F52: the CPU of a node whose GPUs are taken, before that of idle ones."""
-    outlook = counted([Ask(cpu_milli=8000, gpus=1)])
+    outlook = counted([DemandClass(cpu_milli=8000, gpus=1)])
     asked = replace(asking(0, cpu=4000, outlook=outlook), resources=())
 
     assert fragmentation(asked, shown((0,), 8000)) > fragmentation(asked, shown((1000,), 8000))
@@ -208,7 +210,7 @@ def test_packing_of_a_share_looks_into_the_gpus() -> None:
 
 def test_outlook_is_part_of_what_verdicts_are_remembered_by() -> None:
     """F52: two outlooks are never equal, so that nothing remembered of the old one is used."""
-    asks = [Ask(gpus=1)]
+    asks = [DemandClass(gpus=1)]
     one, other = (asking(1, outlook=counted(asks)) for _ in range(2))
 
     assert one != other
@@ -218,6 +220,6 @@ def test_outlook_is_part_of_what_verdicts_are_remembered_by() -> None:
 
 def test_pod_without_gpu_goes_to_a_node_without_before_any_other() -> None:
     """F52: also to one whose CPU nobody counts, as that of nodes without GPU."""
-    asked = replace(asking(0, cpu=4000, outlook=counted([Ask(cpu_milli=1000, gpus=1)])), resources=())
+    asked = replace(asking(0, cpu=4000, outlook=counted([DemandClass(cpu_milli=1000, gpus=1)])), resources=())
 
     assert fragmentation(asked, node(product=None, offers={})) == 1.0 > fragmentation(asked, shown((0,), 64_000))

@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.nodes.model import Free
+from app.nodes.model import FreeResources
 from app.placement.engine import judge, judge_free
 from app.placement.filters import COUNTED_IN_TREE, FREE_FILTERS, enough_units
 from app.values.reasons import Code
@@ -26,7 +26,7 @@ GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 def test_node_needs_as_many_free_units_as_are_asked(asked: int, free: int | None, fits: bool) -> None:
     wanted = demand(pod(gpus(asked)))
 
-    refusal = enough_units(wanted, Free({} if free is None else {GPU: free}))
+    refusal = enough_units(wanted, FreeResources({} if free is None else {GPU: free}))
 
     assert fits is (refusal is None)
 
@@ -34,7 +34,9 @@ def test_node_needs_as_many_free_units_as_are_asked(asked: int, free: int | None
 def test_every_resource_asked_is_counted() -> None:
     wanted = demand(pod(gpus(1), gpus(2, SLICE, name="second")))
 
-    refusals = [enough_units(wanted, Free({GPU: gpus_free, SLICE: slices})) for gpus_free, slices in ((1, 2), (1, 1))]
+    refusals = [
+        enough_units(wanted, FreeResources({GPU: gpus_free, SLICE: slices})) for gpus_free, slices in ((1, 2), (1, 1))
+    ]
 
     assert refusals[0] is None
     assert refusals[1] is not None
@@ -45,7 +47,7 @@ def test_message_names_what_is_wanted_and_not_what_is_left() -> None:
     """INTERFACES §3: kube-scheduler groups equal texts."""
     wanted = demand(pod(gpus(3)))
 
-    refusals = {enough_units(wanted, Free({GPU: left})) for left in (0, 1, 2)}
+    refusals = {enough_units(wanted, FreeResources({GPU: left})) for left in (0, 1, 2)}
 
     assert {"not enough free GPUs: wants 3 nvidia.com/gpu"} == {each.message for each in refusals if each}
     assert len(refusals) == 1
@@ -53,7 +55,7 @@ def test_message_names_what_is_wanted_and_not_what_is_left() -> None:
 
 def test_refusal_of_what_is_free_is_one_that_eviction_can_change() -> None:
     """P4, P49, EXT-05: FailedNodes, not FailedAndUnresolvableNodes."""
-    refusal = judge_free(demand(pod()), Free({GPU: 0}), recount=True)
+    refusal = judge_free(demand(pod()), FreeResources({GPU: 0}), recount=True)
 
     assert refusal is not None
     assert refusal.code is Code.InsufficientGPUs

@@ -12,8 +12,8 @@ from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge
-from app.server.service import Usher
-from tests.builders import container, demand, gpus, knowledge, node_document, pod, policies, policy, usher
+from app.server.service import Service
+from tests.builders import container, demand, gpus, knowledge, make_service, node_document, pod, policies, policy
 
 GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 MEMORY, REPLICAS = "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas"
@@ -37,16 +37,16 @@ def running(uid: str, node: str, declares: str | None = "4Gi", amount: int = 1) 
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Usher:
+def service(tmp_path: Path) -> Service:
     """One node of one shared T4, behind a scheduler that counts units itself."""
-    return usher(tmp_path, [shared()], recount="false")
+    return make_service(tmp_path, [shared()], recount="false")
 
 
-def ask(service: Usher, document: dict[str, Any], verb: Any = filter_nodes, names: tuple[str, ...] = ("n",)) -> Any:
+def ask(service: Service, document: dict[str, Any], verb: Any = filter_nodes, names: tuple[str, ...] = ("n",)) -> Any:
     return json.loads(verb(json.dumps({"Pod": document, "NodeNames": list(names)}).encode(), service).body)
 
 
-def fits(service: Usher, document: dict[str, Any]) -> bool:
+def fits(service: Service, document: dict[str, Any]) -> bool:
     return bool(ask(service, document)["NodeNames"])
 
 
@@ -89,7 +89,7 @@ def test_budget_is_the_memory_of_all_shared_gpus(document: dict[str, Any], resou
     assert left(read_node(document, knowledge()), resource) == budget
 
 
-def test_pods_that_declare_more_than_is_left_are_refused_for_now(service: Usher) -> None:
+def test_pods_that_declare_more_than_is_left_are_refused_for_now(service: Service) -> None:
     """F65: 15,360 MiB hold three pods of 4 GiB, and no tolerance."""
     for index in range(3):
         assert fits(service, share())
@@ -115,7 +115,7 @@ def test_need_of_a_policy_is_no_declaration() -> None:
     assert demand(share(declares="4Gi"), wanting).declared_mib == 4096
 
 
-def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Usher) -> None:
+def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Service) -> None:
     """P21, P46, F65: the scheduler asks for the next pod first (seen 59 of 59 times, CONTROL_PLANE)."""
     named = [fits(service, share(f"p{index}")) for index in range(5)]
 
@@ -124,7 +124,7 @@ def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Ush
 
 def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
     """INTERFACES §8."""
-    service = usher(tmp_path, [shared("a"), shared("b")], recount="false")
+    service = make_service(tmp_path, [shared("a"), shared("b")], recount="false")
 
     scores = ask(service, share(), prioritize, ("a", "b"))
 
@@ -135,7 +135,7 @@ def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
 
 def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
     """INTERFACES §8: 30 pods over four GPUs, and no GPU's memory is given away twice."""
-    service = usher(tmp_path, [shared(f"n{index}") for index in range(4)], recount="false", filter_answer="best")
+    service = make_service(tmp_path, [shared(f"n{index}") for index in range(4)], recount="false", filter_answer="best")
     names = tuple(service.nodes)
 
     answers = [ask(service, share(f"p{index}"), names=names)["NodeNames"] for index in range(30)]
@@ -144,13 +144,13 @@ def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
     assert {left(node) for node in service.nodes.values()} == {15360 - 3 * 4096}
 
 
-def test_pod_that_asks_again_takes_its_own_place(service: Usher) -> None:
+def test_pod_that_asks_again_takes_its_own_place(service: Service) -> None:
     """INTERFACES §8: asking again replaces the note."""
     assert all(fits(service, share("same", "10Gi")) for _ in range(3))
     assert left(service.nodes["n"]) == 15360 - 10240
 
 
-def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Usher) -> None:
+def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Service) -> None:
     """INTERFACES §8: it is never counted twice."""
     fits(service, share("a", "4Gi"))
     fits(service, share("b", "4Gi"))
@@ -161,7 +161,7 @@ def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Usher) -> None
     assert left(service.nodes["n"]) == 15360 - 4096
 
 
-def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Usher) -> None:
+def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Service) -> None:
     """INTERFACES §8."""
     fits(service, share("a", "15Gi"))
     assert left(service.nodes["n"]) == 0
@@ -171,7 +171,7 @@ def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Usher) -
     assert left(service.nodes["n"]) == 15360
 
 
-def test_overrun_is_seen_and_goes_with_its_cause(service: Usher) -> None:
+def test_overrun_is_seen_and_goes_with_its_cause(service: Service) -> None:
     """INTERFACES §8: pods that other replicas let in at the same time."""
     for index in range(4):
         service.state.put_pod(running(f"p{index}", "n"))
@@ -182,7 +182,7 @@ def test_overrun_is_seen_and_goes_with_its_cause(service: Usher) -> None:
     assert (seen, service.state.overrun) == ({"n"}, set())
 
 
-def victims(service: Usher, document: dict[str, Any], *uids: str) -> list[str]:
+def victims(service: Service, document: dict[str, Any], *uids: str) -> list[str]:
     """Ask preempt about one node and these victims."""
     given_victims = {"n": {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}}
     body = json.dumps({"Pod": document, "NodeNameToMetaVictims": given_victims}).encode()
@@ -191,7 +191,7 @@ def victims(service: Usher, document: dict[str, Any], *uids: str) -> list[str]:
     return sorted(kept)
 
 
-def test_nobody_is_evicted_unless_that_frees_the_memory(service: Usher) -> None:
+def test_nobody_is_evicted_unless_that_frees_the_memory(service: Service) -> None:
     """F43, INTERFACES §6: free filters beyond the scheduler's own counts pass with the victims gone."""
     for uid, declares in (("large", "10Gi"), ("small", "1Gi"), ("silent", None)):
         service.state.put_pod(running(uid, "n", declares))
@@ -228,7 +228,7 @@ def test_slice_that_is_time_sliced_under_its_own_name_is_not_exclusive() -> None
     assert refusal.code.name == "SharingNotAllowed"
 
 
-def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Usher) -> None:
+def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Service) -> None:
     """F42, F65, F72: JSON of a node tells neither what pods declare nor that a GPU is sick."""
     asked = json.dumps({"Pod": share(declares="10Gi"), "Nodes": {"items": [shared()]}}).encode()
     before = json.loads(filter_nodes(asked, service).body)
@@ -247,7 +247,7 @@ def nominated(uid: str, declares: str, node: str = "n") -> dict[str, Any]:
     return {**share(uid, declares), "status": {"phase": "Pending", "nominatedNodeName": node}}
 
 
-def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Usher) -> None:
+def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) -> None:
     """F43, INTERFACES §6: the next preemptor must not count on what the first one will have."""
     service.state.put_pod(running("victim", "n", "15Gi"))
     service.state.put_pod(nominated("first", "14Gi"))
@@ -262,7 +262,7 @@ def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Usher) -> N
     assert fits(service, nominated("first", "14Gi"))
 
 
-def test_nomination_ends_when_the_api_server_no_longer_shows_it(service: Usher) -> None:
+def test_nomination_ends_when_the_api_server_no_longer_shows_it(service: Service) -> None:
     """F43; a promise of our own is another thing, and holds."""
     service.state.put_pod(nominated("first", "14Gi"))
     service.state.put_pod({**share("first", "14Gi"), "status": {"phase": "Pending"}})

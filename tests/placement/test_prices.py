@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.placement.share_prices import CELLS, SIZES_KEPT, prices, solve
 from app.placement.workload import counted
-from app.policy.expected_demand import Ask
+from app.policy.expected_demand import DemandClass
 
 COUNTS = st.dictionaries(st.integers(15, 99), st.integers(1, 9), min_size=1, max_size=3).map(
     lambda found: {size: float(found[size]) for size in sorted(found)}
@@ -82,13 +82,13 @@ def test_worth_is_that_of_the_dearest_filling(counts: dict[int, float], room: in
 
 def test_share_that_leaves_an_odd_rest_loses_what_the_room_was_worth() -> None:
     """F53: a half in the room of a 600, which can be nowhere else."""
-    found = prices(counted([Ask(gpus=1, share_milli=500), Ask(gpus=1, share_milli=600)]))
+    found = prices(counted([DemandClass(gpus=1, share_milli=500), DemandClass(gpus=1, share_milli=600)]))
 
     assert found is not None
     assert (found.price[50], found.price[60]) == pytest.approx((0.5, 1.0))
     assert found.loss(600, 500) == pytest.approx(0.5)
     assert found.loss(500, 500) == pytest.approx(0.0)
-    assert prices(counted([Ask(gpus=1)])) is None
+    assert prices(counted([DemandClass(gpus=1)])) is None
 
 
 @settings(max_examples=25)
@@ -102,7 +102,9 @@ def test_no_size_that_is_asked_loses_on_an_idle_gpu(counts: dict[int, float]) ->
 
 def test_workload_of_odd_sizes_is_priced_by_its_most_popular_ones() -> None:
     """F53, F125."""
-    found = prices(counted([Ask(gpus=1, share_milli=10 * size) for size in range(1, 100) for _ in range(1 + size % 3)]))
+    found = prices(
+        counted([DemandClass(gpus=1, share_milli=10 * size) for size in range(1, 100) for _ in range(1 + size % 3)])
+    )
 
     assert found is not None
     assert len(found.price) == len(found.worth) == CELLS + 1

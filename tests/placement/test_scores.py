@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api.extender_routes import prioritize
-from app.nodes.model import Free, Node
+from app.nodes.model import FreeResources, Node
 from app.placement.engine import judge, total
 from app.placement.packing import packing, spreading
 from app.placement.ranking import wire_scores
@@ -26,7 +26,7 @@ from app.placement.scorers import (
 )
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from tests.builders import demand, gpus, node, node_document, pod, policies, policy, usher
+from tests.builders import demand, gpus, make_service, node, node_document, pod, policies, policy
 from tests.placement.test_engine import NAMES
 
 GPU = "nvidia.com/gpu"
@@ -37,7 +37,7 @@ PREFERRING = policies(policy("p", "placement: {products: {prefer: [H200, H100, A
 OFFERS = st.dictionaries(st.sampled_from([GPU, "nvidia.com/mig-1g.10gb"]), st.integers(0, 2**40), max_size=2)
 FREE = st.dictionaries(st.sampled_from([GPU, "nvidia.com/mig-1g.10gb"]), st.integers(-(2**40), 2**40), max_size=2)
 NODES = st.builds(
-    lambda free, **made: replace(node(**made), free=Free(free)),
+    lambda free, **made: replace(node(**made), free=FreeResources(free)),
     FREE,
     product=st.sampled_from([None, "Tesla-T4", "NVIDIA-H200", "NVIDIA-A10-SHARED", "NVIDIA-B100-X"]),
     driver=st.sampled_from([None, "450.51", "535.104.05", "550.54.15", "999.1", "not a driver"]),
@@ -84,12 +84,12 @@ def test_gpus_joined_all_to_all_are_for_pods_of_several(amount: int, product: st
 
 def test_pods_of_a_group_are_drawn_into_its_nvlink_domain() -> None:
     """F54: nodes of one gpu.clique share NVLink; a node without one is in nobody's domain."""
-    near = replace(demand(pod()), near=frozenset({"rack-1.0"}))
+    near_miss = replace(demand(pod()), near_miss=frozenset({"rack-1.0"}))
     nodes = [
         node(labels={"nvidia.com/gpu.clique": clique} if clique else {}) for clique in ("rack-1.0", "rack-2.0", "")
     ]
 
-    assert [nvlink_domain(near, each) for each in nodes] == [1.0, 0.0, 0.0]
+    assert [nvlink_domain(near_miss, each) for each in nodes] == [1.0, 0.0, 0.0]
     assert [nvlink_domain(demand(pod()), each) for each in nodes] == [0.0, 0.0, 0.0]
 
 
@@ -101,7 +101,7 @@ def test_second_pod_of_a_job_follows_the_first_before_the_watch_shows_it(tmp_pat
         for index in range(3)
     ]
     scores = "placement: {scores: [{name: NVLinkDomain, weight: 5}, {name: Spreading}]}"
-    service = usher(tmp_path, racks, policies(policy("p", scores)), recount="false")
+    service = make_service(tmp_path, racks, policies(policy("p", scores)), recount="false")
     names = [each["metadata"]["name"] for each in racks]
 
     def seat(uid: str, job: str) -> str:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import Layout, Place
-from app.nodes.model import Free, Node
+from app.knowledge.mig_placements import GPULayout, InstancePlacement
+from app.nodes.model import FreeResources, Node
 from app.placement.engine import judge
 from app.placement.mig_headroom import ENDED, first_fit, least_spoiling, openings, prospect, shapes, spoilt
 from app.placement.mig_layouts import NEUTRAL, mig_layout
@@ -102,27 +102,27 @@ def test_an_instance_more_never_makes_room(product: str, seed: int) -> None:
 
 def test_small_instance_goes_where_large_ones_cannot_start() -> None:
     """F61, P14: the first 1g on an empty GPU leaves 4g and 3g their places; on a used GPU it leaves the empty one."""
-    empty, used = Layout("a", H100), Layout("b", H100, (Instance("3g.40gb", 4),))
+    empty, used = GPULayout("a", H100), GPULayout("b", H100, (Instance("3g.40gb", 4),))
 
-    assert least_spoiling([empty], "1g.10gb") == Place(0, 6)
-    assert least_spoiling([empty, used], "1g.10gb") in {Place(1, start) for start in range(4)}
-    assert least_spoiling([Layout("c", H100, (Instance("7g.80gb", 0),))], "1g.10gb") is None
+    assert least_spoiling([empty], "1g.10gb") == InstancePlacement(0, 6)
+    assert least_spoiling([empty, used], "1g.10gb") in {InstancePlacement(1, start) for start in range(4)}
+    assert least_spoiling([GPULayout("c", H100, (Instance("7g.80gb", 0),))], "1g.10gb") is None
 
 
 def test_allocator_takes_the_first_place_that_is_free() -> None:
     """F61: in the order of the list, whatever we would choose; where that leaves one over, it starts again."""
-    layouts = [Layout("a", H100, (Instance("3g.40gb", 0),)), Layout("b", H100)]
+    layouts = [GPULayout("a", H100, (Instance("3g.40gb", 0),)), GPULayout("b", H100)]
 
-    assert first_fit(layouts, ["1g.10gb", "4g.40gb"]) == [Place(0, 4), Place(1, 0)]
-    assert first_fit(layouts[1:], ["1g.10gb", "4g.40gb"]) == (Place(0, 4), Place(0, 0))
+    assert first_fit(layouts, ["1g.10gb", "4g.40gb"]) == [InstancePlacement(0, 4), InstancePlacement(1, 0)]
+    assert first_fit(layouts[1:], ["1g.10gb", "4g.40gb"]) == (InstancePlacement(0, 4), InstancePlacement(0, 0))
     assert first_fit(layouts[:1], ["7g.80gb"]) is None
     assert spoilt(layouts[:1], ["7g.80gb"]) is None
 
 
 def carved(name: str, *gpus_: tuple[Instance, ...]) -> Node:
     """Make a node that DRA carves."""
-    layouts = tuple(Layout(str(index), H100, taken) for index, taken in enumerate(gpus_))
-    return replace(node(name, offers={}), free=Free({}, uncounted=frozenset({SMALL, LARGE}), layouts=layouts))
+    layouts = tuple(GPULayout(str(index), H100, taken) for index, taken in enumerate(gpus_))
+    return replace(node(name, offers={}), free=FreeResources({}, uncounted=frozenset({SMALL, LARGE}), layouts=layouts))
 
 
 def test_node_where_the_slice_spoils_least_scores_highest() -> None:
@@ -180,9 +180,13 @@ def test_score_is_within_0_and_1_and_the_same_each_time(
     gpus_: list[tuple[str, tuple[Instance, ...]]], profile: str, amount: int, served: bool
 ) -> None:
     """INTERFACES §5: products mixed, profiles that they do not have, more than there is room for."""
-    layouts = tuple(Layout(str(index), knowledge().geometry[name], taken) for index, (name, taken) in enumerate(gpus_))
+    layouts = tuple(
+        GPULayout(str(index), knowledge().geometry[name], taken) for index, (name, taken) in enumerate(gpus_)
+    )
     resource = f"nvidia.com/mig-{profile}"
-    where = replace(node(offers={}), free=Free({}, uncounted=frozenset({resource} if served else {}), layouts=layouts))
+    where = replace(
+        node(offers={}), free=FreeResources({}, uncounted=frozenset({resource} if served else {}), layouts=layouts)
+    )
     wanted = demand(pod(gpus(amount, resource)))
 
     score = mig_layout(wanted, where)

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.stranded import placements, stranded
-from app.policy.expected_demand import Outlook
+from app.policy.expected_demand import ExpectedDemand
 from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, plainly, ways
 
 
 @given(OUTLOOKS, st.sampled_from([None, *PRODUCTS]), CPU, SIZES)
 def test_stranded_gpu_is_what_the_definition_says(
-    outlook: Outlook, product: str | None, cpu: int | None, sizes: tuple[int, ...]
+    outlook: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]
 ) -> None:
     """F52, F61."""
     expected = float(plainly(outlook, product, cpu, sizes))

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from app.placement.workload import CLASSES_KEPT, HALF_LIFE, Workload, ask_of, free_by_product, outlook_of
-from app.policy.expected_demand import Ask
+from app.policy.expected_demand import DemandClass
 from tests.builders import demand, gpus, node, pod
 from tests.placement.ahead import GPU, PRODUCTS, shown
 
 
 def test_histogram_expects_what_was_seen_the_most_popular_first() -> None:
     """F52: scaled to 1, with what is free by product."""
-    found = outlook_of({Ask(gpus=2): 10.0, Ask(gpus=1): 30.0}, {"t4": 1000, "h100": 0})
+    found = outlook_of({DemandClass(gpus=2): 10.0, DemandClass(gpus=1): 30.0}, {"t4": 1000, "h100": 0})
 
     assert found is not None
-    assert found.asks == ((Ask(gpus=1), 0.75), (Ask(gpus=2), 0.25))
+    assert found.asks == ((DemandClass(gpus=1), 0.75), (DemandClass(gpus=2), 0.25))
     assert found.free == (("h100", 0), ("t4", 1000))
     assert outlook_of({}, {}) is None
 
@@ -38,7 +38,7 @@ def test_histogram_forgets_half_in_a_half_life() -> None:
     seen = Workload()
     for gpu_count in (1, 2):
         for _ in range(int(HALF_LIFE)):
-            seen = seen.seen(Ask(gpus=gpu_count))
+            seen = seen.seen(DemandClass(gpus=gpu_count))
 
     outlook = seen.outlook({})
 
@@ -51,16 +51,16 @@ def test_histogram_is_bounded_and_keeps_the_popular_class() -> None:
     """F52: whatever is asked, it holds CLASSES_KEPT classes; and weights stay numbers."""
     seen = Workload()
     for number in range(3 * CLASSES_KEPT):
-        seen = seen.seen(Ask(cpu_milli=number)).seen(Ask(gpus=8))
+        seen = seen.seen(DemandClass(cpu_milli=number)).seen(DemandClass(gpus=8))
 
     assert len(seen.weights) == CLASSES_KEPT
-    assert max(seen.weights, key=seen.weights.__getitem__) == Ask(gpus=8)
-    scaled = replace(seen, weight=9.9999e99).seen(Ask(gpus=8)).seen(Ask(gpus=8))
+    assert max(seen.weights, key=seen.weights.__getitem__) == DemandClass(gpus=8)
+    scaled = replace(seen, weight=9.9999e99).seen(DemandClass(gpus=8)).seen(DemandClass(gpus=8))
     assert scaled.weight < 2
-    assert max(scaled.weights, key=scaled.weights.__getitem__) == Ask(gpus=8)
+    assert max(scaled.weights, key=scaled.weights.__getitem__) == DemandClass(gpus=8)
 
 
 def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
     asked = replace(demand(pod(gpus(2), annotations={"products": "T4"})), cpu_milli=4000)
 
-    assert ask_of(asked) == Ask(4000, 2, 0, asked.products)
+    assert ask_of(asked) == DemandClass(4000, 2, 0, asked.products)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.policy.annotations import Annotated, read_annotations
+from app.policy.annotations import PodAnnotations, read_annotations
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import Code
 from tests.builders import container, gpus, knowledge, pod, ruling
@@ -31,7 +31,7 @@ LABELS = (
 FIRST = "gpu-usher.io/"
 
 
-def read(key: str, value: str) -> Annotated:
+def read(key: str, value: str) -> PodAnnotations:
     """Read one annotation."""
     return read_annotations({FIRST + key: value}, knowledge().products)
 
@@ -200,7 +200,7 @@ def test_unknown_key_of_ours_is_warned_of_and_ignored() -> None:
 
     assert len(annotated.warnings) == 1
     assert "gpu-usher.io/produts" in annotated.warnings[0]
-    assert Annotated(warnings=annotated.warnings) == annotated
+    assert PodAnnotations(warnings=annotated.warnings) == annotated
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_unknown_key_of_ours_is_warned_of_and_ignored() -> None:
 def test_annotations_that_ask_nothing_of_us_need_nothing(annotations: dict[str, str]) -> None:
     annotated = read_annotations(annotations, knowledge().products)
 
-    assert Annotated() == annotated
+    assert PodAnnotations() == annotated
 
 
 def test_every_bad_annotation_is_named() -> None:

@@ -19,10 +19,10 @@ from app.explain.policy_cases import (
 )
 from app.kube.pods import read_pod
 from app.policy.case_document import Case, read_case
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import PolicyError
 from tests.api.client import patch_of, post, reviewed
-from tests.builders import knowledge, policies, policy, review, shipped, usher
+from tests.builders import knowledge, make_service, policies, policy, review, shipped
 
 CASES = {Path(file).stem: read_case(file, text) for file, text in case_texts(shipped_policies()).items()}
 
@@ -32,7 +32,7 @@ def test_case_holds_in_the_core(name: str) -> None:
     assert list(run_case(CASES[name], shipped(), knowledge())) == []
 
 
-def service_for(case: Case, directory: Path) -> Usher:
+def service_for(case: Case, directory: Path) -> Service:
     """Make a service whose cluster is the case's: nodes, pods that hold what is used, runtime classes."""
     nodes = [each.document(name) for name, each in case.nodes.items()]
     holders = [
@@ -48,7 +48,7 @@ def service_for(case: Case, directory: Path) -> Usher:
         if each.used
     ]
     classes = [{"kind": "RuntimeClass", "metadata": {"name": name}} for name in case.runtime_classes or ()]
-    return usher(directory, [*nodes, *holders, *classes])
+    return make_service(directory, [*nodes, *holders, *classes])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -67,7 +67,7 @@ def test_case_holds_over_http(name: str, tmp_path: Path) -> None:
     assert found == []
 
 
-def _placed(pod: dict[str, Any], names: list[str], service: Usher) -> tuple[list[str], dict[str, str], str | None]:
+def _placed(pod: dict[str, Any], names: list[str], service: Service) -> tuple[list[str], dict[str, str], str | None]:
     """Ask filter and prioritize: (who fits, the code of each refusal, who is first)."""
     answer = post("/scheduler/filter", json.dumps({"Pod": pod, "NodeNames": names}).encode(), service).json()
     body = json.dumps({"Pod": pod, "NodeNames": answer["NodeNames"]}).encode()

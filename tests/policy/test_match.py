@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.knowledge.cuda_compatibility import Accept
+from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName, SharingWish
@@ -115,9 +115,14 @@ def test_strictest_handling_of_amounts_counts(field: str, name: str, stricter: s
         (["gpuMemory: 40Gi"], {"gpu-memory": "10Gi"}, "memory_mib", 40_960),
         (["computeCapability: '8.0'", "computeCapability: '7.5'"], {}, "compute_capability", (8,)),
         (["computeCapability: '8.9'"], {"compute-capability": "10.0"}, "compute_capability", (10,)),
-        (["cuda: {accept: Native}", "cuda: {accept: ForwardCompatible}"], {}, "accept", Accept.Native),
-        (["cuda: {accept: ForwardCompatible}", "cuda: {accept: MinorVersion}"], {}, "accept", Accept.MinorVersion),
-        (["cuda: {accept: ForwardCompatible}"], {}, "accept", Accept.ForwardCompatible),
+        (["cuda: {accept: Native}", "cuda: {accept: ForwardCompatible}"], {}, "accept", AcceptedCompatibility.Native),
+        (
+            ["cuda: {accept: ForwardCompatible}", "cuda: {accept: MinorVersion}"],
+            {},
+            "accept",
+            AcceptedCompatibility.MinorVersion,
+        ),
+        (["cuda: {accept: ForwardCompatible}"], {}, "accept", AcceptedCompatibility.ForwardCompatible),
         (["sharing: Exclusive", "sharing: Any"], {}, "sharing", SharingWish.Exclusive),
         (["sharing: Shared", "sharing: Any"], {}, "sharing", SharingWish.Shared),
         (["sharing: Any"], {"sharing": "Exclusive"}, "sharing", SharingWish.Exclusive),

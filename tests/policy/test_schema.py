@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.cli.json_schema import schema_text
-from app.knowledge.cuda_compatibility import Accept
+from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_placement import SharingWish
@@ -61,7 +61,7 @@ def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
         resources=(("nvidia.com/gpu", 1),),
         most=(("nvidia.com/gpu", 1),),
         sharing=SharingWish.Any,
-        accept=Accept.ForwardCompatible,
+        accept=AcceptedCompatibility.ForwardCompatible,
         refuse_unknown=False,
         scores=tuple((score.name, score.weight) for score in scores),
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.schedulerconfig.verify import Finding, verify
+from app.schedulerconfig.verify import ConfigurationFinding, verify
 from app.schedulerconfig.write import write
 from app.values.errors import PolicyError
 from tests.schedulerconfig.test_write import plan
@@ -25,7 +25,7 @@ def changed_file(**fields: Any) -> str:
     return yaml.dump({**yaml.safe_load(changed()), **fields}, Dumper=NoAliases, sort_keys=False)
 
 
-def found(text: str, *offered: str, nodes: int = 0) -> list[Finding]:
+def found(text: str, *offered: str, nodes: int = 0) -> list[ConfigurationFinding]:
     return verify("s.yaml", text, offered, nodes)
 
 

@@ -8,19 +8,19 @@ import pytest
 import yaml
 
 from app.schedulerconfig.verify import verify
-from app.schedulerconfig.write import Plan, Target, managed_resources, read_ca, read_url, write
+from app.schedulerconfig.write import ConfigurationPlan, Target, managed_resources, read_ca, read_url, write
 from app.values.errors import BadInput
 from tests.builders import knowledge, node
 
 CA = b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
 
 
-def plan(target: Target = "second", **more: Any) -> Plan:
+def plan(target: Target = "second", **more: Any) -> ConfigurationPlan:
     resources = more.pop("resources", managed_resources([], knowledge()))
-    return Plan(target, "https://127.0.0.1:8443/scheduler", CA, resources, **more)
+    return ConfigurationPlan(target, "https://127.0.0.1:8443/scheduler", CA, resources, **more)
 
 
-def written(made: Plan) -> dict[str, Any]:
+def written(made: ConfigurationPlan) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(write(made))
     return found
 
@@ -117,7 +117,7 @@ def test_all_nodes_are_scored_where_that_is_cheap(target: Target, nodes: int, ex
 )
 def test_url_stands_in_the_file_as_given(url: str) -> None:
     """F88."""
-    made = Plan("second", read_url(url), CA, ("nvidia.com/gpu",))
+    made = ConfigurationPlan("second", read_url(url), CA, ("nvidia.com/gpu",))
 
     assert url.rstrip("/") == written(made)["extenders"][0]["urlPrefix"]
 

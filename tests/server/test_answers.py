@@ -8,7 +8,7 @@ import pytest
 
 from app.server.limits import Limits
 from tests.api.sockets import answer, connect
-from tests.builders import usher
+from tests.builders import make_service
 from tests.running import Running, running
 
 BIG = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n"
@@ -16,7 +16,7 @@ BIG = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(usher(tmp_path_factory.mktemp("certs"))) as made:
+    with running(make_service(tmp_path_factory.mktemp("certs"))) as made:
         yield made
 
 
@@ -52,7 +52,7 @@ def test_refusals_of_the_protocol_are_never_sniffed(clients: Running, sent: byte
 
 
 def test_request_too_many_is_never_sniffed(tmp_path: Path) -> None:
-    with running(usher(tmp_path), Limits(requests=0)) as made:
+    with running(make_service(tmp_path), Limits(requests=0)) as made:
         found = made.tls.post("/mutate", json={})
 
     assert (found.status_code, found.headers.get_list("x-content-type-options")) == (503, ["nosniff"])

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.server.aside import making_way
 from tests.api.sockets import TIMEOUT_SECONDS, connect
-from tests.builders import usher
+from tests.builders import make_service
 from tests.running import running
 from tests.server.callers import LIVEZ, METRICS, served, serving
 
@@ -23,7 +23,7 @@ def test_thread_of_operations_sleeps_between_requests_of_new_connections(
     """A least time, so that a busy machine cannot fail it: where the thread does not sleep the main loop starves."""
     monkeypatch.setattr("app.server.aside.PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("app.server.aside.WORK_SECONDS", 0.0)
-    with running(usher(tmp_path)) as clients:
+    with running(make_service(tmp_path)) as clients:
         began = time.monotonic()
         statuses = {served(clients.ops.base_url.port, None, LIVEZ) for _ in range(25)}
 
@@ -34,7 +34,7 @@ def test_thread_of_operations_sleeps_between_requests_of_new_connections(
 def test_pipelined_requests_have_a_turn_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A least time again: those of all connections together wait, one after the other."""
     monkeypatch.setattr("app.server.aside.TURN_SECONDS", 0.01)
-    with running(usher(tmp_path)) as clients, contextlib.ExitStack() as stack:
+    with running(make_service(tmp_path)) as clients, contextlib.ExitStack() as stack:
         socks = [stack.enter_context(connect(clients.ops.base_url.port)) for _ in range(5)]
         began = time.monotonic()
         for sock in socks:

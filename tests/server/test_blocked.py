@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.server.watchdog import watching
-from tests.builders import usher
+from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
 
@@ -56,7 +56,7 @@ def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, mo
     """Fault 41, INTERFACES §2: /livez fails past the limit; /readyz is answered, and says that nobody was asked."""
     monkeypatch.setattr("app.server.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
     over = threading.Event()
-    with running(usher(tmp_path)) as clients:
+    with running(make_service(tmp_path)) as clients:
         before = [clients.ops.get(path).status_code for path in ("/livez", "/readyz")]
         clients.loop.call_soon_threadsafe(block_the_loop, over)
         try:

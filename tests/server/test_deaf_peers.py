@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.server.limits import Limits
 from tests.api.sockets import closed
-from tests.builders import usher
+from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
 from tests.server.callers import METRICS, closed_for, deaf
@@ -18,7 +18,7 @@ QUICK = Limits(answer_seconds=0.3)
 
 def test_answer_that_nobody_takes_does_not_keep_the_connection(tmp_path: Path) -> None:
     """Fault 24: nothing is sent to find that out, so that it is our clock that ends it."""
-    with running(usher(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS) as sock:
+    with running(make_service(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS) as sock:
         wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 20)
         sock.settimeout(20)
 
@@ -27,7 +27,7 @@ def test_answer_that_nobody_takes_does_not_keep_the_connection(tmp_path: Path) -
 
 def test_pipelined_answers_that_nobody_takes_do_not_keep_the_connection(tmp_path: Path) -> None:
     """Fault 24: with more answers than the buffers of both kernels hold."""
-    with running(usher(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS * 400) as sock:
+    with running(make_service(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS * 400) as sock:
         wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 20)
         sock.settimeout(20)
 
@@ -37,7 +37,7 @@ def test_pipelined_answers_that_nobody_takes_do_not_keep_the_connection(tmp_path
 def test_peers_that_take_nothing_leave_the_probes_answered(tmp_path: Path) -> None:
     """Fault 24: more of them than requests may be in hand; no limit of time helps."""
     limits = Limits(requests=4, answer_seconds=600)
-    with running(usher(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
+    with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(deaf(clients.ops.base_url.port, METRICS * 400))
         statuses = [clients.ops.get(path).status_code for path in ("/livez", "/readyz") * 5]
@@ -47,7 +47,7 @@ def test_peers_that_take_nothing_leave_the_probes_answered(tmp_path: Path) -> No
 
 def test_answer_that_is_taken_slowly_is_taken_whole(tmp_path: Path) -> None:
     """It takes longer than the wait for a byte, and makes progress all the time."""
-    with running(usher(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS) as sock:
+    with running(make_service(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS) as sock:
         sock.settimeout(20)
         read = sock.recv(2_000)
         head, _, _ = read.partition(b"\r\n\r\n")

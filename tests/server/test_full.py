@@ -12,7 +12,7 @@ import pytest
 from app.server.descriptors import raise_descriptor_limit
 from app.server.limits import Limits
 from tests.api.sockets import TIMEOUT_SECONDS, all_closed, answer, closed, connect, post
-from tests.builders import usher
+from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import Running, running
 from tests.server.callers import HALF, LIVEZ, closed_for, repeating, served
@@ -37,7 +37,7 @@ WAITERS = 700
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
-    with running(usher(tmp_path), SMALL) as clients:
+    with running(make_service(tmp_path), SMALL) as clients:
         yield clients, tmp_path / "ca.crt"
 
 
@@ -88,7 +88,7 @@ def test_half_handshakes_give_way_to_whole_ones(small: tuple[Running, Path], sen
 
 def test_handshake_that_is_too_late_is_counted(tmp_path: Path) -> None:
     """Fault 24."""
-    with running(usher(tmp_path), Limits(handshake_seconds=0.3)) as clients:
+    with running(make_service(tmp_path), Limits(handshake_seconds=0.3)) as clients:
         with plain(clients.tls.base_url.port, b"") as silent:
             assert closed(silent)
         wait_until("it is counted", lambda: closed_for(clients, "handshake") == 1, 20)
@@ -119,7 +119,7 @@ def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, se
     raise_descriptor_limit()
     limits = Limits(silent_seconds=6, header_seconds=6, body_seconds=6, handshake_seconds=6)
     ca = tmp_path / "ca.crt"
-    with running(usher(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
+    with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         port = clients.tls.base_url.port
         slow: list[socket.socket] = []
         with repeating(partial(send_each, slow, more), 0.5):

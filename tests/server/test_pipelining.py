@@ -11,7 +11,7 @@ import pytest
 from app.server.limits import Limits
 from tests.api.sockets import answer, closed, connect, post
 from tests.authorities import make_authority, write_leaf
-from tests.builders import usher
+from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.replicas import Replica
 from tests.running import Running, running
@@ -29,7 +29,7 @@ GROWTH_MIB = 48
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
     folder = tmp_path_factory.mktemp("certs")
-    with running(usher(folder), SHORT) as clients:
+    with running(make_service(folder), SHORT) as clients:
         yield clients, folder / "ca.crt"
 
 
@@ -81,7 +81,7 @@ def test_pipelined_requests_take_no_memory_before_their_turn(tmp_path: Path, tls
 def test_bytes_held_for_later_are_bounded_over_all_connections(tmp_path: Path) -> None:
     """The connection that holds most gives way; the others are answered."""
     limits = Limits(held_bytes=100_000)
-    with running(usher(tmp_path), limits) as clients, connect(clients.ops.base_url.port) as sock:
+    with running(make_service(tmp_path), limits) as clients, connect(clients.ops.base_url.port) as sock:
         sock.settimeout(20)
         with contextlib.suppress(OSError):
             sock.sendall(PILED)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.server.limits import Limits
 from tests.api.sockets import answer, connect, post
-from tests.builders import usher
+from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
 from tests.server.callers import closed_for, ended, repeating, served
@@ -18,7 +18,10 @@ PAUSE_SECONDS = 0.05
 def test_body_below_the_least_rate_is_closed(tmp_path: Path) -> None:
     """Fault 24: one byte per 0.7 s on 530 connections kept all others out."""
     limits = Limits(body_seconds=0.5, request_seconds=600)
-    with running(usher(tmp_path), limits) as clients, connect(clients.tls.base_url.port, tmp_path / "ca.crt") as slow:
+    with (
+        running(make_service(tmp_path), limits) as clients,
+        connect(clients.tls.base_url.port, tmp_path / "ca.crt") as slow,
+    ):
         slow.sendall(BEGUN)
 
         assert ended(slow, lambda: slow.sendall(b" "), PAUSE_SECONDS, 10)
@@ -27,7 +30,10 @@ def test_body_below_the_least_rate_is_closed(tmp_path: Path) -> None:
 
 def test_body_that_trickles_is_closed_after_the_time_of_a_request(tmp_path: Path) -> None:
     limits = Limits(body_seconds=5, request_seconds=0.5)
-    with running(usher(tmp_path), limits) as clients, connect(clients.tls.base_url.port, tmp_path / "ca.crt") as slow:
+    with (
+        running(make_service(tmp_path), limits) as clients,
+        connect(clients.tls.base_url.port, tmp_path / "ca.crt") as slow,
+    ):
         slow.sendall(BEGUN)
 
         assert ended(slow, lambda: slow.sendall(b" "), PAUSE_SECONDS, 10)
@@ -36,7 +42,10 @@ def test_body_that_trickles_is_closed_after_the_time_of_a_request(tmp_path: Path
 def test_body_above_the_least_rate_is_answered_however_long_it_takes(tmp_path: Path) -> None:
     limits = Limits(body_seconds=0.3, body_rate=1_000)
     whole = post(b" " * 40_000 + b"{}")
-    with running(usher(tmp_path), limits) as clients, connect(clients.tls.base_url.port, tmp_path / "ca.crt") as slow:
+    with (
+        running(make_service(tmp_path), limits) as clients,
+        connect(clients.tls.base_url.port, tmp_path / "ca.crt") as slow,
+    ):
         for start in range(0, len(whole), 1_000):
             slow.sendall(whole[start : start + 1_000])
             time.sleep(0.02)
@@ -48,7 +57,7 @@ def test_trickling_bodies_give_way_to_requests_when_there_is_no_room(tmp_path: P
     """HA-08: they never stalled, so that they gave way to nobody. No limit of time helps here."""
     limits = Limits(body_seconds=600, request_seconds=6_000, requests=8)
     ca = tmp_path / "ca.crt"
-    with running(usher(tmp_path), limits) as clients:
+    with running(make_service(tmp_path), limits) as clients:
         port = clients.tls.base_url.port
         socks = [connect(port, ca) for _ in range(8)]
         for sock in socks:
@@ -73,7 +82,7 @@ def test_trickling_bodies_give_way_to_requests_when_there_is_no_room(tmp_path: P
 def test_endless_trailer_behind_chunks_is_refused(tmp_path: Path) -> None:
     """Fault 25: the parser keeps a line until its end, and no limit of bodies counts it."""
     head = b"POST /mutate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: "
-    with running(usher(tmp_path)) as clients, connect(clients.tls.base_url.port, tmp_path / "ca.crt") as endless:
+    with running(make_service(tmp_path)) as clients, connect(clients.tls.base_url.port, tmp_path / "ca.crt") as endless:
         endless.sendall(head)
 
         assert ended(endless, lambda: endless.sendall(b"a" * 65_536), 0.01, 10)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.policy.expected_demand import Ask, Outlook
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.simulate.fgd import fgd, popular
 from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, asking, plainly, shown, ways
 
 
 @given(OUTLOOKS, st.sampled_from(sorted(PRODUCTS)), CPU, SIZES, st.integers(0, 3), st.integers(0, 999))
 def test_score_is_the_sigmoid_of_what_the_best_gpu_strands_less(
-    outlook: Outlook, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
+    outlook: ExpectedDemand, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
 ) -> None:
     """F52: the published baseline; the classes that cover enough."""
     share = share if count == 1 else 0
@@ -34,6 +34,8 @@ def test_score_is_the_sigmoid_of_what_the_best_gpu_strands_less(
 
 def test_classes_that_cover_enough_are_kept() -> None:
     """F52: 95 % of what was seen, scaled to 1; the rarest are left out."""
-    found = popular(Outlook(((Ask(gpus=1), 0.9), (Ask(gpus=2), 0.08), (Ask(gpus=4), 0.02))))
+    found = popular(
+        ExpectedDemand(((DemandClass(gpus=1), 0.9), (DemandClass(gpus=2), 0.08), (DemandClass(gpus=4), 0.02)))
+    )
 
     assert [(ask.gpus, round(share, 9)) for ask, share in found.asks] == [(1, round(90 / 98, 9)), (2, round(8 / 98, 9))]

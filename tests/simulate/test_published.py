@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from app.simulate.batch import Job, make
+from app.simulate.batch import SimulationJob, make
 from app.simulate.run import Options
 
 TRACE = os.environ.get("GPU_USHER_TRACE")
@@ -27,7 +27,7 @@ pytestmark = [
 @pytest.mark.parametrize("policy", ANCHORS)
 def test_published_figures_come_out_through_the_wire(policy: str) -> None:
     """F52, F61: BestFit and FGD with our rank of the winner, and kube-scheduler alone; random choice among equals."""
-    jobs = [Job(Path(TRACE or ""), 0, "default", policy, seed, Options(all_pods=True)) for seed in SEEDS]
+    jobs = [SimulationJob(Path(TRACE or ""), 0, "default", policy, seed, Options(all_pods=True)) for seed in SEEDS]
 
     runs = list(make(jobs, 1, None, lambda _: None))
 

@@ -21,18 +21,18 @@ from app.placement.workload import counted
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
 from app.simulate.arrivals import draw
-from app.simulate.batch import Job, make
+from app.simulate.batch import SimulationJob, make
 from app.simulate.demands import pod_document
 from app.simulate.fgd import popular
-from app.simulate.policies import POLICIES, Policy, read_policy
-from app.simulate.run import History, Options, Run, Simulation, run
+from app.simulate.policies import POLICIES, BenchmarkPolicy, read_policy
+from app.simulate.run import History, Options, Simulation, SimulationRun, run
 from app.simulate.simulated_cluster import node_document
 from app.simulate.synthetic import synthetic
 from app.simulate.table import rows
 from app.simulate.trace import Machine, Task, Trace
 from app.values.errors import BadInput
 from tests.api.client import post
-from tests.builders import knowledge, policies, policy, shipped, usher
+from tests.builders import knowledge, make_service, policies, policy, shipped
 
 RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())
 PLAIN = Options(all_pods=True)
@@ -47,7 +47,7 @@ def small(workload: str = "default") -> Trace:
     return synthetic(workload, 40)
 
 
-def play(chosen: str = "fgd", options: Options = PLAIN, trace: Trace | None = None, seed: int = 42) -> Run:
+def play(chosen: str = "fgd", options: Options = PLAIN, trace: Trace | None = None, seed: int = 42) -> SimulationRun:
     return run(trace or small(), read_policy(chosen), seed, options, RULES)
 
 
@@ -75,7 +75,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
             made = pod_document(task, f"bound-{number}")
             made["spec"]["nodeName"] = bound[1].name
             objects.append({**made, "status": {"phase": "Running"}})
-    service = usher(tmp_path, objects, rules[0])
+    service = make_service(tmp_path, objects, rules[0])
     for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
         service.demand(read_pod(pod_document(task, f"seen-{number}")))
     simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).outlook)
@@ -126,7 +126,7 @@ def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
 
 
 @pytest.mark.parametrize("chosen", POLICIES, ids=lambda each: each.name)
-def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: Policy) -> None:
+def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: BenchmarkPolicy) -> None:
     """F52: conservation of GPU, CPU and memory at the end of a run, counted from the placements."""
     trace = small()
     simulation = Simulation(trace, chosen, 42, PLAIN, RULES)
@@ -210,8 +210,8 @@ def test_fragmentation_beats_spreading_whatever_is_known_of_the_workload(history
     assert play("fgd", options).allocated_percent["100"] > play("spread", options).allocated_percent["100"] + 2
 
 
-def jobs(*seeds: int, options: Options = PLAIN) -> list[Job]:
-    return [Job(None, 20, "default", "fgd", seed, options) for seed in seeds]
+def jobs(*seeds: int, options: Options = PLAIN) -> list[SimulationJob]:
+    return [SimulationJob(None, 20, "default", "fgd", seed, options) for seed in seeds]
 
 
 def test_batch_that_was_broken_off_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_policies_are_names_or_scorers_with_weights() -> None:
 
 def test_table_has_mean_and_deviation_over_the_seeds() -> None:
     """F52."""
-    made = [Run("w", "p", seed, {"100": 90.0 + seed}, {"100": 2.0}, {"share": seed}, 10) for seed in (1, 3)]
+    made = [SimulationRun("w", "p", seed, {"100": 90.0 + seed}, {"100": 2.0}, {"share": seed}, 10) for seed in (1, 3)]
 
     (row,) = rows(made)
 

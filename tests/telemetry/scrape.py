@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.builders import gpus, pod, review, usher
+from tests.builders import gpus, make_service, pod, review
 from tests.running import running
 
 ASKED = {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["h100-1", "t4-0", "no-such-node"]}
@@ -20,7 +20,7 @@ REVIEWS = (pod(), pod(gpus("500m")), pod(gpus(9)), pod(annotations={"products": 
 @cache
 def scraped() -> str:
     """Give the text of /metrics after all that."""
-    with tempfile.TemporaryDirectory() as folder, running(usher(Path(folder))) as clients:
+    with tempfile.TemporaryDirectory() as folder, running(make_service(Path(folder))) as clients:
         for document in REVIEWS:
             for verb in ("mutate", "validate"):
                 clients.tls.post(f"/{verb}", json=review(document))
@@ -39,7 +39,7 @@ def offered() -> dict[str, frozenset[str]]:
     What nothing has counted yet has no samples; its name and labels come from the registry.
     """
     with tempfile.TemporaryDirectory() as folder:
-        registry = usher(Path(folder)).metrics.registry
+        registry = make_service(Path(folder)).metrics.registry
     found: dict[str, frozenset[str]] = {}
     for collector in registry._collector_to_names:
         labels = frozenset(getattr(collector, "_labelnames", ()))

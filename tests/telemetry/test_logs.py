@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.server.service import Usher
+from app.server.service import Service
 from app.telemetry.logs import LOGGER, DroppingHandler, OncePerSecond, event, lost_lines, start_logging
 from tests.api.client import post, reviewed
-from tests.builders import gpus, pod, review, shipped, usher
+from tests.builders import gpus, make_service, pod, review, shipped
 
 FIELDS = {
     "ts", "level", "msg", "replica", "uid", "namespace", "pod", "decision", "reasons", "actions", "asked", "kept",
@@ -23,8 +23,8 @@ SECRET = "hunter2"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Usher:
-    return usher(tmp_path_factory.mktemp("certs"))
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    return make_service(tmp_path_factory.mktemp("certs"))
 
 
 class Written:
@@ -41,7 +41,7 @@ class Written:
         return [json.loads(line) for line in self._stream.getvalue().splitlines()]
 
 
-def ask(path: str, body: Any, service: Usher) -> None:
+def ask(path: str, body: Any, service: Service) -> None:
     post(path, json.dumps(body).encode(), service)
 
 
@@ -52,7 +52,7 @@ def odd_pod() -> dict[str, Any]:
     return made
 
 
-def test_every_decision_has_the_same_fields(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_decision_has_the_same_fields(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """F94, LOG-01, fault 62: admission's and the extender's alike."""
     log = Written(monkeypatch, logging.DEBUG)
     ask("/mutate", review(odd_pod(), dryRun=True), service)
@@ -74,7 +74,7 @@ def test_every_decision_has_the_same_fields(service: Usher, monkeypatch: pytest.
     assert all("default" in each["policies"] for each in lines)
 
 
-def test_audit_log_and_ours_say_the_same(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_log_and_ours_say_the_same(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """AUD-01, CFG-04: the trail in the API server's audit log names the same policies by the same hash."""
     log = Written(monkeypatch)
     trail = reviewed(review(pod()), "mutate", service)["auditAnnotations"]
@@ -86,7 +86,7 @@ def test_audit_log_and_ours_say_the_same(service: Usher, monkeypatch: pytest.Mon
 
 
 def test_a_line_has_no_value_of_environment_label_or_annotation(
-    service: Usher, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F94, LOG-01: whatever is decided, and when we fail to read."""
     log = Written(monkeypatch, logging.DEBUG)
@@ -103,7 +103,7 @@ def test_a_line_has_no_value_of_environment_label_or_annotation(
     assert SECRET not in json.dumps(lines)
 
 
-def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Usher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """LOG-02: allow without change at debug."""
     log = Written(monkeypatch)
     ask("/validate", review(pod()), service)
@@ -114,7 +114,7 @@ def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Usher, mon
 
 
 def test_pod_without_a_name_is_called_by_what_its_name_will_begin_with(
-    service: Usher, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 35: a Job's pod has no name at the door."""
     made = pod(gpus("500m"))
@@ -188,7 +188,7 @@ def test_line_that_finds_no_room_is_dropped_and_counted() -> None:
 
 def test_lost_lines_are_counted_once(tmp_path: Path) -> None:
     """A counter never goes back, though the log may be started anew."""
-    metrics = usher(tmp_path).metrics
+    metrics = make_service(tmp_path).metrics
     for total in (3, 5, 0, 1):
         metrics.lines_lost({"dropped": total})
 

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.builders import gpus, pod, review, usher
+from tests.builders import gpus, make_service, pod, review
 from tests.controlplane.processes import wait_until
 from tests.prometheus import find_prometheus, prometheus
 from tests.running import Running, running
@@ -67,7 +67,7 @@ def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program
         for target in panel["targets"]
     }
 
-    with running(usher(tmp_path / "certs")) as clients:
+    with running(make_service(tmp_path / "certs")) as clients:
         ask_everything(clients)
         target = f"static_configs: [{{targets: ['{clients.ops.base_url.netloc.decode()}']}}]"
         configs = f"[{{job_name: gpu-usher, metrics_path: {endpoint['path']}, {target}}}]"
@@ -86,7 +86,7 @@ def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program
 def test_expressions_of_alerts_run_in_a_prometheus_that_scrapes_us(program: Path, tmp_path: Path) -> None:
     """S11, F96: Prometheus reads each over our own series, and a service in good health raises none."""
     rules = [rule for group in rule_groups()["groups"] for rule in group["rules"]]
-    with running(usher(tmp_path / "certs")) as clients:
+    with running(make_service(tmp_path / "certs")) as clients:
         target = f"static_configs: [{{targets: ['{clients.ops.base_url.netloc.decode()}']}}]"
         configs = f"[{{job_name: gpu-usher, {target}}}]"
         with prometheus(program, tmp_path, configs) as server, httpx.Client(base_url=server.url, trust_env=False) as ui:

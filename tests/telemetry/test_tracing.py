@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from app.api.tracing import REMEDY, Tracing
-from app.server.service import Usher
+from app.server.service import Service
 from app.values.errors import BadInput
-from tests.builders import gpus, pod, review, usher
+from tests.builders import gpus, make_service, pod, review
 from tests.controlplane.processes import Process, free_port, wait_until
 from tests.running import running
 from tests.telemetry.collector import Collector, collecting, values
@@ -47,8 +47,8 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield found
 
 
-def traced(folder: Path) -> tuple[Usher, Tracing]:
-    service = usher(folder)
+def traced(folder: Path) -> tuple[Service, Tracing]:
+    service = make_service(folder)
     service.tracing = Tracing()
     return service, service.tracing
 
@@ -151,12 +151,12 @@ def process(folder: Path) -> Iterator[tuple[Process, int]]:
     tls, ops = free_port(), free_port()
     ports = ["--port", str(tls), "--ops-port", str(ops), "--ui-address", "off", "--certs", str(folder / "certs")]
     words = [sys.executable, "-m", "app.cli.main", "serve", "--demo", "--tracing", *ports]
-    usher = Process("usher", words, folder / "log", {**os.environ})
+    process = Process("usher", words, folder / "log", {**os.environ})
     try:
-        wait_until("ready", lambda: _get(f"http://127.0.0.1:{ops}/readyz"), BOUND_SECONDS, usher)
-        yield usher, tls
+        wait_until("ready", lambda: _get(f"http://127.0.0.1:{ops}/readyz"), BOUND_SECONDS, process)
+        yield process, tls
     finally:
-        usher.stop()
+        process.stop()
 
 
 def mutate(port: int) -> int:
@@ -166,10 +166,10 @@ def mutate(port: int) -> int:
 
 def test_process_sends_its_last_spans_when_it_is_asked_to_stop(collector: Collector, tmp_path: Path) -> None:
     """F97: by the flag and the standard variable, in the real process."""
-    with process(tmp_path) as (usher, port):
+    with process(tmp_path) as (make_service, port):
         mutate(port)
 
-        assert usher.stop() == 0
+        assert make_service.stop() == 0
     assert [span.name for span in collector.spans] == ["POST /mutate"]
 
 
@@ -191,10 +191,10 @@ def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
     with collecting(deaf=True) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url if deaf else f"http://127.0.0.1:{free_port()}")
-        with process(tmp_path) as (usher, port):
+        with process(tmp_path) as (make_service, port):
             answers = [mutate(port) for _ in range(12)]
 
-            assert usher.stop() == 0
+            assert make_service.stop() == 0
         assert answers == [200] * 12
         assert collector.asked.is_set() is deaf
 

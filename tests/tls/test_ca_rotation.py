@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from app.tls.authority import BACKDATED, CA_LIFE, LEAF_LIFE, KeyPair, issue_leaf, make_authority, service_names
-from app.tls.ca_rotation import WAIT_SECONDS, Trust, read_trust, renew_leaf, renew_trust
+from app.tls.ca_rotation import WAIT_SECONDS, TrustedCAs, read_trust, renew_leaf, renew_trust
 from app.tls.pem import read_bundle, read_certificate
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
@@ -44,7 +44,7 @@ class World:
 
     seed: int
     now: dt.datetime = NOW
-    trust: Trust | None = None
+    trust: TrustedCAs | None = None
     leaf: KeyPair | None = None
     seen_seconds: float = 0.0
     bundles: list[tuple[dt.datetime, bytes]] = field(default_factory=list)
@@ -139,7 +139,7 @@ def test_new_ca_is_published_first_then_signs_then_the_old_one_goes() -> None:
     assert issued != leaf
     assert verifies(second.authority.certificate, issued, due)
     assert kept is second
-    assert dropped == Trust(second.authority)
+    assert dropped == TrustedCAs(second.authority)
 
 
 def test_controller_that_was_just_started_renews_a_leaf_of_the_signing_ca() -> None:
@@ -201,7 +201,7 @@ def test_leaf_never_outlives_its_authority() -> None:
 
 @pytest.mark.parametrize("damage", ["no bundle", "no key", "another key", "not PEM"])
 def test_damaged_state_is_no_state(damage: str) -> None:
-    trust = Trust(make_authority(NOW))
+    trust = TrustedCAs(make_authority(NOW))
     bundle = {"no bundle": b"", "not PEM": b"-----BEGIN"}.get(damage, trust.bundle)
     key = {"no key": b"", "another key": make_authority(NOW).key}.get(damage, trust.authority.key)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.server.certificate_renewal import Upkeep
-from app.server.service import Usher
+from app.server.certificate_renewal import CertificateRenewal
+from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
-from app.tls.serving_certificates import NAMES, Certificates, Pair
-from tests.builders import usher
+from app.tls.serving_certificates import NAMES, Certificates, KeyPairFiles
+from tests.builders import make_service
 
 NOW = dt.datetime.now(dt.UTC)
 FIVE = dt.timedelta(seconds=5)
@@ -29,7 +29,7 @@ class Mounted:
         self.write(issue_leaf(self.authority, NAMES, NOW))
         for name in ("tls.crt", "tls.key", "ca.crt"):
             (folder / name).symlink_to(f"..data/{name}")
-        self.pair = Pair(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
+        self.pair = KeyPairFiles(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
 
     def write(self, leaf: KeyPair) -> None:
         self._versions += 1
@@ -42,31 +42,31 @@ class Mounted:
         (self.folder / "..new").rename(self.folder / "..data")
 
 
-def served(tmp_path: Path) -> tuple[Usher, Mounted]:
-    built = usher(tmp_path / "unused")
+def served(tmp_path: Path) -> tuple[Service, Mounted]:
+    built = make_service(tmp_path / "unused")
     mounted = Mounted(tmp_path / "mount")
     settings = replace(built.settings, cert=mounted.pair.certificate, key=mounted.pair.key)
-    return Usher(settings, Certificates(mounted.pair, NOW), built.state, built.book), mounted
+    return Service(settings, Certificates(mounted.pair, NOW), built.state, built.book), mounted
 
 
-def reloads(service: Usher, result: str) -> float:
+def reloads(service: Service, result: str) -> float:
     return service.metrics.registry.get_sample_value("gpu_usher_cert_reload_total", {"result": result}) or 0.0
 
 
-def gauge(service: Usher, name: str) -> float | None:
+def gauge(service: Service, name: str) -> float | None:
     return service.metrics.registry.get_sample_value(f"gpu_usher_{name}_expiry_timestamp_seconds")
 
 
 def test_swapped_mount_is_taken_at_the_next_turn(tmp_path: Path) -> None:
     """TLS-05, TLS-09."""
     service, mounted = served(tmp_path)
-    upkeep = Upkeep(service)
-    upkeep.turn(NOW)
+    renewal = CertificateRenewal(service)
+    renewal.turn(NOW)
     later = NOW + dt.timedelta(days=5)
     mounted.write(issue_leaf(mounted.authority, NAMES, later))
 
-    upkeep.turn(later)
-    upkeep.turn(later + FIVE)
+    renewal.turn(later)
+    renewal.turn(later + FIVE)
 
     assert (reloads(service, "success"), reloads(service, "error")) == (1, 0)
     assert gauge(service, "serving_certificate") == (later + dt.timedelta(days=7)).replace(microsecond=0).timestamp()
@@ -78,18 +78,18 @@ def test_mismatched_pair_is_tried_every_turn_said_every_minute_and_mended(
 ) -> None:
     """Fault 43: the old pair stays meanwhile."""
     service, mounted = served(tmp_path)
-    upkeep, good = Upkeep(service), service.certificates.serving
+    renewal, good = CertificateRenewal(service), service.certificates.serving
     one, other = (issue_leaf(mounted.authority, NAMES, NOW) for _ in range(2))
     mounted.write(KeyPair(one.certificate, other.key))
 
     with caplog.at_level(logging.ERROR, LOGGER.name):
         for turn in range(24):
-            upkeep.turn(NOW + turn * FIVE)
+            renewal.turn(NOW + turn * FIVE)
     assert service.certificates.serving is good
     assert (reloads(service, "success"), reloads(service, "error")) == (0, 24)
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
     mounted.write(one)
-    upkeep.turn(NOW + 24 * FIVE)
+    renewal.turn(NOW + 24 * FIVE)
 
     assert reloads(service, "success") == 1
 
@@ -99,12 +99,12 @@ def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
 ) -> None:
     """P44, fault 42, TLS-09: an old one is served on; a caller may be more patient than we."""
     service, _ = served(tmp_path)
-    upkeep, good = Upkeep(service), service.certificates.serving
+    renewal, good = CertificateRenewal(service), service.certificates.serving
     ended = NOW + dt.timedelta(days=7)
 
     with caplog.at_level(logging.ERROR, LOGGER.name):
         for turn in range(13):
-            upkeep.turn(ended + turn * FIVE)
+            renewal.turn(ended + turn * FIVE)
 
     assert not service.certificates.in_date(ended)
     assert service.certificates.serving is good
@@ -113,12 +113,12 @@ def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
 
 def test_machine_that_slept_over_the_renewal_is_mended_at_the_next_turn(tmp_path: Path) -> None:
     """Fault 47, TLS-03: the wall clock counts, not the time that we were awake."""
-    service = usher(tmp_path)
-    upkeep = Upkeep(service)
-    upkeep.turn(NOW)
+    service = make_service(tmp_path)
+    renewal = CertificateRenewal(service)
+    renewal.turn(NOW)
     awake = NOW + dt.timedelta(days=30)
 
-    upkeep.turn(awake)
+    renewal.turn(awake)
 
     assert service.certificates.in_date(awake)
     assert reloads(service, "success") == 1

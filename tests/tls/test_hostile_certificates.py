@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app as cli
-from app.server.certificate_renewal import Upkeep
+from app.server.certificate_renewal import CertificateRenewal
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
 from app.tls.ca_rotation import read_trust, renew_leaf, renew_trust
-from app.tls.certificate_report import Found, describe, problems
+from app.tls.certificate_report import CertificateTexts, describe, problems
 from app.tls.controller import Controller, Names
-from app.tls.kube_objects import Kube, Object
+from app.tls.kube_objects import KubeClient, Object
 from app.tls.pem import belongs, is_named, names_of, read_bundle, read_certificate, signed_by
 from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
 from app.values.errors import BadInput, CertificateError
@@ -47,11 +47,11 @@ def test_bad_pair_in_a_mounted_secret_leaves_the_good_one_in_service(
 ) -> None:
     """Fault 43, TLS-05: a line in the log, a count, readiness as it was; a good pair is taken afterwards."""
     service, mounted = served(tmp_path)
-    upkeep, good = Upkeep(service), service.certificates.serving
+    renewal, good = CertificateRenewal(service), service.certificates.serving
     mounted.write(CORPUS[name])
 
     with caplog.at_level(logging.ERROR, LOGGER.name):
-        upkeep.turn(NOW)
+        renewal.turn(NOW)
 
     if name not in HARMLESS:
         assert service.certificates.serving is good
@@ -63,7 +63,7 @@ def test_bad_pair_in_a_mounted_secret_leaves_the_good_one_in_service(
     assert service.certificates.in_date(NOW)
     taken = reloads(service, "success")
     mounted.write(issue_leaf(mounted.authority, NAMES, NOW))
-    upkeep.turn(NOW + FIVE)
+    renewal.turn(NOW + FIVE)
     assert reloads(service, "success") == taken + 1
 
 
@@ -74,7 +74,7 @@ def test_bad_ca_beside_a_good_pair_is_no_reason_to_refuse_the_pair(name: str, tm
     mounted.authority = KeyPair(CORPUS[name].certificate, mounted.authority.key)
     mounted.write(issue_leaf(AUTHORITY, NAMES, NOW))
 
-    Upkeep(service).turn(NOW)
+    CertificateRenewal(service).turn(NOW)
 
     large = name in ("16 MiB", "10,000 PEM blocks")
     assert (reloads(service, "success"), reloads(service, "error")) == ((0, 1) if large else (1, 0))
@@ -121,7 +121,7 @@ def test_pure_readers_give_an_answer_or_a_value_error(name: str) -> None:
         except ValueError:
             assert not is_named(read_certificate(certificate))
     with contextlib.suppress(ValueError):
-        list(problems(Found(pair.certificate, pair.key, pair.certificate), NOW, "gpu-usher"))
+        list(problems(CertificateTexts(pair.certificate, pair.key, pair.certificate), NOW, "gpu-usher"))
     renewed = renew_trust(read_trust(pair.certificate, pair.key), pair, NOW, published=pair.certificate)
     leaf = renew_leaf(pair, renewed, NAMES, NOW, 0.0)
     assert signed_by(leaf.certificate, renewed.authority.certificate) or name in HARMLESS | FITTING
@@ -145,7 +145,7 @@ def subject_changed(name: str) -> bool:
     return "common name" in name or "subject" in name
 
 
-class Stored(Kube):
+class Stored(KubeClient):
     """The API server's objects, by path, without one."""
 
     def __init__(self, objects: Mapping[str, Object]) -> None:

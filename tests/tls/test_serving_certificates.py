@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from app.tls.authority import CA_LIFE, LEAF_LIFE, make_authority
-from app.tls.serving_certificates import NAMES, Certificates, Pair, issue_if_needed, load_serving
+from app.tls.serving_certificates import NAMES, Certificates, KeyPairFiles, issue_if_needed, load_serving
 from app.values.errors import CertificateError
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
@@ -104,7 +104,7 @@ def test_chain_that_is_none_and_a_leaf_without_names_are_refused(tmp_path: Path)
         load_serving(pair, NOW)
 
 
-def nameless(pair: Pair) -> None:
+def nameless(pair: KeyPairFiles) -> None:
     """Sign one by its own key, without names."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
@@ -128,7 +128,7 @@ def test_end_of_the_ca_is_known_where_it_stands_beside(tmp_path: Path) -> None:
     pair = issue_if_needed(tmp_path, NOW)
 
     assert load_serving(pair, NOW).authority_expires == NOW + CA_LIFE
-    assert load_serving(Pair(pair.certificate, pair.key), NOW).authority_expires is None
+    assert load_serving(KeyPairFiles(pair.certificate, pair.key), NOW).authority_expires is None
 
 
 def test_ca_stays_while_its_leaves_are_renewed(tmp_path: Path) -> None:
@@ -175,4 +175,4 @@ def test_bad_pair_never_replaces_a_good_one(tmp_path: Path, damage: str) -> None
 
 def test_missing_pair_is_no_start(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"tls\.crt"):
-        Certificates(Pair(tmp_path / "tls.crt", tmp_path / "tls.key"), NOW)
+        Certificates(KeyPairFiles(tmp_path / "tls.crt", tmp_path / "tls.key"), NOW)

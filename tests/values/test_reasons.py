@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.values.reasons import MESSAGE_LIMIT, Code, Kind, either, reason
+from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind, either, reason
 
 FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
 ADMISSION = {
@@ -17,10 +17,10 @@ ADMISSION = {
 
 def test_codes_are_those_of_the_interface_and_none_hides_another() -> None:
     """INTERFACES §3; enum members of one value would be aliases."""
-    kinds = {kind: {code.name for code in Code if code.kind is kind} for kind in Kind}
+    kinds = {kind: {code.name for code in Code if code.kind is kind} for kind in ReasonKind}
 
     assert len(Code.__members__) == len(list(Code)) == 41
-    assert (kinds[Kind.FREE], kinds[Kind.ADMISSION]) == (FREE, ADMISSION)
+    assert (kinds[ReasonKind.FREE], kinds[ReasonKind.ADMISSION]) == (FREE, ADMISSION)
 
 
 @pytest.mark.parametrize("code", list(Code), ids=lambda code: code.name)

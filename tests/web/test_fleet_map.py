@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.cluster.state import State
 from app.web.fleet_map import SAMPLES_KEPT, FleetMap
 from app.web.views.charts import HEIGHT, WIDTH, chart
-from app.web.views.fleet_tiles import Wanted, fragmentation
+from app.web.views.fleet_tiles import TileFilter, fragmentation
 from tests.builders import gpus, knowledge, node_document, pod
 
 COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)
@@ -126,11 +126,11 @@ def test_groups_are_by_product_and_in_the_order_of_names() -> None:
     found = FleetMap(state)
     finish(found.catch_up())
 
-    groups = finish(found.shown(Wanted()))
+    groups = finish(found.shown(TileFilter()))
 
     assert [(each.product, each.count) for each in groups] == [("H100-80GB-HBM3", 1), ("Tesla-T4", 2)]
     assert groups[1].parts[0].index("n-a") < groups[1].parts[0].index("n-b")
-    assert finish(found.shown(Wanted(product="K80"))) == ()
+    assert finish(found.shown(TileFilter(product="K80"))) == ()
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))

@@ -9,30 +9,30 @@ from typing import Any
 import pytest
 
 from app.api.explain_route import Explainer
-from app.api.recent_decisions import Tail
-from app.api.time_slices import Turns
-from app.server.service import Usher
+from app.api.recent_decisions import RecentDecisions
+from app.api.time_slices import JobQueue
+from app.server.service import Service
 from app.web.fleet_map import FleetMap
-from app.web.live_updates import MOST_TILES, TOTALS_TICKS, Live
-from app.web.pending_reasons import Causes
-from app.web.routes import Page, kept_up
-from app.web.server_sent_events import Listener, Listeners
-from app.web.views.decision_rows import Asked
+from app.web.live_updates import MOST_TILES, TOTALS_TICKS, LiveUpdates
+from app.web.pending_reasons import PendingReasons
+from app.web.routes import WebPages, kept_up
+from app.web.server_sent_events import EventListener, EventListeners
+from app.web.views.decision_rows import DecisionFilter
 from tests.bench.fleet import node
-from tests.builders import gpus, node_document, pod, usher
+from tests.builders import gpus, make_service, node_document, pod
 
 
 class Opened:
     """A service with one page open, that shows `of`."""
 
-    def __init__(self, service: Usher, of: str, since: int | None = None) -> None:
+    def __init__(self, service: Service, of: str, since: int | None = None) -> None:
         self.service = service
-        page, explainer = Page(service), Explainer(service)
-        self.causes = Causes(service, explainer)
+        page, explainer = WebPages(service), Explainer(service)
+        self.causes = PendingReasons(service, explainer)
         fleet = FleetMap(service.state)
-        self.live = Live(service, fleet, self.causes, Turns("pages"), Tail(), "start", page.totals)
+        self.live = LiveUpdates(service, fleet, self.causes, JobQueue("pages"), RecentDecisions(), "start", page.totals)
         at = service.generation if since is None else since
-        self.listener = Listener(of, at, Asked())
+        self.listener = EventListener(of, at, DecisionFilter())
 
     def told(self, *changes: Any) -> list[tuple[str, Any]]:
         """Make each change and let the task look once after it; gives what the page then heard."""
@@ -55,11 +55,11 @@ class Opened:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Usher:
-    return usher(tmp_path)
+def own(tmp_path: Path) -> Service:
+    return make_service(tmp_path)
 
 
-def test_open_map_hears_of_the_tiles_that_changed_and_of_nothing_else(own: Usher) -> None:
+def test_open_map_hears_of_the_tiles_that_changed_and_of_nothing_else(own: Service) -> None:
     """F132: deltas."""
     state = own.state
 
@@ -76,7 +76,7 @@ def test_open_map_hears_of_the_tiles_that_changed_and_of_nothing_else(own: Usher
     assert tiles[-1]["brand-new"] is None
 
 
-def test_page_that_was_made_earlier_hears_what_it_missed(own: Usher) -> None:
+def test_page_that_was_made_earlier_hears_what_it_missed(own: Service) -> None:
     """F132: between the answer and the stream."""
     made_at = own.generation
     own.state.put_node(node_document("h200-0", "NVIDIA-H200"))
@@ -90,7 +90,7 @@ def test_page_that_was_made_earlier_hears_what_it_missed(own: Usher) -> None:
 
 def test_of_more_changes_than_a_person_sees_it_hears_only_that(tmp_path: Path) -> None:
     """F132: the page loads itself again."""
-    service = usher(tmp_path, [node(index) for index in range(MOST_TILES + 1)])
+    service = make_service(tmp_path, [node(index) for index in range(MOST_TILES + 1)])
 
     def all_change() -> None:
         for index in range(MOST_TILES + 1):
@@ -101,7 +101,7 @@ def test_of_more_changes_than_a_person_sees_it_hears_only_that(tmp_path: Path) -
     assert names == ["hello", "reload"]
 
 
-def test_totals_are_told_now_and_then(own: Usher) -> None:
+def test_totals_are_told_now_and_then(own: Service) -> None:
     """F132: not at each change."""
     changes = [lambda: own.state.put_node(node_document("a"))] + [lambda: None] * TOTALS_TICKS
 
@@ -110,7 +110,7 @@ def test_totals_are_told_now_and_then(own: Usher) -> None:
     assert told.count("totals") == 1
 
 
-def test_open_list_hears_that_a_pod_came_or_its_cause(own: Usher) -> None:
+def test_open_list_hears_that_a_pod_came_or_its_cause(own: Service) -> None:
     """F132."""
     waiting = pod(gpus(99))
     waiting["metadata"] |= {"name": "w", "uid": "w"}
@@ -125,7 +125,7 @@ def test_pages_hear_nothing_once_the_service_ends() -> None:
     """F132, HA-04."""
 
     async def end() -> tuple[bytes | None, bool]:
-        listeners, listener = Listeners(), Listener("fleet", 0, Asked())
+        listeners, listener = EventListeners(), EventListener("fleet", 0, DecisionFilter())
         with listeners.listening(listener):
             listeners.tell(listeners.of("fleet"), "tiles", {})
             listeners.close()

@@ -10,10 +10,10 @@ import pytest
 from app.api.explain_route import Explainer
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
-from app.kube.pending_pods import Waiting, read_waiting
-from app.server.service import Usher
+from app.kube.pending_pods import PendingPod, read_waiting
+from app.server.service import Service
 from app.values.errors import WireError
-from app.web.pending_reasons import Causes
+from app.web.pending_reasons import PendingReasons
 from app.web.views.pending_rows import rows
 from tests.builders import gpus, knowledge, pod
 
@@ -63,7 +63,7 @@ def test_list_follows_what_the_watch_says() -> None:
 class Live:
     """A service with a live cluster, in which pods can be asked for; `fetched`: those that were."""
 
-    def __init__(self, service: Usher, documents: list[dict[str, Any]]) -> None:
+    def __init__(self, service: Service, documents: list[dict[str, Any]]) -> None:
         self._service = service
         self._documents = {each["metadata"]["name"]: each for each in documents}
         self.fetched: list[str] = []
@@ -92,11 +92,11 @@ class Counting(Explainer):
         return await super().of(document, live)
 
 
-def test_pods_that_ask_the_same_are_explained_once(service: Usher) -> None:
+def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     """F132: 30 replicas of one template cost one explanation; a pod that is gone meanwhile costs nothing."""
     live = Live(service, [*(waiting(f"same-{index}") for index in range(30)), waiting("other", 16), waiting("gone")])
     explainer = Counting(live)
-    causes = Causes(live, explainer)
+    causes = PendingReasons(live, explainer)
 
     causes.wanted()
     before = causes.looking
@@ -110,11 +110,11 @@ def test_pods_that_ask_the_same_are_explained_once(service: Usher) -> None:
     assert {each.cause.reason for each in found if each.cause} == {"UntoleratedTaint"}
 
 
-def test_nothing_is_worked_out_again_while_nothing_changed(service: Usher) -> None:
+def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> None:
     """F132."""
     live = Live(service, [waiting("a")])
     explainer = Counting(live)
-    causes = Causes(live, explainer)
+    causes = PendingReasons(live, explainer)
 
     for _ in range(3):
         asyncio.run(causes.look())
@@ -122,10 +122,10 @@ def test_nothing_is_worked_out_again_while_nothing_changed(service: Usher) -> No
     assert (live.fetched, explainer.explained) == (["a"], 1)
 
 
-def test_pods_that_are_gone_are_forgotten(service: Usher) -> None:
+def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
     """F132: nothing piles up."""
     live = Live(service, [waiting("a"), waiting("b", 16)])
-    causes = Causes(live, Explainer(live))
+    causes = PendingReasons(live, Explainer(live))
     asyncio.run(causes.look())
 
     live.state.waiting.take("a", None)
@@ -137,7 +137,7 @@ def test_pods_that_are_gone_are_forgotten(service: Usher) -> None:
 def test_who_waits_longest_comes_first() -> None:
     """F132: a time that is unknown comes last."""
     found = rows(
-        [Waiting("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))], {}
+        [PendingPod("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))], {}
     )
 
     assert [each.name for each in found] == ["z", "y", "x"]

@@ -12,11 +12,11 @@ import pytest
 
 from app.api.client_certificates import ABORT
 from app.api.decision_line import Decision
-from app.api.recent_decisions import KEPT, Tail
+from app.api.recent_decisions import KEPT, RecentDecisions
 from app.values.reasons import Code
-from app.web.server_sent_events import MOST_LISTENERS, MOST_UNTOLD, Listener, Listeners, Stream
-from app.web.views.decision_rows import Asked, rows_of
-from tests.builders import gpus, pod, review, usher
+from app.web.server_sent_events import MOST_LISTENERS, MOST_UNTOLD, EventListener, EventListeners, Stream
+from app.web.views.decision_rows import DecisionFilter, rows_of
+from tests.builders import gpus, make_service, pod, review
 from tests.running import Running, running
 
 TIMEOUT = httpx.Timeout(20)
@@ -24,7 +24,7 @@ TIMEOUT = httpx.Timeout(20)
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[Running]:
-    with running(usher(tmp_path)) as found:
+    with running(make_service(tmp_path)) as found:
         yield found
 
 
@@ -90,7 +90,7 @@ def _stream(client: httpx.Client) -> httpx.Response:
 
 def test_streams_end_before_the_service_does(tmp_path: Path) -> None:
     """F132, HA-04: an open page does not delay the end by the grace of ten seconds."""
-    service = usher(tmp_path)
+    service = make_service(tmp_path)
     ended = []
     with running(service) as clients:
         stream = _stream(clients.people)
@@ -125,8 +125,8 @@ def test_listener_that_takes_nothing_is_cut_off() -> None:
     """F132: its connection is ended at once, since bytes that wait would keep it."""
 
     async def listen() -> tuple[bool, int]:
-        listeners, slow = Listeners(taking_seconds=0.01), Slow()
-        stream = Stream(listeners, Listener("fleet", 0, Asked()))
+        listeners, slow = EventListeners(taking_seconds=0.01), Slow()
+        stream = Stream(listeners, EventListener("fleet", 0, DecisionFilter()))
         await asyncio.wait_for(stream(slow.scope, slow.receive, slow.send), 20)
         return slow.aborted.is_set(), len(listeners.of("fleet"))
 
@@ -137,7 +137,11 @@ def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
     """F132: what waits for one listener is bounded."""
 
     async def tell() -> tuple[list[bool], bytes | None]:
-        listeners, slow, quick = Listeners(), Listener("fleet", 0, Asked()), Listener("fleet", 0, Asked())
+        listeners, slow, quick = (
+            EventListeners(),
+            EventListener("fleet", 0, DecisionFilter()),
+            EventListener("fleet", 0, DecisionFilter()),
+        )
         with listeners.listening(slow), listeners.listening(quick):
             for index in range(MOST_UNTOLD + 1):
                 listeners.tell(listeners.of("fleet"), "tiles", index)
@@ -149,7 +153,7 @@ def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
 
 def test_tail_keeps_the_last_and_counts_all() -> None:
     """F132: a bounded ring."""
-    tail = Tail()
+    tail = RecentDecisions()
     for index in range(KEPT + 7):
         tail.note("filter", Decision("answered", pod=str(index)), 1000)
 
@@ -164,17 +168,17 @@ def test_tail_keeps_the_last_and_counts_all() -> None:
 @pytest.mark.parametrize(
     ("asked", "pods"),
     [
-        (Asked(), ["b", "a"]),
-        (Asked(verb="filter"), ["b"]),
-        (Asked(reason="DriverTooOld"), ["b"]),
-        (Asked(namespace="x"), ["a"]),
-        (Asked(verb="mutate", reason="DriverTooOld"), []),
+        (DecisionFilter(), ["b", "a"]),
+        (DecisionFilter(verb="filter"), ["b"]),
+        (DecisionFilter(reason="DriverTooOld"), ["b"]),
+        (DecisionFilter(namespace="x"), ["a"]),
+        (DecisionFilter(verb="mutate", reason="DriverTooOld"), []),
     ],
     ids=["all", "verb", "reason", "namespace", "none"],
 )
-def test_rows_are_filtered_and_newest_first(asked: Asked, pods: list[str]) -> None:
+def test_rows_are_filtered_and_newest_first(asked: DecisionFilter, pods: list[str]) -> None:
     """F132."""
-    tail = Tail()
+    tail = RecentDecisions()
     tail.note("mutate", Decision("patched", namespace="x", pod="a"), 1000)
     found = Decision("answered", namespace="y", pod="b", reasons={Code.DriverTooOld: 3}, asked=5, kept=2)
     tail.note("filter", found, 2_000_000)

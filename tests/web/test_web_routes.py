@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.server.service import Usher
+from app.server.service import Service
 from app.web.api import create_people_app
 from tests.api.conftest import Ask
 from tests.bench.fleet import nodes
-from tests.builders import gpus, node_document, pod, policies, policy, usher
+from tests.builders import gpus, make_service, node_document, pod, policies, policy
 from tests.web.html import Reader
 
 BROWSER = {"Accept": "text/html"}
@@ -39,7 +39,7 @@ def read(answer: httpx.Response, status: int = 200) -> Reader:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_page_is_well_formed_and_has_its_landmarks(service: Usher, ask: Ask, path: str) -> None:
+def test_page_is_well_formed_and_has_its_landmarks(service: Service, ask: Ask, path: str) -> None:
     """F132."""
     page = read(ask(create_people_app(service), "GET", path))
 
@@ -53,7 +53,7 @@ def test_page_is_well_formed_and_has_its_landmarks(service: Usher, ask: Ask, pat
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/none", "/static/page.css", "/static/none"])
-def test_browser_may_do_little_with_it(service: Usher, ask: Ask, path: str) -> None:
+def test_browser_may_do_little_with_it(service: Service, ask: Ask, path: str) -> None:
     """F132: a strict Content-Security-Policy, and nothing inline that it would have to allow."""
     answer = ask(create_people_app(service), "GET", path)
 
@@ -65,7 +65,7 @@ def test_browser_may_do_little_with_it(service: Usher, ask: Ask, path: str) -> N
     assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
 
 
-def hostile(folder: Path) -> Usher:
+def hostile(folder: Path) -> Service:
     """Make a service in which every name that anybody else chooses is hostile."""
     node = node_document(HOSTILE, product=f"NVIDIA-{HOSTILE}", driver=None)
     node["metadata"]["labels"]["nvidia.com/mig.config.state"] = HOSTILE
@@ -74,7 +74,7 @@ def hostile(folder: Path) -> Usher:
     holder["metadata"] |= {"name": HOSTILE, "namespace": HOSTILE, "uid": "h"}
     waiting["metadata"] |= {"name": HOSTILE, "namespace": HOSTILE, "creationTimestamp": HOSTILE}
     made = policies(policy("plain", f"priority: 1, description: {json.dumps(HOSTILE)}"))
-    service = usher(folder, [node, {**holder, "status": {"phase": "Running"}}, waiting], made)
+    service = make_service(folder, [node, {**holder, "status": {"phase": "Running"}}, waiting], made)
     service.book.error = f"{HOSTILE}:1:1: {HOSTILE}"
     return service
 
@@ -96,7 +96,7 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, ask: Ask) -> No
     assert shown.count("&lt;script&gt;") > 10
 
 
-def test_pasted_hostile_manifest_is_shown_as_text(service: Usher, ask: Ask) -> None:
+def test_pasted_hostile_manifest_is_shown_as_text(service: Service, ask: Ask) -> None:
     """F132."""
     manifest = json.dumps({"metadata": {"name": HOSTILE}, "spec": {"containers": [gpus(1, image=HOSTILE)]}})
 
@@ -108,7 +108,7 @@ def test_pasted_hostile_manifest_is_shown_as_text(service: Usher, ask: Ask) -> N
 
 
 @pytest.mark.parametrize("key", ["product", "driver", "state", "namespace"])
-def test_filter_shows_each_node_under_the_words_it_has(service: Usher, ask: Ask, key: str) -> None:
+def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: Ask, key: str) -> None:
     """F132: all choices together show every node that has any; the table shows the same as the map."""
     app = create_people_app(service)
     choices = [each.text for each in read(ask(app, "GET", "/")).all("option") if each.text != "all"]
@@ -129,7 +129,7 @@ def test_filter_shows_each_node_under_the_words_it_has(service: Usher, ask: Ask,
 
 def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
     """F132."""
-    app = create_people_app(usher(tmp_path, list(nodes(600))))
+    app = create_people_app(make_service(tmp_path, list(nodes(600))))
 
     found = [read(ask(app, "GET", f"/?as=table&page={page}")) for page in ("1", "2", "3", "4", "x", "9" * 9)]
 
@@ -144,7 +144,7 @@ def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
     [("/nodes/none", 404), ("/pending/a/none", 404), ("/pending/A!/none", 404)],
     ids=["node", "pod", "odd"],
 )
-def test_what_is_not_there_is_said_so(service: Usher, ask: Ask, path: str, status: int) -> None:
+def test_what_is_not_there_is_said_so(service: Service, ask: Ask, path: str, status: int) -> None:
     """F132."""
     page = read(ask(create_people_app(service), "GET", path), status)
 
@@ -152,7 +152,7 @@ def test_what_is_not_there_is_said_so(service: Usher, ask: Ask, path: str, statu
 
 
 @pytest.mark.parametrize("path", ["/static/", "/static/..%2fbase.html", "/static/../templates/base.html", "/events/x"])
-def test_only_the_files_of_the_page_are_given_out(service: Usher, ask: Ask, path: str) -> None:
+def test_only_the_files_of_the_page_are_given_out(service: Service, ask: Ask, path: str) -> None:
     """F132."""
     assert ask(create_people_app(service), "GET", path).status_code == 404
 
@@ -174,7 +174,7 @@ def test_only_the_files_of_the_page_are_given_out(service: Usher, ask: Ask, path
     ids=["aliases", "half", "nothing", "Service", "two", "list", "malformed", "no pod", "long", "too long"],
 )
 def test_manifest_that_cannot_be_tried_is_answered_with_why(
-    service: Usher, ask: Ask, sent: Mapping[str, str], status: int, says: str
+    service: Service, ask: Ask, sent: Mapping[str, str], status: int, says: str
 ) -> None:
     """F132, F85."""
     page = read(ask(create_people_app(service), "POST", "/dry-run", data=dict(sent), headers=BROWSER), status)
@@ -182,7 +182,7 @@ def test_manifest_that_cannot_be_tried_is_answered_with_why(
     assert says in page.one("main").text
 
 
-def test_workload_can_be_tried_too(service: Usher, ask: Ask) -> None:
+def test_workload_can_be_tried_too(service: Service, ask: Ask) -> None:
     """F132, F85."""
     manifest = (
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d, namespace: team-a}\nspec:\n  template:\n"
@@ -195,7 +195,7 @@ def test_workload_can_be_tried_too(service: Usher, ask: Ask) -> None:
     assert "+            nvidia.com/gpu: 1" in "".join(page.one("pre").texts)
 
 
-def test_client_that_is_no_browser_still_gets_json(service: Usher, ask: Ask) -> None:
+def test_client_that_is_no_browser_still_gets_json(service: Service, ask: Ask) -> None:
     """F85: curl says that it sends a form whatever it sends."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -218,7 +218,7 @@ def test_client_that_is_no_browser_still_gets_json(service: Usher, ask: Ask) -> 
     ids=["other site", "other port", "events", "a link", "typed", "our page", "curl"],
 )
 def test_other_sites_pages_get_nothing(
-    service: Usher, ask: Ask, method: str, path: str, headers: Mapping[str, str], status: int
+    service: Service, ask: Ask, method: str, path: str, headers: Mapping[str, str], status: int
 ) -> None:
     """F132: a page of another site, open in the same browser, can neither ask nor hold streams open."""
     body = {"json": pod()} if method == "POST" else {}
@@ -228,7 +228,7 @@ def test_other_sites_pages_get_nothing(
 
 def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, ask: Ask) -> None:
     """F132."""
-    made = usher(tmp_path)
+    made = make_service(tmp_path)
     made.book.error = "training.yaml:10:7: spec.placement.x: unknown field"
     for _ in range(3):
         made.metrics.policies_matched(["training"], "patched")
@@ -240,7 +240,7 @@ def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, 
     assert row.endswith("3000")
 
 
-def test_pod_page_says_what_explain_says(service: Usher, ask: Ask) -> None:
+def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:
     """F132, F83, F84: the same data as `explain -o json`."""
     app = create_people_app(service)
     asked = {"namespace": "team-a", "name": "train-h100-0"}
@@ -256,7 +256,7 @@ def test_pod_page_says_what_explain_says(service: Usher, ask: Ask) -> None:
 
 def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:
     """INTERFACES §10, State: slices, with rests between."""
-    service = usher(tmp_path, list(nodes(400)))
+    service = make_service(tmp_path, list(nodes(400)))
 
     async def beside() -> int:
         transport = httpx.ASGITransport(app=create_people_app(service))

@@ -15,13 +15,13 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.knowledge.geometry import Instance
-from app.knowledge.mig_placements import Layout
-from app.nodes.model import Free
+from app.knowledge.mig_placements import GPULayout
+from app.nodes.model import FreeResources
 from app.values.errors import BadInput
 from app.whatif.advice import advise, filled
 from app.whatif.mig_fragmentation import fragmentation
 from app.whatif.mig_relayout import carved, most_of, parse_layout
-from app.whatif.placing_in_turn import Wanting
+from app.whatif.placing_in_turn import GPUPod
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
 
 RUN = CliRunner()
@@ -34,10 +34,10 @@ def slice_(profile: str) -> str:
     return f"nvidia.com/mig-{profile}"
 
 
-def waiting(name: str, *profiles: str) -> Wanting:
+def waiting(name: str, *profiles: str) -> GPUPod:
     """Make a pod that waits for these slices, a container each."""
     made = pod(*({**gpus(1, slice_(each)), "name": f"c{number}"} for number, each in enumerate(profiles)))
-    return Wanting(name, name, "", demand(made))
+    return GPUPod(name, name, "", demand(made))
 
 
 def free_nodes(count: int, per_node: int, label: str = A100) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
     """F61, P14: a 1g at the first slice of eight spoils 4g; seven are free, of which 3g has four, and 4g none."""
     geometry = knowledge().geometry["a100-sxm4-80gb"]
     bare = node(product=A100, offers={})
-    carved_ = replace(bare, free=Free({}, layouts=(Layout("0", geometry, (Instance("1g.10gb", 0),)),)))
+    carved_ = replace(bare, free=FreeResources({}, layouts=(GPULayout("0", geometry, (Instance("1g.10gb", 0),)),)))
 
     found = fragmentation([carved_], {slice_("3g.40gb"): 1, slice_("4g.40gb"): 1}, knowledge())
 
@@ -185,7 +185,7 @@ def test_product_that_a_pod_does_not_want_is_not_carved_for_it() -> None:
     made = pod(gpus(1, slice_("1g.10gb")), annotations={"products": "H100"})
     nodes = free_nodes(1, 8)
 
-    found = advise(nodes, list(nodes), [Wanting("p", "p", "", demand(made))], knowledge())
+    found = advise(nodes, list(nodes), [GPUPod("p", "p", "", demand(made))], knowledge())
 
     assert found.unplaced == ("p",)
 

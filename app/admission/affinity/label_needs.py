@@ -22,11 +22,11 @@ from app.admission.affinity.product_labels import (
     values_accepted,
     values_refused,
 )
-from app.admission.fleet_facts import STATE_KEYS, Fleet, Kin
+from app.admission.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup
 from app.knowledge.clouds import Dialect
-from app.knowledge.cuda_compatibility import Accept, CUDANeed, judge_driver
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, judge_driver
 from app.knowledge.mig_profiles import profile_of
-from app.knowledge.nvidia_require import Host
+from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.tables import Knowledge
 from app.nodes.labels import (
     COMPUTE,
@@ -65,7 +65,7 @@ Words = Mapping[str, tuple[Expression, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NeedContext:
     """What a need is written from: the demand, the fleet, the kinds of nodes in it that fit, the dialects of clouds.
 
     `cuda`, `compute_capability`: those needs of the demand that are looked at: what was declared, or what was inferred.
@@ -74,20 +74,20 @@ class Asked:
     demand: Demand
     cuda: tuple[CUDANeed, ...]
     compute_capability: Version | None
-    fleet: Fleet
-    serving: tuple[Kin, ...]
+    fleet: FleetFacts
+    serving: tuple[NodeGroup, ...]
     knowledge: Knowledge
     clouds: tuple[Dialect, ...]
 
 
-def product(asked: Asked) -> Words:
+def product(asked: NeedContext) -> Words:
     """Say which products will do, by the table and by what suffixes tell: a closed list, or all but those refused."""
     demand, facts = asked.demand, asked.knowledge
     words: dict[str, tuple[Expression, ...] | None] = {}
     by_gfd = (
         labels_accepted(demand, asked.serving, facts)
         if closed(demand)
-        else labels_refused(demand, asked.fleet.kin, asked.serving, facts)
+        else labels_refused(demand, asked.fleet.node_groups, asked.serving, facts)
     )
     words[GFD] = words[OLD_GFD] = _listed(demand, PRODUCT, by_gfd)
     for dialect in asked.clouds:
@@ -104,7 +104,7 @@ def _listed(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ..
     return (*known, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
 
 
-def memory(asked: Asked) -> Words:
+def memory(asked: NeedContext) -> Words:
     """Say how much memory a GPU must have; a slice asked by name says it itself (INTERFACES §10, Memory)."""
     wish = asked.demand.memory_mib
     if not wish or any(profile_of(resource) for resource, _ in asked.demand.resources):
@@ -114,7 +114,7 @@ def memory(asked: Asked) -> Words:
     return {GFD: _at_least(MEMORY, least), OLD_GFD: _at_least(MEMORY, least), **by_cloud}
 
 
-def compute_capability(asked: Asked) -> Words:
+def compute_capability(asked: NeedContext) -> Words:
     """Say the major number at least; what the minor one decides is said by the products."""
     floors = [asked.compute_capability, *(need.capability_floor for need in asked.cuda)]
     least = max((each for each in floors if each is not None), default=None)
@@ -124,13 +124,13 @@ def compute_capability(asked: Asked) -> Words:
     return {GFD: wanted, OLD_GFD: wanted}
 
 
-def driver(asked: Asked) -> Words:
+def driver(asked: NeedContext) -> Words:
     """Say the driver branch at least, and which branches of the fleet an image refuses whatever their minor number."""
     accept = asked.demand.accept
     least = max((found for need in asked.cuda if (found := _lowest_branch(need, accept))), default=None)
     if least is None:
         return {}
-    majors = {text for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for text in carried(asked.fleet.kin, key)}
+    majors = {text for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for text in carried(asked.fleet.node_groups, key)}
     above = sorted(int(text) for text in majors if text.isdecimal() and least <= int(text) <= NEWEST)
     refused = [str(branch) for branch in above if any(_refuses(need, branch, asked) for need in asked.cuda)]
 
@@ -141,24 +141,24 @@ def driver(asked: Asked) -> Words:
     return {GFD: words(DRIVER_MAJOR), OLD_GFD: words(OLD_DRIVER_MAJOR)}
 
 
-def _lowest_branch(need: CUDANeed, accept: Accept) -> int | None:
+def _lowest_branch(need: CUDANeed, accept: AcceptedCompatibility) -> int | None:
     """Give the oldest driver branch on which a need could ever start; None where that cannot be said."""
     branches = [need.floor(accept)[0]]
-    if accept is Accept.ForwardCompatible:
+    if accept is AcceptedCompatibility.ForwardCompatible:
         if need.requirement:
             return None  # whoever writes the requirement vouches for the driver
         branches += [branch for branch, _ in need.forward]
     return min(branches)
 
 
-def _refuses(need: CUDANeed, branch: int, asked: Asked) -> bool:
+def _refuses(need: CUDANeed, branch: int, asked: NeedContext) -> bool:
     """Tell whether even the last driver of a branch is refused; an environment's own requirement is not asked."""
     newest: Version = (branch, NEWEST, NEWEST)
-    best = Host(newest, asked.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
+    best = HostFacts(newest, asked.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
     return not need.requirement and judge_driver(need, best) < asked.demand.accept
 
 
-def sharing(asked: Asked) -> Words:
+def sharing(asked: NeedContext) -> Words:
     """Say whether a GPU is shared, where one unit of the resource asked may be either."""
     wish = asked.demand.sharing
     if not any(_whole(name, asked.knowledge) for name, _ in asked.demand.resources):
@@ -175,14 +175,14 @@ def sharing(asked: Asked) -> Words:
     return {GFD: shared, OLD_GFD: shared, **{name: words for name, words in by_cloud.items() if words}}
 
 
-def _several(asked: Asked) -> bool:
+def _several(asked: NeedContext) -> bool:
     """Tell whether one container asks several units: the kubelet gives it one share of an MPS GPU at most."""
     return any(amount > 1 and _whole(name, asked.knowledge) for name, amount in asked.demand.most)
 
 
-def _no_mps(asked: Asked) -> Words:
+def _no_mps(asked: NeedContext) -> Words:
     """Keep off MPS shares, where the fleet has any."""
-    if not any(kin.node_class.sharing is Sharing.MPS for kin in asked.fleet.kin):
+    if not any(group.node_class.sharing is Sharing.MPS for group in asked.fleet.node_groups):
         return {}
     other = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
     keys = {each.name: each.sharing_key for each in asked.clouds if each.sharing_key}
@@ -208,9 +208,9 @@ def _at_least(key: str, number: int) -> tuple[Expression, ...]:
     return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
 
 
-NEEDS: tuple[Callable[[Asked], Words], ...] = (product, memory, compute_capability, driver, sharing)
+NEEDS: tuple[Callable[[NeedContext], Words], ...] = (product, memory, compute_capability, driver, sharing)
 """In this order a person reads them."""
-INFERRED: tuple[Callable[[Asked], Words], ...] = (compute_capability, driver)
+INFERRED: tuple[Callable[[NeedContext], Words], ...] = (compute_capability, driver)
 """Those that an image alone can bring about, besides products that it refuses, which `product` excludes anyway."""
 
 
@@ -219,13 +219,13 @@ def excluding(words: Words) -> bool:
     return all(said is not None and all(each["operator"] in EXCLUDING for each in said) for said in words.values())
 
 
-def exclusions(asked: Asked, words: Words) -> Iterator[Expression]:
+def exclusions(asked: NeedContext, words: Words) -> Iterator[Expression]:
     """Say a need by what it excludes: the values that GPU nodes carry now and that its words refuse.
 
     Nothing that a node which fits carries is excluded. GFD's deprecated names count where a node has no others.
     """
     for dialect, said in words.items():
-        nodes = [kin for kin in asked.fleet.kin if dialect != OLD_GFD or not kin.label(DRIVER_MAJOR)]
+        nodes = [group for group in asked.fleet.node_groups if dialect != OLD_GFD or not group.label(DRIVER_MAJOR)]
         for key in dict.fromkeys(each["key"] for each in said or ()):
             of_key = [each for each in said or () if each["key"] == key]
             yield from (each for each in of_key if each["operator"] == "DoesNotExist")
@@ -242,12 +242,12 @@ def _refused(expressions: Sequence[Expression], values: set[str]) -> set[str]:
     return named | {value for value in values if not all(each.allows(value) for each in meant)}
 
 
-def unsettled(fleet: Fleet) -> tuple[Expression, ...]:
+def unsettled(fleet: FleetFacts) -> tuple[Expression, ...]:
     """Exclude nodes of which the MIG layout or the driver is being changed, where an operator writes such states.
 
     The filters refuse them too; but a label's edit wakes for certain only pods that node affinity kept off the node.
     """
-    if not any(kin.label(key) for kin in fleet.kin for key in STATE_KEYS):
+    if not any(group.label(key) for group in fleet.node_groups for key in STATE_KEYS):
         return ()
     refused = {
         MIG_STATE: MIG_STATES_AT_CHANGE,

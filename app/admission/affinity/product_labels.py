@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from app.admission.fleet_facts import Kin
+from app.admission.fleet_facts import NodeGroup
 from app.knowledge.clouds import Dialect
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
@@ -61,7 +61,7 @@ def _class_of(label: str, knowledge: Knowledge) -> NodeClass:
     return read_class({PRODUCT: label}, (), knowledge)
 
 
-def labels_accepted(demand: Demand, serving: Iterable[Kin], knowledge: Knowledge) -> list[str]:
+def labels_accepted(demand: Demand, serving: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
     """List the product labels that a closed demand may run on.
 
     The table's, in every form that GFD writes, and those that nodes which fit carry now.
@@ -70,27 +70,29 @@ def labels_accepted(demand: Demand, serving: Iterable[Kin], knowledge: Knowledge
     return sorted(known | carried(serving, PRODUCT))
 
 
-def labels_refused(demand: Demand, kin: Iterable[Kin], serving: Iterable[Kin], knowledge: Knowledge) -> list[str]:
+def labels_refused(
+    demand: Demand, group: Iterable[NodeGroup], serving: Iterable[NodeGroup], knowledge: Knowledge
+) -> list[str]:
     """List the product labels of the fleet that a demand can never run on."""
-    doubtful = carried(kin, PRODUCT) - carried(serving, PRODUCT)
+    doubtful = carried(group, PRODUCT) - carried(serving, PRODUCT)
     return sorted(label for label in doubtful if refused_by_label(demand, label, knowledge))
 
 
-def values_accepted(demand: Demand, dialect: Dialect, serving: Iterable[Kin], knowledge: Knowledge) -> list[str]:
+def values_accepted(demand: Demand, dialect: Dialect, serving: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
     """List a cloud's words for the products that a closed demand may run on."""
     known = {value for value in dialect.values if not refused_by_value(demand, dialect, value, knowledge)}
     return sorted(known | carried(serving, dialect.key))
 
 
-def values_refused(demand: Demand, dialect: Dialect, serving: Iterable[Kin], knowledge: Knowledge) -> list[str]:
+def values_refused(demand: Demand, dialect: Dialect, serving: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
     """List a cloud's words for the products that a demand can never run on, whether the fleet has them or not."""
     doubtful = set(dialect.values) - carried(serving, dialect.key)
     return sorted(value for value in doubtful if refused_by_value(demand, dialect, value, knowledge))
 
 
-def carried(kin: Iterable[Kin], key: str) -> set[str]:
+def carried(group: Iterable[NodeGroup], key: str) -> set[str]:
     """Collect the values of a label."""
-    return {value for each in kin if (value := each.label(key)) is not None}
+    return {value for each in group if (value := each.label(key)) is not None}
 
 
 def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:

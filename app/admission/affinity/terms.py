@@ -18,14 +18,14 @@ from app.admission.affinity.label_needs import (
     NEEDS,
     OLD_DRIVER_MAJOR,
     OLD_GFD,
-    Asked,
     Expression,
+    NeedContext,
     Words,
     excluding,
     exclusions,
     unsettled,
 )
-from app.admission.fleet_facts import Fleet, Kin, serving
+from app.admission.fleet_facts import FleetFacts, NodeGroup, serving
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodes.labels import PRODUCT
@@ -60,7 +60,7 @@ class Terms:
 
 
 @lru_cache(maxsize=256)
-def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
+def terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
     """Write a demand as affinity. `keys`: the dialects to use; None: GFD, and those that the fleet's nodes speak."""
     known = replace(demand, refuse_unknown=False)  # what a label does not tell is the node's to tell
     if not _labelled(demand):
@@ -68,7 +68,7 @@ def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowled
     names = _dialects(fleet, keys)
     clouds = tuple(each for each in knowledge.clouds.dialects if each.name in names)
     declared = tuple(need for need in known.cuda if not need.inferred)
-    asked = Asked(known, declared, known.compute_capability, fleet, serving(demand, fleet), knowledge, clouds)
+    asked = NeedContext(known, declared, known.compute_capability, fleet, serving(demand, fleet), knowledge, clouds)
     of_images = replace(asked, cuda=tuple(need for need in known.cuda if need.inferred), compute_capability=None)
     inferred = [words for need in INFERRED if any((words := need(of_images)).values())]
     needs = [words for need in NEEDS if any((words := need(asked)).values())]
@@ -85,11 +85,11 @@ def terms_of(demand: Demand, fleet: Fleet, keys: tuple[str, ...] | None, knowled
         (*preferred, *_preferences(asked, dialects)),
         soft=len(kept) < len(needs),
         unsure=hard != kept,
-        closed=_asked_keys(required[:1]) if fleet.groups or not (fleet.kin or fleet.provisioners) else (),
+        closed=_asked_keys(required[:1]) if fleet.pools or not (fleet.node_groups or fleet.provisioners) else (),
     )
 
 
-def _sure(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...]) -> bool:
+def _sure(asked: NeedContext, needs: Sequence[Words], dialects: tuple[str, ...]) -> bool:
     """Tell whether some node carries, or will carry, the labels that needs ask for.
 
     Those that are there and fit do; those that a provisioner will bring do, where it has words for the needs. Where no
@@ -98,14 +98,14 @@ def _sure(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...]) -> bo
     by_provisioner = any(
         all(words.get(name, ()) is not None for words in needs) for name in asked.fleet.provisioners if name in dialects
     )
-    return bool(asked.serving) or by_provisioner or not asked.fleet.groups
+    return bool(asked.serving) or by_provisioner or not asked.fleet.pools
 
 
-def _common(asked: Asked, unsaid: Iterable[Words], dialects: tuple[str, ...]) -> Term:
+def _common(asked: NeedContext, unsaid: Iterable[Words], dialects: tuple[str, ...]) -> Term:
     """List what every term excludes: what needs refuse that no term asks for, and nodes that are being changed."""
     spoken = [{name: said for name, said in words.items() if name in (*dialects, OLD_GFD)} for words in unsaid]
     found = [*(each for words in spoken for each in exclusions(asked, words)), *unsettled(asked.fleet)]
-    harmless = (each for each in found if all(fulfils(kin, (each,)) for kin in asked.serving))
+    harmless = (each for each in found if all(fulfils(group, (each,)) for group in asked.serving))
     return _distinct(harmless)
 
 
@@ -131,7 +131,7 @@ def _labelled(demand: Demand) -> bool:
     return bool(demand.claims) or any(resource.startswith(domain) for resource, _ in demand.resources)
 
 
-def _dialects(fleet: Fleet, keys: tuple[str, ...] | None) -> tuple[str, ...]:
+def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...]:
     """Order the dialects: the provisioner's last.
 
     Karpenter tries the first term together with the heaviest preference, and drops all terms but the last before it
@@ -141,31 +141,31 @@ def _dialects(fleet: Fleet, keys: tuple[str, ...] | None) -> tuple[str, ...]:
     return (*(name for name in (keys or (GFD,)) if name not in spoken), *spoken)
 
 
-def _old_names(asked: Asked, needs: Sequence[Words], names: tuple[str, ...]) -> tuple[str, ...]:
+def _old_names(asked: NeedContext, needs: Sequence[Words], names: tuple[str, ...]) -> tuple[str, ...]:
     """Add GFD's deprecated names where nodes that fit have no others, and they make a difference."""
-    old = any(kin.label(OLD_DRIVER_MAJOR) and not kin.label(DRIVER_MAJOR) for kin in asked.serving)
+    old = any(group.label(OLD_DRIVER_MAJOR) and not group.label(DRIVER_MAJOR) for group in asked.serving)
     of_drivers = any(words.get(GFD) != words.get(OLD_GFD) for words in needs)
     return (OLD_GFD,) if GFD in names and old and of_drivers else ()
 
 
-def _harmless(asked: Asked, needs: list[Words], dialects: tuple[str, ...]) -> list[Words]:
+def _harmless(asked: NeedContext, needs: list[Words], dialects: tuple[str, ...]) -> list[Words]:
     """Take needs out until every node that fits fulfils some term."""
     kept = list(needs)
-    for kin in asked.serving:
-        if not _admits(asked, kept, dialects, kin):
-            fewer = [[words for words in kept if fulfils(kin, words.get(dialect, ()))] for dialect in dialects]
-            fewer.append([words for words in kept if all(fulfils(kin, words.get(each, ())) for each in dialects)])
-            suited = [each for each in fewer if len(each) < len(kept) and _admits(asked, each, dialects, kin)]
+    for group in asked.serving:
+        if not _admits(asked, kept, dialects, group):
+            fewer = [[words for words in kept if fulfils(group, words.get(dialect, ()))] for dialect in dialects]
+            fewer.append([words for words in kept if all(fulfils(group, words.get(each, ())) for each in dialects)])
+            suited = [each for each in fewer if len(each) < len(kept) and _admits(asked, each, dialects, group)]
             kept = max(suited, key=len, default=[])
     return kept
 
 
-def _admits(asked: Asked, needs: Sequence[Words], dialects: tuple[str, ...], kin: Kin) -> bool:
+def _admits(asked: NeedContext, needs: Sequence[Words], dialects: tuple[str, ...], group: NodeGroup) -> bool:
     terms = list(_terms(asked, needs, dialects))
-    return not terms or any(fulfils(kin, term) for term in terms)
+    return not terms or any(fulfils(group, term) for term in terms)
 
 
-def _terms(asked: Asked, needs: Iterable[Words], dialects: tuple[str, ...], common: Term = ()) -> Iterator[Term]:
+def _terms(asked: NeedContext, needs: Iterable[Words], dialects: tuple[str, ...], common: Term = ()) -> Iterator[Term]:
     """Write one term a dialect that can meet all needs; beside others, each with a label that only its nodes have.
 
     One term for all where the needs only exclude nodes. `common`: what stands in every term.
@@ -191,15 +191,15 @@ def _anchor(knowledge: Knowledge, dialect: str) -> str:
     return next((each.key for each in knowledge.clouds.dialects if each.name == dialect), PRODUCT)
 
 
-def fulfils(kin: Kin, term: Iterable[Expression] | None) -> bool:
+def fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
     """Tell whether nodes of a kind meet all expressions, as kube-scheduler reads them."""
     return term is not None and all(
-        requirement(each["key"], each["operator"], each.get("values", ())).allows(kin.label(each["key"]))
+        requirement(each["key"], each["operator"], each.get("values", ())).allows(group.label(each["key"]))
         for each in term
     )
 
 
-def _preferences(asked: Asked, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
+def _preferences(asked: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
     """Write what is preferred, best first, in GFD's words and those of the provisioner (F136)."""
     patterns = asked.demand.preferred_products[:MOST_PREFERENCES]
     step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
@@ -214,15 +214,17 @@ def _preferences(asked: Asked, dialects: tuple[str, ...]) -> Iterator[tuple[int,
         yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)
 
 
-def _preferred_values(asked: Asked, dialect: str, pattern: ProductPattern) -> tuple[str, list[str]]:
+def _preferred_values(asked: NeedContext, dialect: str, pattern: ProductPattern) -> tuple[str, list[str]]:
     """List a pattern's products in a dialect: plain names, and in GFD's also those that the fleet's nodes carry."""
     products = asked.knowledge.products.by_form
     meant = {product.label for form, product in products.items() if pattern.matches(form)}
     if dialect == GFD:
         seen = {
             label
-            for kin in asked.fleet.kin
-            if (label := kin.label(PRODUCT)) and kin.node_class.product and pattern.matches(kin.node_class.product)
+            for group in asked.fleet.node_groups
+            if (label := group.label(PRODUCT))
+            and group.node_class.product
+            and pattern.matches(group.node_class.product)
         }
         return PRODUCT, sorted(meant | seen)
     spoken = next((each for each in asked.knowledge.clouds.dialects if each.name == dialect), None)

@@ -9,7 +9,7 @@ SHOWN = 200
 """Rows of the page, the newest first."""
 
 
-class Said(Protocol):
+class RecordedDecision(Protocol):
     """A decision as the tail keeps it (api/tail.py)."""
 
     @property
@@ -39,7 +39,7 @@ class Said(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DecisionFilter:
     """What a person filters by; an empty word asks for nothing."""
 
     verb: str = ""
@@ -48,7 +48,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DecisionRow:
     """One decision. `counts`: nodes kept of nodes asked; empty for admission."""
 
     number: int
@@ -65,14 +65,16 @@ class Row:
     error: str
 
 
-def asked_of(query: Mapping[str, str]) -> Asked:
+def asked_of(query: Mapping[str, str]) -> DecisionFilter:
     """Read a filter from the query of an address."""
-    return Asked(**{each.name: query.get(each.name, "")[:253] for each in fields(Asked)})
+    return DecisionFilter(**{each.name: query.get(each.name, "")[:253] for each in fields(DecisionFilter)})
 
 
-def rows_of(said: Sequence[Said], asked: Asked = Asked(), most: int = SHOWN) -> tuple[Row, ...]:  # frozen
+def rows_of(
+    said: Sequence[RecordedDecision], asked: DecisionFilter = DecisionFilter(), most: int = SHOWN
+) -> tuple[DecisionRow, ...]:  # frozen
     """Make rows of the newest decisions that a filter lets through, the newest first."""
-    found: list[Row] = []
+    found: list[DecisionRow] = []
     for each in reversed(said):
         if len(found) == most:
             break
@@ -81,7 +83,7 @@ def rows_of(said: Sequence[Said], asked: Asked = Asked(), most: int = SHOWN) -> 
     return tuple(found)
 
 
-def takes(asked: Asked, said: Said) -> bool:
+def takes(asked: DecisionFilter, said: RecordedDecision) -> bool:
     """Tell whether a decision is shown."""
     decision = said.decision
     return (
@@ -91,7 +93,7 @@ def takes(asked: Asked, said: Said) -> bool:
     )
 
 
-def choices_of(said: Sequence[Said]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def choices_of(said: Sequence[RecordedDecision]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Give what can be filtered by: what the decisions have."""
     verbs = {each.verb for each in said}
     reasons = {code.name for each in said for code in each.decision.reasons}
@@ -99,10 +101,10 @@ def choices_of(said: Sequence[Said]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return ("verb", tuple(sorted(verbs))), ("reason", tuple(sorted(reasons))), ("namespace", tuple(sorted(namespaces)))
 
 
-def _row(said: Said) -> Row:
+def _row(said: RecordedDecision) -> DecisionRow:
     decision = said.decision
     reasons = sorted(((code.name, count) for code, count in decision.reasons.items()), key=lambda pair: -pair[1])
-    return Row(
+    return DecisionRow(
         number=said.number,
         at=said.at,
         verb=said.verb,

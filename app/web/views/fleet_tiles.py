@@ -12,7 +12,7 @@ Word = TypeVar("Word", int, str)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TileFilter:
     """What a person filters by; an empty word asks for nothing."""
 
     product: str = ""
@@ -34,13 +34,13 @@ class Wanted:
         )
 
 
-def wanted_of(query: Mapping[str, str]) -> Wanted:
+def wanted_of(query: Mapping[str, str]) -> TileFilter:
     """Read a filter from the query of an address; what it does not know is left out."""
-    return Wanted(**{each.name: query.get(each.name, "")[:253] for each in fields(Wanted)})
+    return TileFilter(**{each.name: query.get(each.name, "")[:253] for each in fields(TileFilter)})
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class FilterChoices:
     """What can be filtered by: all that the fleet has, sorted."""
 
     product: tuple[str, ...]
@@ -50,7 +50,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class FleetTotal:
     """One product in one form. `fragmented`: free GPUs that a pod as they run now could not use, on average; None
     where units are no whole GPUs. `stranded`: free, but no pod can have them.
     """
@@ -69,14 +69,14 @@ class Total:
         return self.used / self.units if self.units else 0.0
 
 
-def sum_of(totals: Iterable[Total]) -> Total:
+def sum_of(totals: Iterable[FleetTotal]) -> FleetTotal:
     """Add totals up, of whatever products and units."""
     rows = [(each.nodes, each.units, each.used, each.stranded) for each in totals]
     nodes, units, used, stranded = map(sum, zip(*rows, strict=True)) if rows else (0, 0, 0, 0)
-    return Total("", "", nodes, units, used, None, stranded)
+    return FleetTotal("", "", nodes, units, used, None, stranded)
 
 
-class Sums:
+class FleetSums:
     """The sums over all tiles, kept up to date tile by tile."""
 
     def __init__(self) -> None:
@@ -102,26 +102,26 @@ class Sums:
         for counter, words in zip(self._choices, shown, strict=True):
             _count(counter, words, sign)
 
-    def choices(self) -> Choices:
+    def choices(self) -> FilterChoices:
         """Give what can be filtered by."""
         order = [each.value for each in NodeState]
         product, driver, state, namespace = self._choices
-        return Choices(
+        return FilterChoices(
             tuple(sorted(product)),
             tuple(sorted(driver)),
             tuple(sorted(state, key=order.index)),
             tuple(sorted(namespace)),
         )
 
-    def totals(self) -> tuple[Total, ...]:
+    def totals(self) -> tuple[FleetTotal, ...]:
         """Give the totals, by product and unit; a product without nodes has none."""
         return tuple(self._total(key) for key, nodes in sorted(self._nodes.items()) if nodes)
 
-    def _total(self, key: tuple[str, str]) -> Total:
+    def _total(self, key: tuple[str, str]) -> FleetTotal:
         used = self._units[key] - self._free[key]
         frees, sizes = self._frees.get(key), self._sizes.get(key)
         fragmented = None if frees is None else fragmentation(frees, sizes or {})
-        return Total(*key, self._nodes[key], self._units[key], used, fragmented, self._stranded[key])
+        return FleetTotal(*key, self._nodes[key], self._units[key], used, fragmented, self._stranded[key])
 
 
 def _count(counter: Counter[Word], words: Iterable[Word], sign: int) -> None:

@@ -10,11 +10,11 @@ from enum import Enum
 
 from app.explain.gpu_inventory import kind_of
 from app.knowledge.geometry import Geometry
-from app.knowledge.mig_placements import Layout
+from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.kube.gpu_usage import Holding
+from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, units
 from app.nodes.model import SHARES, Node, Sharing
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
@@ -55,7 +55,7 @@ UNAVAILABLE = frozenset({NodeState.Ghost, NodeState.Upgrading, NodeState.Changin
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CellRun:
     """Cells that are alike. `width`: of one, in eighths of a GPU. `text`: what stands in it, for shared GPUs."""
 
     cell: Cell
@@ -77,7 +77,7 @@ class Tile:
     unit: str
     state: NodeState
     namespaces: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[CellRun, ...]
     words: str
     units: int
     free: int
@@ -86,7 +86,7 @@ class Tile:
     sizes: tuple[int, ...]
 
 
-def tile_of(node: Node, holdings: Sequence[Holding], used: Mapping[str, int], knowledge: Knowledge) -> Tile:
+def tile_of(node: Node, holdings: Sequence[GPUUsage], used: Mapping[str, int], knowledge: Knowledge) -> Tile:
     """Make a node's tile. `holdings`: of the pods bound there; `used`: what they have booked of every resource."""
     product, driver, unit = kind_of(node, knowledge.products)
     held: dict[str, int] = {}
@@ -140,10 +140,10 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
     return False
 
 
-def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[Run]:
+def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRun]:
     known = node.node_class
     if state is NodeState.Ghost:
-        yield Run(Cell.Ghost, known.labelled)
+        yield CellRun(Cell.Ghost, known.labelled)
         return
     if not known.offered and node.free.gpus:
         yield from _by_gpu(node.free.gpus, node.free.layouts or ())
@@ -154,18 +154,18 @@ def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[Run]:
         profile = profile_of(resource) or known.mig_profile
         if unit in SHARES:
             width = _width(known.product, profile, knowledge) if profile else WHOLE
-            yield Run(Cell.Shared, max(known.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
+            yield CellRun(Cell.Shared, max(known.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
             continue
         width = _width(known.product, profile, knowledge) if profile else WHOLE
         sick = min(ill, amount) if profile is None else 0
         from_free = min(sick, free)
-        yield Run(Cell.Used, amount - free - (sick - from_free), width)
-        yield Run(Cell.Free, free - from_free, width)
-        yield Run(Cell.Ill, sick, width)
-    yield Run(Cell.Ill, known.withdrawn)
+        yield CellRun(Cell.Used, amount - free - (sick - from_free), width)
+        yield CellRun(Cell.Free, free - from_free, width)
+        yield CellRun(Cell.Ill, sick, width)
+    yield CellRun(Cell.Ill, known.withdrawn)
 
 
-def _by_gpu(gpus: Iterable[int], layouts: Sequence[Layout]) -> Iterator[Run]:
+def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout]) -> Iterator[CellRun]:
     """Draw GPUs that DRA shows one by one; those that are carved on demand with what lies on them."""
     for layout in layouts:
         yield from _carved(layout)
@@ -173,28 +173,28 @@ def _by_gpu(gpus: Iterable[int], layouts: Sequence[Layout]) -> Iterator[Run]:
     whole = [milli for milli in left if milli in (0, WHOLE_MILLI)] if not layouts else [m for m in left if m == 0]
     if layouts:
         whole = whole[: max(len(left) - len(layouts), 0)]
-    yield Run(Cell.Used, sum(milli == 0 for milli in whole))
-    yield Run(Cell.Free, sum(milli == WHOLE_MILLI for milli in whole))
+    yield CellRun(Cell.Used, sum(milli == 0 for milli in whole))
+    yield CellRun(Cell.Free, sum(milli == WHOLE_MILLI for milli in whole))
     for milli in () if layouts else (each for each in left if 0 < each < WHOLE_MILLI):
         used = max(1, min(WHOLE - 1, round(WHOLE * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
-        yield Run(Cell.Used, 1, used)
-        yield Run(Cell.Free, 1, WHOLE - used)
+        yield CellRun(Cell.Used, 1, used)
+        yield CellRun(Cell.Free, 1, WHOLE - used)
 
 
-def _carved(layout: Layout) -> Iterator[Run]:
+def _carved(layout: GPULayout) -> Iterator[CellRun]:
     """Draw one GPU from its first memory slice to its last."""
     if not layout.taken:
-        yield Run(Cell.Free, 1)
+        yield CellRun(Cell.Free, 1)
         return
     scale, at = WHOLE // layout.geometry.memory_total, 0
     for profile, start in sorted(layout.taken, key=lambda each: each.start):
         if start > at:
-            yield Run(Cell.Free, 1, (start - at) * scale)
+            yield CellRun(Cell.Free, 1, (start - at) * scale)
         slot = layout.geometry.slots.get(profile)
         length = slot.length if slot else 1  # no geometry has another: one odd GPU must not hide the fleet
-        yield Run(Cell.Used, 1, length * scale)
+        yield CellRun(Cell.Used, 1, length * scale)
         at = start + length
-    yield Run(Cell.Free, 1 if at < layout.geometry.memory_total else 0, (layout.geometry.memory_total - at) * scale)
+    yield CellRun(Cell.Free, 1 if at < layout.geometry.memory_total else 0, (layout.geometry.memory_total - at) * scale)
 
 
 def _width(product: str | None, profile: str, knowledge: Knowledge) -> int:
@@ -206,10 +206,10 @@ def _width(product: str | None, profile: str, knowledge: Knowledge) -> int:
     return min(max(size.compute, 1), WHOLE) if size else 1
 
 
-def _split(runs: Iterable[Run]) -> Iterator[Run]:
+def _split(runs: Iterable[CellRun]) -> Iterator[CellRun]:
     """Leave out what is empty, and make two of what is longer than a run can be."""
     for run in runs:
         left = run.count
         while left > 0:
-            yield Run(run.cell, min(left, MOST_IN_A_RUN), run.width, run.text if left == run.count else "")
+            yield CellRun(run.cell, min(left, MOST_IN_A_RUN), run.width, run.text if left == run.count else "")
             left -= MOST_IN_A_RUN
