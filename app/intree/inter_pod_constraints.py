@@ -45,14 +45,14 @@ class SpreadCounts:
 
 @dataclass(frozen=True, slots=True)
 class InterPodConstraints:
-    """The neighbours as one pod finds them. `near`: domains where a pod of all its affinity terms runs.
+    """The neighbours as one pod finds them. `attracting`: domains where a pod of all its affinity terms runs.
 
     `first`: no pod anywhere fulfils its affinity terms, and it fulfils them itself, so that it may be the first.
     """
 
     pod: PodAmongOthers
     taken: Mapping[str, frozenset[Port]]
-    near_miss: frozenset[Place]
+    attracting: frozenset[Place]
     first: bool
     repelled: frozenset[Place]
     shunned: frozenset[Place]
@@ -66,7 +66,7 @@ class InterPodConstraints:
         yield from self._uneven(labels)
         for place, term in enumerate(self.pod.attracted):
             domain = labels.get(term.topology_key)
-            if domain is None or not (self.first or (term.topology_key, domain) in self.near_miss):
+            if domain is None or not (self.first or (term.topology_key, domain) in self.attracting):
                 yield InTreeRefusal(InTreeCause.PodAffinityMismatch, UNATTRACTED, (term.topology_key, str(place)))
         for place, term in enumerate(self.pod.repels):
             if (term.topology_key, labels.get(term.topology_key)) in self.repelled:
@@ -99,7 +99,7 @@ def keep_company(
     namespace_labels: NamespaceLabels,
 ) -> InterPodConstraints:
     """Count for a pod what the neighbours mean to it."""
-    near_miss, repelled, shunned = set[Place](), set[Place](), set[Place]()
+    attracting, repelled, shunned = set[Place](), set[Place](), set[Place]()
     taken: dict[str, frozenset[Port]] = {}
     for each in neighbours:
         node, other = nodes.get(each.node), each.pod
@@ -108,7 +108,7 @@ def keep_company(
         if pod.ports and other.ports:
             taken[node.name] = taken.get(node.name, frozenset()) | frozenset(other.ports)
         if pod.attracted and _all_mean(pod.attracted, other, namespace_labels):
-            near_miss.update(_places(node, pod.attracted))
+            attracting.update(_places(node, pod.attracted))
         if pod.repels:
             repelled.update(_places(node, _meaning(pod.repels, other, namespace_labels)))
         if other.repels:
@@ -116,8 +116,8 @@ def keep_company(
     return InterPodConstraints(
         pod,
         taken,
-        frozenset(near_miss),
-        not near_miss and _all_mean(pod.attracted, pod, namespace_labels),
+        frozenset(attracting),
+        not attracting and _all_mean(pod.attracted, pod, namespace_labels),
         frozenset(repelled),
         frozenset(shunned),
         tuple(sorted({key for key, _ in shunned})),

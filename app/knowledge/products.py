@@ -107,8 +107,8 @@ class Products:
         words = {family.family.lower(): family.family for family in self.by_form.values()}
         words |= {product.label.lower(): product.label for product in self.by_form.values()}
         alike = {_as_read(word): word for word in words}
-        near_miss = get_close_matches(_as_read(text.lower()), alike, n=1, cutoff=0.6)
-        return words[alike[near_miss[0]]] if near_miss else None
+        closest = get_close_matches(_as_read(text.lower()), alike, n=1, cutoff=0.6)
+        return words[alike[closest[0]]] if closest else None
 
 
 def _as_read(word: str) -> str:

@@ -66,7 +66,7 @@ def interconnect(demand: Demand, node: Node) -> float:
 
 def nvlink_domain(demand: Demand, node: Node) -> float:
     """Prefer the NVLink domain in which pods of the same group run: multi-node NVLink ends with it (gpu.clique)."""
-    return float(bool(demand.near_miss) and node.clique in demand.near_miss)
+    return float(bool(demand.group_cliques) and node.clique in demand.group_cliques)
 
 
 SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (

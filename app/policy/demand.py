@@ -43,7 +43,7 @@ class Demand(HashedOnce):
     only. `memory_mib`: per GPU or slice. `declared_mib`: what the pod itself says it uses of each unit, which counts
     against the budget of shared GPUs. `most`: the largest amount of a resource that one container asks.
     `mig_profile`: (profile, larger ones will do). `form_factors`: any of them; None is all. `node_selector`: on the
-    node's labels. `near`: NVLink domains in which pods of its group run. `scores`: (scorer, weight).
+    node's labels. `group_cliques`: NVLink domains in which pods of its group run. `scores`: (scorer, weight).
     `share_milli`: thousandths of one GPU, where a share of one is asked that is given out by measure; 0: whole units.
     `cpu_milli`, `outlook`: what the pod asks besides GPUs, and what pods to come may ask; for scorers that leave room
     for those, filled where one is in use.
@@ -68,7 +68,7 @@ class Demand(HashedOnce):
     form_factors: frozenset[FormFactor] | None = None
     node_selector: tuple[Requirement, ...] = ()
     health: HealthRules = HEALTH
-    near_miss: frozenset[str] = frozenset()
+    group_cliques: frozenset[str] = frozenset()
     refuse_unknown: bool = False
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True

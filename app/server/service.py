@@ -127,8 +127,8 @@ class Service:
         group = group_of(pod.namespace, pod.labels)
         if demand.declared_mib or group:
             self.state.release(pod.uid, time.monotonic())
-        near_miss = self.state.cliques_of(group) if group else None
-        return self._learning.ahead(pod, replace(demand, near_miss=near_miss) if near_miss else demand)
+        group_cliques = self.state.cliques_of(group) if group else None
+        return self._learning.ahead(pod, replace(demand, group_cliques=group_cliques) if group_cliques else demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""

@@ -41,24 +41,24 @@ class Relay:
     def _accept(self) -> None:
         while True:
             try:
-                near_miss, _ = self._listener.accept()
+                near, _ = self._listener.accept()
             except OSError:
                 return
-            self._join(near_miss)
+            self._join(near)
 
-    def _join(self, near_miss: socket.socket) -> None:
+    def _join(self, near: socket.socket) -> None:
         with self._lock:
             if not self._whole:
-                _close(near_miss)
+                _close(near)
                 return
             try:
                 far = socket.create_connection(("127.0.0.1", self._target), 5)
             except OSError:
-                _close(near_miss)
+                _close(near)
                 return
             far.settimeout(None)
-            self._pairs.append((near_miss, far))
-        for source, sink in ((near_miss, far), (far, near_miss)):
+            self._pairs.append((near, far))
+        for source, sink in ((near, far), (far, near)):
             threading.Thread(target=_forward, args=(source, sink), daemon=True).start()
 
 

@@ -169,7 +169,7 @@ def changed_bytes(seed: bytes, others: Sequence[bytes], random: Random) -> bytes
 
 def _change_bytes(seed: bytes, others: Sequence[bytes], random: Random) -> bytes:
     start, end = sorted((random.randrange(len(seed) + 1), random.randrange(len(seed) + 1)))
-    near_miss = min(end, start + random.randrange(1, 40))
+    near = min(end, start + random.randrange(1, 40))
     match random.randrange(6):
         case 0:
             flipped = bytes(
@@ -177,13 +177,13 @@ def _change_bytes(seed: bytes, others: Sequence[bytes], random: Random) -> bytes
             )
             return seed[:start] + flipped + seed[start + len(flipped) :]
         case 1:
-            return seed[:start] if random.random() < 0.3 else seed[:start] + seed[near_miss:]
+            return seed[:start] if random.random() < 0.3 else seed[:start] + seed[near:]
         case 2:
             other = random.choice(others)
             return seed[:start] + other[random.randrange(len(other) + 1) :]
         case 3:
-            return seed[:start] + seed[start:near_miss] * random.choice((2, 3, 100)) + seed[near_miss:]
+            return seed[:start] + seed[start:near] * random.choice((2, 3, 100)) + seed[near:]
         case 4:
-            return seed[:start] + random.choice(list(RAW.values())) + seed[near_miss:]
+            return seed[:start] + random.choice(list(RAW.values())) + seed[near:]
         case _:
             return seed[:start] + random.randbytes(random.choice((1, 2, 8))) + seed[start:]

@@ -84,12 +84,12 @@ def test_gpus_joined_all_to_all_are_for_pods_of_several(amount: int, product: st
 
 def test_pods_of_a_group_are_drawn_into_its_nvlink_domain() -> None:
     """F54: nodes of one gpu.clique share NVLink; a node without one is in nobody's domain."""
-    near_miss = replace(demand(pod()), near_miss=frozenset({"rack-1.0"}))
+    near_group = replace(demand(pod()), group_cliques=frozenset({"rack-1.0"}))
     nodes = [
         node(labels={"nvidia.com/gpu.clique": clique} if clique else {}) for clique in ("rack-1.0", "rack-2.0", "")
     ]
 
-    assert [nvlink_domain(near_miss, each) for each in nodes] == [1.0, 0.0, 0.0]
+    assert [nvlink_domain(near_group, each) for each in nodes] == [1.0, 0.0, 0.0]
     assert [nvlink_domain(demand(pod()), each) for each in nodes] == [0.0, 0.0, 0.0]
 
 
