@@ -168,7 +168,11 @@ class Backend(Protocol):
         ...
 
     def demand(self, pod: Pod) -> Demand:
-        """What a Pod that the scheduler asks about needs of a node; what was promised to it before is forgotten."""
+        """What a Pod that the scheduler asks about needs of a node."""
+        ...
+
+    def note_question(self, pod: Pod, demand: Demand) -> None:
+        """Take in that the scheduler asks about a Pod: forget what was promised to it before, and learn from it."""
         ...
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:

@@ -81,7 +81,7 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
     pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
-    demand = backend.demand(pod)
+    demand = _asked_demand(pod, backend)
     names = args.NodeNames
     if names is None:
         filtered, kept = yield from _filter_full(args, demand, backend)
@@ -171,7 +171,7 @@ def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Ext
     """
     args = _read_args(body, backend)
     pod = read_asked(args.Pod)
-    demand = backend.demand(pod)
+    demand = _asked_demand(pod, backend)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
         totals = backend.appraise(demand).totals(names)
@@ -206,7 +206,7 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
     pod = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
         raise WireError(503, problem)
-    demand = backend.demand(pod)
+    demand = _asked_demand(pod, backend)
     candidates = args.NodeNameToMetaVictims
     _check_candidates(args.NodeNameToVictims if candidates is None else candidates)
     if candidates is None:
@@ -286,6 +286,13 @@ def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, t
         if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             yield
     return raws, nodes
+
+
+def _asked_demand(pod: Pod, backend: Backend) -> Demand:
+    """Compile what a Pod needs, and note that it was asked about."""
+    demand = backend.demand(pod)
+    backend.note_question(pod, demand)
+    return demand
 
 
 def read_asked(raw: bytes) -> Pod:

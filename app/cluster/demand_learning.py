@@ -5,12 +5,9 @@ An outlook stands for a while: with a new one every remembered verdict of a dema
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from math import ceil
 
-from app.cluster.node_requests import CORE_MILLI
-from app.kube.pod_requests import CPU
 from app.kube.pods import Pod
+from app.placement.scheduler_demand import expecting, whole_cores
 from app.placement.scorers import looks_ahead
 from app.placement.workload import Workload, ask_of
 from app.policy.demand import Demand
@@ -28,7 +25,7 @@ DEMANDS_KEPT = 1_024
 """Demands with the outlook of the moment; as many as rulings are remembered (cluster/rulings.py)."""
 
 
-class Learning:
+class DemandLearning:
     """What was asked so far. `free`: tells the GPU milli that are free, by product.
 
     `outlook`: what is made of both; None at first.
@@ -52,20 +49,26 @@ class Learning:
         self.outlook = self._workload.outlook(self._free())
         return True
 
-    def ahead(self, pod: Pod, demand: Demand) -> Demand:
-        """Add to a Pod's demand what scorers need that look ahead, if it names any, and learn from the Pod."""
+    def expecting(self, pod: Pod, demand: Demand) -> Demand:
+        """Add to a Pod's demand what scorers need that look ahead, if it names any.
+
+        Equal questions get the very same object, by which verdicts are found again.
+        """
         if not looks_ahead(demand):
             return demand
-        key = (demand, CORE_MILLI * ceil(pod.amount(CPU)))  # State rounds too: else each odd amount is a class
+        key = (demand, whole_cores(pod))
         if key not in self._demands:
             if len(self._demands) >= DEMANDS_KEPT:
                 self._demands.clear()
-            self._demands[key] = replace(demand, cpu_milli=key[1], outlook=self.outlook)
-        found = self._demands[key]
-        if pod.uid not in self._pods and len(pod.uid) <= LONGEST_UID:
-            self._pods[pod.uid] = None
-            if len(self._pods) > PODS_KEPT:
-                del self._pods[next(iter(self._pods))]
-            if self.arrived(ask_of(found)):
-                self._demands.clear()
-        return found
+            self._demands[key] = expecting(demand, key[1], self.outlook)
+        return self._demands[key]
+
+    def learn(self, pod: Pod, demand: Demand) -> None:
+        """Count a Pod that kube-scheduler asks about, once, if its demand names a scorer that looks ahead."""
+        if not looks_ahead(demand) or pod.uid in self._pods or len(pod.uid) > LONGEST_UID:
+            return
+        self._pods[pod.uid] = None
+        if len(self._pods) > PODS_KEPT:
+            del self._pods[next(iter(self._pods))]
+        if self.arrived(ask_of(demand)):
+            self._demands.clear()

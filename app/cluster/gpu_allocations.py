@@ -108,9 +108,16 @@ class GPUAllocations:
                     found[resource] = found.get(resource, 0) + units * holding.memory_mib
         return found
 
-    def nodes_of(self, group: str) -> Iterable[str]:
-        """Name the nodes on which pods of a group are, or will be."""
-        return self._groups.get(group, ())
+    def nodes_of(self, group: str, but: str = "") -> Iterable[str]:
+        """Name the nodes on which pods of a group are, or will be. `but` is the UID of one that is not counted."""
+        own = self._notes[but].holding if but in self._notes else self._holdings.get(but)
+        alone = own.node if own is not None and own.group == group else None
+        return [node for node, count in self._groups.get(group, {}).items() if count > (node == alone)]
+
+    def promised(self, uid: str) -> str | None:
+        """Name the node that is promised to a pod."""
+        promise = self._notes.get(uid)
+        return promise.holding.node if promise else None
 
     def _add(self, holding: GPUUsage) -> None:
         self._by_node.setdefault(holding.node, {})[holding.uid] = holding

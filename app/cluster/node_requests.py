@@ -7,10 +7,9 @@ of resources, whatever the fleet's size; pods that ask the same share one tuple.
 
 from collections.abc import Mapping
 
-from app.kube.pod_requests import CPU, PODS, Amounts, PodRequests, units
+from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, units
 from app.nodes.model import Node
 
-CORE_MILLI = 1000
 NOTHING: Mapping[str, int] = {}
 
 

@@ -22,7 +22,7 @@ from app.kube.device_classes import DeviceClassIndex
 from app.kube.gpu_usage import GPUUsage, read_booking, read_holding
 from app.kube.pending_pods import read_waiting
 from app.kube.pod_requests import PodRequests
-from app.kube.pods import Pod
+from app.kube.pods import Pod, group_of
 from app.kube.resource_claims import Claim, ClaimedDevices, claimed_classes, read_claim, read_claim_template
 from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.nodes.dra_devices import left
@@ -123,10 +123,16 @@ class State:
         """Forget what is promised to a pod that asks again, and promises that are too old."""
         self._recount(self._occupancy.release(uid, now))
 
-    def cliques_of(self, group: str) -> frozenset[str]:
-        """Name the NVLink domains in which pods of a group are, or will be."""
-        nodes = (self.nodes.get(name) for name in self._occupancy.nodes_of(group))
+    def group_cliques(self, pod: Pod) -> frozenset[str]:
+        """Name the NVLink domains in which other pods of a Pod's group are, or will be."""
+        group = group_of(pod.namespace, pod.labels)
+        nodes = (self.nodes.get(name) for name in self._occupancy.nodes_of(group, pod.uid)) if group else ()
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
+
+    def unpromised(self, uid: str) -> Node | None:
+        """Give the node that is promised to a pod as it would be without the promise; None where none is."""
+        name = self._occupancy.promised(uid)
+        return self.without(name, (uid,)) if name is not None else None
 
     def without(self, name: str, uids: Container[str]) -> Node | None:
         """Give a node as it would be with these pods gone, but for the units: those kube-scheduler counts itself.

@@ -16,6 +16,7 @@ from app.explain.survey import ClusterSnapshot
 from app.intree.checks import NodeSelectorTerm, read_terms
 from app.intree.existing_pods import Neighbours
 from app.policy.compiled import PolicySet
+from app.policy.expected_demand import ExpectedDemand
 from app.policy.match import rule_on
 from app.values.errors import ApiError, WireError
 
@@ -25,6 +26,7 @@ def view(
     policies: PolicySet,
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
     neighbours: Neighbours | None = None,
+    expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
     """Copy what is known; the copy is shallow, for nodes and sums are never changed, only replaced."""
     setting = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
@@ -36,6 +38,9 @@ def view(
         holdings=state.holdings,
         volumes=volumes or {},
         neighbours=neighbours,
+        expected=expected,
+        group_cliques=state.group_cliques,
+        unpromised=state.unpromised,
     )
 
 

@@ -13,7 +13,16 @@ from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import equivalent
 from app.explain.funnel import Objection, Step, code_of, first_of, funnel, passing, words_of
 from app.explain.pod_needs import needs
-from app.explain.survey import ClusterSnapshot, Groups, NodeJudge, ScheduledPod, company_of, plain, pose
+from app.explain.survey import (
+    ClusterSnapshot,
+    Groups,
+    NodeJudge,
+    ScheduledPod,
+    company_of,
+    plain,
+    pose,
+    without_promise,
+)
 from app.intree.checks import InTreeRefusal, unjudged
 from app.kube.pods import read_pod
 from app.nodes.model import Node
@@ -109,10 +118,11 @@ def explain(
     `mend`: look for fixes, which is most of the time where it fits nowhere.
     Raises MalformedPod, QuantityError.
     """
-    read_pod(document)  # whatever shape is wrong in it, what follows does not meet
+    uid = read_pod(document).uid  # whatever shape is wrong in it, what follows does not meet
     seat = seat_of(document) if live else None
     if seat is not None:
         document, world = unseated(document, world)
+    world = without_promise(uid, world)
     base = plain(document, world)
     yield
     scheduled_pod = pose(document if live else base, world, admit=not live)

@@ -18,7 +18,9 @@ from app.kube.pods import Pod, read_pod
 from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
+from app.placement.scheduler_demand import scheduler_demand
 from app.policy.demand import Demand
+from app.policy.expected_demand import ExpectedDemand
 from app.policy.match import Ruling
 from app.values.json_members import member
 from app.values.reasons import Code, Reason
@@ -35,6 +37,8 @@ class ClusterSnapshot:
 
     `volumes`: the node affinity of the PersistentVolume behind each PersistentVolumeClaim, by "namespace/name".
     `neighbours`: all pods that have a node; None where they are not known: a service keeps only what pods hold.
+    `expected`: the demand to be expected, as the service has learnt it. `group_cliques`: the NVLink domains in which
+    other pods of a pod's group run. `unpromised`: the node promised to a pod, by UID, as it is without the promise.
     """
 
     nodes: Mapping[str, Node]
@@ -44,6 +48,9 @@ class ClusterSnapshot:
     holdings: Callable[[str], tuple[GPUUsage, ...]] = lambda _name: ()
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
     neighbours: Neighbours | None = None
+    expected: ExpectedDemand | None = None
+    group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
+    unpromised: Callable[[str], Node | None] = lambda _uid: None
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -60,14 +67,10 @@ class ScheduledPod:
     pod: Pod
     verdict: Verdict
     ruling: Ruling
+    demand: Demand
     pod_constraints: PodConstraints
     own: PodConstraints
     pod_among_others: PodAmongOthers
-
-    @property
-    def demand(self) -> Demand:
-        """What it asks of a node."""
-        return self.ruling.demand
 
     def against(self) -> tuple[Objection, ...]:
         """List what stands against the pod itself, whatever the node: admission's reasons, gates."""
@@ -89,7 +92,14 @@ def pose(document: Mapping[str, Any], world: ClusterSnapshot, admit: bool) -> Sc
     pod_constraints = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
     own = read_seeker(plain(document, world), setting.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
-    return ScheduledPod(admitted, pod, verdict, ruling, pod_constraints, bare, read_companion(admitted))
+    demand = scheduler_demand(pod, ruling.demand, world.group_cliques(pod), world.expected)
+    return ScheduledPod(admitted, pod, verdict, ruling, demand, pod_constraints, bare, read_companion(admitted))
+
+
+def without_promise(uid: str, world: ClusterSnapshot) -> ClusterSnapshot:
+    """Give the cluster without what is promised to a pod: prioritize forgets that too when it is asked again."""
+    node = world.unpromised(uid)
+    return replace(world, nodes={**world.nodes, node.name: node}) if node is not None else world
 
 
 def company_of(scheduled_pod: ScheduledPod, world: ClusterSnapshot) -> InterPodConstraints | None:

@@ -17,6 +17,8 @@ Amounts = tuple[tuple[str, int], ...]
 """(resource, units), sorted."""
 
 CPU, PODS = "cpu", "pods"
+CORE_MILLI = 1000
+"""Milli-CPU of one core."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@
 import gc
 import time
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from app.admission.review import ReviewContext
 from app.api.tracing import Tracing
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
-from app.cluster.demand_learning import Learning
+from app.cluster.demand_learning import DemandLearning
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.live import NOT_SYNCED, LiveCluster
@@ -29,6 +28,7 @@ from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, group_of
 from app.nodes.model import Node
+from app.placement.scheduler_demand import with_cliques
 from app.placement.workload import free_by_product
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
@@ -64,7 +64,7 @@ class Service:
         self.beat = self.filled = time.monotonic()
         self._appraisals = VerdictCache(state, settings.recounting)
         self._rulings = RulingCache()
-        self._learning = Learning(lambda: free_by_product(self.state.nodes.values()))
+        self._learning = DemandLearning(lambda: free_by_product(self.state.nodes.values()))
 
     @property
     def policies(self) -> PolicySet:
@@ -122,13 +122,14 @@ class Service:
         return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
-        """Compile what a Pod that the scheduler asks about needs; what was promised to it before is forgotten."""
-        demand = self.ruling(pod).demand
-        group = group_of(pod.namespace, pod.labels)
-        if demand.declared_mib or group:
+        """Compile what a Pod that the scheduler asks about needs of a node."""
+        return self._learning.expecting(pod, with_cliques(self.ruling(pod).demand, self.state.group_cliques(pod)))
+
+    def note_question(self, pod: Pod, demand: Demand) -> None:
+        """Take in that the scheduler asks about a Pod: forget what was promised to it before, and learn from it."""
+        if demand.declared_mib or group_of(pod.namespace, pod.labels):
             self.state.release(pod.uid, time.monotonic())
-        group_cliques = self.state.cliques_of(group) if group else None
-        return self._learning.ahead(pod, replace(demand, group_cliques=group_cliques) if group_cliques else demand)
+        self._learning.learn(pod, demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""
@@ -160,7 +161,7 @@ class Service:
 
     def world(self) -> ClusterSnapshot:
         """Copy what is known now, for what takes longer than one turn of the event loop."""
-        return view(self.state, self.policies)
+        return view(self.state, self.policies, expected=self._learning.outlook)
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Get a pod from the API server.

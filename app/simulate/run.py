@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from app.cluster.demand_learning import LONGEST_LESSON, Learning
+from app.cluster.demand_learning import LONGEST_LESSON, DemandLearning
 from app.cluster.verdict_cache import VerdictCache
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
@@ -170,7 +170,7 @@ def run(
     known = counted(map(demands.ask, trace.tasks))
     assert known is not None  # a trace has tasks
     tally = RunFigures(trace, known, list(simulation.fleet.nodes.values()))
-    learning = Learning(simulation.fleet.free)
+    learning = DemandLearning(simulation.fleet.free)
     for count, index in enumerate(order, 1):
         task = trace.tasks[index]
         if options.history is History.Trace and count % LONGEST_LESSON == 1:

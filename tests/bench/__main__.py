@@ -91,7 +91,8 @@ def _service(folder: str, bound: int) -> Service:
         amounts = {"nvidia.com/gpu": "8" if index % 8 == 7 else "1"}
         made = pod(container(amounts, {**amounts, "cpu": str(CPU[index % len(CPU)])}))
         made["metadata"]["uid"] = f"seen-{index}"
-        service.demand(read_pod(made))
+        seen = read_pod(made)
+        service.note_question(seen, service.demand(seen))
     settle()  # as `serve` does
     return service
 

@@ -3,10 +3,11 @@
 
 from itertools import pairwise
 
-from app.cluster.demand_learning import DEMANDS_KEPT, FIRST_LESSON, LONGEST_LESSON, PODS_KEPT, Learning
+from app.cluster.demand_learning import DEMANDS_KEPT, FIRST_LESSON, LONGEST_LESSON, PODS_KEPT, DemandLearning
 from app.cluster.state import State
 from app.kube.pod_limits import LONGEST_NAME
 from app.kube.pods import Pod, read_pod
+from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
 
@@ -21,36 +22,43 @@ def asking(uid: str, cpu: str = "2") -> Pod:
     return read_pod(made)
 
 
+def learn(learning: DemandLearning, question: Pod, asked: Demand) -> Demand:
+    """Do as a verb of the scheduler does; gives the demand that the question was answered by."""
+    expecting = learning.expecting(question, asked)
+    learning.learn(question, expecting)
+    return expecting
+
+
 def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
     """F52: filter and prioritize, and again and again while it finds no place."""
-    learning, asked = Learning(lambda: {"t4": 1000}), demand(pod(), AHEAD)
+    learning, asked = DemandLearning(lambda: {"t4": 1000}), demand(pod(), AHEAD)
     for _ in range(2 * FIRST_LESSON):
-        learning.ahead(asking("u"), asked)
+        learn(learning, asking("u"), asked)
 
     assert learning.outlook is None
 
     for number in range(FIRST_LESSON):
-        learning.ahead(asking(str(number), "4" if number % 2 else "2"), asked)
+        learn(learning, asking(str(number), "4" if number % 2 else "2"), asked)
 
     assert learning.outlook is not None
     assert {ask for ask, _ in learning.outlook.asks} == {DemandClass(2000, 1), DemandClass(4000, 1)}
     assert dict(learning.outlook.free) == {"t4": 1000}
-    assert learning.ahead(asking("u"), asked).outlook is learning.outlook
-    assert learning.ahead(asking("u"), asked) is learning.ahead(asking("u"), asked)
+    assert learning.expecting(asking("u"), asked).outlook is learning.outlook
+    assert learning.expecting(asking("u"), asked) is learning.expecting(asking("u"), asked)
 
 
 def test_demand_that_does_not_look_ahead_is_let_be() -> None:
     """F52: so that verdicts are shared by pods of other CPU, as ever."""
-    learning, asked = Learning(dict), demand(pod(), BLIND)
+    learning, asked = DemandLearning(dict), demand(pod(), BLIND)
     for number in range(2 * FIRST_LESSON):
-        assert learning.ahead(asking(str(number), str(number)), asked) is asked
+        assert learn(learning, asking(str(number), str(number)), asked) is asked
 
     assert learning.outlook is None
 
 
 def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
     """F52: each new one costs a judgement of all nodes."""
-    learning = Learning(dict)
+    learning = DemandLearning(dict)
     renewed = [number for number in range(1, 12_001) if learning.arrived(DemandClass(gpus=1))]
 
     gaps = [after - before for before, after in pairwise(renewed)]
@@ -62,10 +70,10 @@ def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """F125: other CPU and another UID with every question, and UIDs that no API server made."""
-    learning, asked = Learning(dict), demand(pod(), AHEAD)
+    learning, asked = DemandLearning(dict), demand(pod(), AHEAD)
     for number in range(PODS_KEPT + 100):
-        learning.ahead(asking(str(number), str(number)), asked)
-    learning.ahead(asking("u" * LONGEST_NAME), asked)
+        learn(learning, asking(str(number), str(number)), asked)
+    learn(learning, asking("u" * LONGEST_NAME), asked)
 
     assert len(learning._pods) == PODS_KEPT
     assert len(learning._demands) <= DEMANDS_KEPT

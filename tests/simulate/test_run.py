@@ -77,7 +77,8 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
             objects.append({**made, "status": {"phase": "Running"}})
     service = make_service(tmp_path, objects, rules[0])
     for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
-        service.demand(read_pod(pod_document(task, f"seen-{number}")))
+        seen = read_pod(pod_document(task, f"seen-{number}"))
+        service.note_question(seen, service.demand(seen))
     simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).outlook)
     for number, task in enumerate(trace.tasks[100:130]):
         names = list(simulation.fleet.nodes)
