@@ -1,116 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the routes need of the rest of the service; service.py provides it."""
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from typing import Any, Protocol
 
 from app.admission.review import ReviewContext
+from app.cluster.state import State
+from app.cluster.verdict_cache import VerdictTable
 from app.explain.survey import ClusterSnapshot
-from app.knowledge.tables import Knowledge
-from app.kube.gpu_usage import GPUUsage
-from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.values.reasons import Code
-
-
-class DemandVerdicts(Protocol):
-    """The verdicts on all known nodes for one demand."""
-
-    @property
-    def feasible(self) -> set[str]:
-        """Names of the nodes that fit."""
-        ...
-
-    @property
-    def failed(self) -> Mapping[str, str]:
-        """Messages of the nodes where evicting pods could help, by name."""
-        ...
-
-    @property
-    def unresolvable(self) -> Mapping[str, str]:
-        """Messages of the nodes where it could not, by name."""
-        ...
-
-    @property
-    def behind(self) -> set[str]:
-        """Names of those that fit only because kube-scheduler's count is believed."""
-        ...
-
-    @property
-    def codes(self) -> Mapping[str, Code]:
-        """The reason code by message."""
-        ...
-
-    def totals(self, names: Sequence[str]) -> list[float]:
-        """Totals of nodes, in the order asked."""
-        ...
-
-
-class ChangedNodes(Protocol):
-    """The log of changed nodes."""
-
-    @property
-    def generation(self) -> int:
-        """How many changes there were since the start."""
-        ...
-
-    def since(self, generation: int) -> Iterable[str] | None:
-        """Names of the nodes changed after a generation, repeats possible; None if that is too long ago."""
-        ...
-
-
-class PendingPods(Protocol):
-    """The GPU pods that wait for a node."""
-
-    @property
-    def generation(self) -> int:
-        """How often one came, went or changed."""
-        ...
-
-    @property
-    def missed(self) -> int:
-        """How many found no room in the list."""
-        ...
-
-    def values(self) -> Collection[PendingPod]:
-        """Those that are kept."""
-        ...
-
-
-class FleetView(Protocol):
-    """What the page shows of the cluster: the index itself, read between two turns of the event loop."""
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """All known nodes."""
-        ...
-
-    @property
-    def knowledge(self) -> Knowledge:
-        """The fact tables."""
-        ...
-
-    @property
-    def changes(self) -> ChangedNodes:
-        """Which nodes are other than they were."""
-        ...
-
-    @property
-    def waiting(self) -> PendingPods:
-        """The GPU pods that wait for a node."""
-        ...
-
-    def holdings(self, node: str) -> tuple[GPUUsage, ...]:
-        """What bound pods hold of a node's GPUs."""
-        ...
-
-    def booked(self, node: str) -> Mapping[str, int]:
-        """What bound pods have booked of a node's resources of every kind."""
-        ...
 
 
 class Backend(Protocol):
@@ -187,12 +89,12 @@ class Backend(Protocol):
         """A node as it would be with these pods gone; None for one that is not known."""
         ...
 
-    def appraise(self, demand: Demand) -> DemandVerdicts:
+    def appraise(self, demand: Demand) -> VerdictTable:
         """Judge all nodes for a demand."""
         ...
 
     @property
-    def state(self) -> FleetView:
+    def state(self) -> State:
         """What is known of the cluster, for the page."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from app.api.backend import FleetView
+from app.cluster.state import State
 from app.web.rendering import render_tile
 from app.web.views.fleet_tiles import FilterChoices, FleetSums, FleetTotal, TileFilter
 from app.web.views.node_tile import Tile, tile_of
@@ -51,7 +51,7 @@ class FleetMap:
     `changed`: nodes whose tile is another than it was, or is gone, for who tells of them, and empties it.
     """
 
-    def __init__(self, seen: FleetView) -> None:
+    def __init__(self, seen: State) -> None:
         self._seen = seen
         self.generation = -1
         self.tiles: dict[str, tuple[Tile, Markup]] = {}
