@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rulings, remembered: pods of one template under one set of policies share a ruling."""
+"""What policies say of a pod, remembered: pods of one template under one set of policies share it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Pod
 from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
 from app.policy.compiled import PolicySet
-from app.policy.match import Ruling, rule_on
+from app.policy.demand import Demand
+from app.policy.match import Ruling, compile_demand, rule_on
 
+T = TypeVar("T")
 RULINGS_KEPT = 1024
 """Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
 LARGEST_KEPT = 1 << 14
@@ -18,11 +20,12 @@ LARGEST_KEPT = 1 << 14
 that the API server is yet to refuse. The largest recorded one has 331."""
 
 
-class RulingCache:
-    """The rulings made last, at most RULINGS_KEPT of them."""
+class TemplateCache(Generic[T]):
+    """What `make` gave for the pod templates asked about last, at most RULINGS_KEPT of them."""
 
-    def __init__(self) -> None:
-        self._kept: dict[Any, Ruling] = {}
+    def __init__(self, make: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], T]) -> None:
+        self._make = make
+        self._by_template: dict[Any, T] = {}
 
     def of(
         self,
@@ -31,18 +34,32 @@ class RulingCache:
         policies: PolicySet,
         knowledge: Knowledge,
         claimed: ClaimedDevices = NOTHING_CLAIMED,
-    ) -> Ruling:
-        """Rule on a Pod in a namespace with these labels."""
+    ) -> T:
+        """Give what holds for a Pod in a namespace with these labels."""
         key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
-        found = self._kept.get(key)
-        if found is not None:
-            return found
-        made = rule_on(pod, labels, policies, knowledge, claimed)
+        remembered = self._by_template.get(key)
+        if remembered is not None:
+            return remembered
+        made = self._make(pod, labels, policies, knowledge, claimed)
         if len(str(key)) <= LARGEST_KEPT:
-            if len(self._kept) >= RULINGS_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = made
+            if len(self._by_template) >= RULINGS_KEPT:
+                del self._by_template[next(iter(self._by_template))]
+            self._by_template[key] = made
         return made
+
+
+class RulingCache(TemplateCache[Ruling]):
+    """Rulings: what admission asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(rule_on)
+
+
+class DemandCache(TemplateCache[Demand]):
+    """Demands alone: what filter, prioritize and preempt ask for."""
+
+    def __init__(self) -> None:
+        super().__init__(compile_demand)
 
 
 def _template(pod: Pod) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from app.placement.engine import judge, total
 from app.placement.ranking import first_in_order
 from app.policy.case_document import Case
 from app.policy.compiled import CompiledPolicy, PolicySet
-from app.policy.match import rule_on
+from app.policy.match import compile_demand, rule_on
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _placement_differences(
     case: Case, admitted: Mapping[str, Any], nodes: list[Node], setting: ReviewContext
 ) -> Iterator[str]:
     pod = read_pod(admitted)
-    demand = rule_on(pod, case.namespace_labels, setting.policies, setting.knowledge).demand
+    demand = compile_demand(pod, case.namespace_labels, setting.policies, setting.knowledge)
     verdicts = {node.name: judge(demand, node, recount=True) for node in nodes}
     fitting = [node for node in nodes if verdicts[node.name] is None]
     fits = [node.name for node in fitting]

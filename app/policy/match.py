@@ -43,6 +43,44 @@ class Ruling:
     claimed: ClaimedDevices
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """All that has a say in what one pod needs: its annotations, and the policies that match it."""
+
+    annotated: PodAnnotations
+    applied: list[AppliedPolicy]
+    asked: PodGPURequest
+    knowledge: Knowledge
+
+    def stated(self, level: Action) -> Stated:
+        """List what each source needs where rules of this action apply."""
+        policies = ((policy.name, needs_of(policy, level, self.knowledge)) for policy in self.applied)
+        return [(ANNOTATION, self.annotated.needs), *policies]
+
+    def invalid(self) -> tuple[Reason, ...]:
+        """List the annotations that do not parse, or that contradict the resources asked."""
+        return (*self.annotated.invalid, *_profile_mismatch(self.annotated.needs, self.asked.resources))
+
+    def demand(self) -> Demand:
+        """Merge and compile what the pod needs of a node."""
+        demand, warned = (
+            merge_demand(self.asked, self.applied, self.stated(level), level, self.knowledge)
+            for level in (Action.Enforce, Action.Warn)
+        )
+        return replace(demand, warned=warned if warned != demand else None, invalid=next(iter(self.invalid()), None))
+
+
+def compile_demand(
+    pod: Pod,
+    namespace_labels: Mapping[str, str],
+    policy_set: PolicySet,
+    knowledge: Knowledge,
+    claimed: ClaimedDevices = NOTHING_CLAIMED,
+) -> Demand:
+    """Compile what a pod needs of a node: the demand of its ruling, without what admission does to the pod."""
+    return _sources(pod, namespace_labels, policy_set, knowledge, claimed).demand()
+
+
 def rule_on(
     pod: Pod,
     namespace_labels: Mapping[str, str],
@@ -54,34 +92,36 @@ def rule_on(
 
     `claimed`: the GPUs that it claims through DRA; needs hold for them as for those that it asks as resources.
     """
-    annotated = read_annotations(pod.annotations, knowledge.products)
-    matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
-    if policy_set.fallback and all(policy.workload_classes is not None for policy in matching):
-        matching = [*matching, policy_set.fallback]  # a pod's own word picks policies, and takes none away
-    applied = [AppliedPolicy(each.name, each.spec, _actions(each, pod, namespace_labels)) for each in matching]
-    resources = gpu_amounts(pod, knowledge.families.of)
-
-    def stated(level: Action) -> Stated:
-        return [(ANNOTATION, annotated.needs), *((each.name, needs_of(each, level, knowledge)) for each in applied)]
-
-    enforced = stated(Action.Enforce)
-    asked = PodGPURequest(pod, resources, claimed)
-    demand = merge_demand(asked, applied, enforced, Action.Enforce, knowledge)
-    warned = merge_demand(asked, applied, stated(Action.Warn), Action.Warn, knowledge)
-    invalid = (*annotated.invalid, *_profile_mismatch(annotated.needs, resources))
+    sources = _sources(pod, namespace_labels, policy_set, knowledge, claimed)
+    applied, enforced = sources.applied, sources.stated(Action.Enforce)
     return Ruling(
-        policies=tuple(each.name for each in applied),
+        policies=tuple(policy.name for policy in applied),
         policy_hash=policy_set.hash,
-        demand=replace(demand, warned=warned if warned != demand else None, invalid=next(iter(invalid), None)),
+        demand=sources.demand(),
         enforced=merge_admission(applied, Action.Enforce),
         warned=merge_admission(applied, Action.Warn),
         audited=merge_admission(applied, Action.Audit),
         conflicts=tuple(_conflicts(enforced, knowledge)),
-        invalid=invalid,
-        warnings=annotated.warnings,
+        invalid=sources.invalid(),
+        warnings=sources.annotated.warnings,
         origins=tuple(_origins(enforced, applied)),
         claimed=claimed,
     )
+
+
+def _sources(
+    pod: Pod,
+    namespace_labels: Mapping[str, str],
+    policy_set: PolicySet,
+    knowledge: Knowledge,
+    claimed: ClaimedDevices,
+) -> _Sources:
+    annotated = read_annotations(pod.annotations, knowledge.products)
+    matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
+    if policy_set.fallback and all(policy.workload_classes is not None for policy in matching):
+        matching = [*matching, policy_set.fallback]  # a pod's own word picks policies, and takes none away
+    applied = [AppliedPolicy(policy.name, policy.spec, _actions(policy, pod, namespace_labels)) for policy in matching]
+    return _Sources(annotated, applied, PodGPURequest(pod, gpu_amounts(pod, knowledge.families.of), claimed), knowledge)
 
 
 def _matches(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, str], annotated: PodAnnotations) -> bool:

@@ -17,7 +17,7 @@ from app.cluster.files import read_knowledge, read_snapshot_file, shipped_polici
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.ruling_cache import DemandCache, RulingCache
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
@@ -63,7 +63,7 @@ class Service:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self._appraisals = VerdictCache(state, settings.recounting)
-        self._rulings = RulingCache()
+        self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(lambda: free_by_product(self.state.nodes.values()))
 
     @property
@@ -123,7 +123,9 @@ class Service:
 
     def demand(self, pod: Pod) -> Demand:
         """Compile what a Pod that the scheduler asks about needs of a node."""
-        return self._learning.expecting(pod, with_cliques(self.ruling(pod).demand, self.state.group_cliques(pod)))
+        state, labels = self.state, self.state.namespace_labels(pod.namespace)
+        demand = self._demands.of(pod, labels, self.policies, state.knowledge, state.claimed(pod))
+        return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)))
 
     def note_question(self, pod: Pod, demand: Demand) -> None:
         """Take in that the scheduler asks about a Pod: forget what was promised to it before, and learn from it."""

@@ -11,7 +11,7 @@ from app.placement.workload import ask_of
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
-from app.policy.match import rule_on
+from app.policy.match import compile_demand
 from app.simulate.policies import BenchmarkPolicy
 from app.simulate.simulated_cluster import GPU
 from app.simulate.trace import WHOLE_MILLI, Task
@@ -59,7 +59,7 @@ class Demands:
     def _compile(self, task: Task) -> tuple[Demand, DemandClass]:
         if task not in self._compiled:
             pod = read_pod(pod_document(task))
-            demand = rule_on(pod, {}, self._policies, self._knowledge).demand
+            demand = compile_demand(pod, {}, self._policies, self._knowledge)
             demand = replace(
                 demand,
                 share_milli=task.gpu_milli % WHOLE_MILLI,

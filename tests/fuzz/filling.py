@@ -27,7 +27,9 @@ def fill(services: Iterable[Service]) -> None:
         document = json.loads(pods[number % len(pods)])
         document["metadata"].setdefault("annotations", {})["gpu-usher.io/gpu-memory"] = f"{number + 1}Mi"
         for service in services:
-            demand = service.ruling(read_pod(json.loads(json.dumps(document)))).demand
+            asked = read_pod(json.loads(json.dumps(document)))
+            service.ruling(asked)
+            demand = service.demand(asked)
             if number < DEMANDS_KEPT:
                 service.appraise(demand)
     for number in range(CLASSES_KEPT):
@@ -43,7 +45,8 @@ def remembered(services: Iterable[Service]) -> Mapping[str, int]:
     """Count what is remembered, all services together."""
     kept = list(services)
     return {
-        "rulings": sum(len(each._rulings._kept) for each in kept),
+        "rulings": sum(len(each._rulings._by_template) for each in kept),
+        "demands": sum(len(each._demands._by_template) for each in kept),
         "appraised demands": sum(len(each._appraisals._kept) for each in kept),
         "makes of nodes": _read_class.cache_info().currsize,
         "names": tie_break.cache_info().currsize,
