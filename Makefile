@@ -15,7 +15,7 @@ OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock sbom audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -125,6 +125,15 @@ sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (n
 	@$(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --spec-version 1.6 \
 		--output-reproducible --short-PURLs --output-file build/sbom.cdx.json $(LOCK)
 	@echo "build/sbom.cdx.json"
+
+krew: ## write build/gpu-usher-krew.tar.gz and its krew manifest, for VERSION (v1.2.3) published at URI
+	@test -n "$(VERSION)" && test -n "$(URI)" || { echo "make krew: wants VERSION=v1.2.3 and URI=https://…"; exit 2; }
+	@mkdir -p build
+	@tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C deploy/krew kubectl-gpu_usher -C ../.. LICENSE \
+		| gzip -n > build/gpu-usher-krew.tar.gz
+	@sum=$$(sha256sum build/gpu-usher-krew.tar.gz | cut -d' ' -f1) && sed -e '/^# /d' -e "s|@VERSION@|$(VERSION)|; \
+		s|@URI@|$(URI)|; s|@SHA256@|$$sum|" deploy/krew/gpu-usher.yaml > build/gpu-usher.yaml
+	@echo "build/gpu-usher-krew.tar.gz build/gpu-usher.yaml"
 
 audit: $(STAMP) ## ask OSV what is known against the packages of LOCK; exit 1: something, 2: nobody could be asked
 	@$(BIN)/python -m tests.audit $(LOCK) $(OSV)

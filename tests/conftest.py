@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -16,12 +17,22 @@ settings.load_profile("house")
 SCENARIOS = "tests/e2e/"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what shows that no test rests on those before it."""
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tiers; begin with the scenarios, which take longest: two processes then end at about the same time."""
     for item in items:
         for mark, names in MARKS.items():
             if item.nodeid.startswith(names):
                 item.add_marker(mark)
+    if (seed := config.getoption("--shuffle")) is not None:
+        shuffled = Random(seed)
+        ranks = {path: shuffled.random() for path in dict.fromkeys(item.path for item in items)}
+        shuffled.shuffle(items)
+        items.sort(key=lambda item: ranks[item.path])
     items.sort(key=lambda item: not item.nodeid.startswith(SCENARIOS))
 
 
