@@ -75,7 +75,10 @@ class ApiServer:
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds)
         async with self._asked(path, params, "application/json", limits) as answer:
-            yield _lines(answer.content)
+            try:
+                yield _lines(answer.content)
+            finally:
+                _abort(answer)
 
     @asynccontextmanager
     async def _asked(
@@ -134,6 +137,16 @@ class ApiServer:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _abort(answer: aiohttp.ClientResponse) -> None:
+    """End the connection of an answer that was not read to its end.
+
+    If it were closed, TLS would wait for a farewell of a peer that may be gone, and leave a socket behind at our end.
+    """
+    connection = answer.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
 
 
 def _words(status: int, body: bytes) -> str:

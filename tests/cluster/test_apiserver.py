@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of the API server: no connection of a watch outlives the watch, whatever the other side does."""
+
+import asyncio
+import contextlib
+import gc
+import socket
+import ssl
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from kubernetes.client import Configuration
+
+from app.cluster.apiserver import ApiServer
+from tests.authorities import make_authority, write_leaf
+
+LINE = b'{"type":"BOOKMARK"}\n'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+SECONDS = 20
+
+
+@contextlib.contextmanager
+def deaf_server(folder: Path) -> Iterator[str]:
+    """Serve the first line of a watch over TLS, and then neither read nor close: as a network that swallows all."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS)
+
+        def serve() -> None:
+            plain, _ = listener.accept()
+            with context.wrap_socket(plain, server_side=True) as sock:
+                sock.recv(65_536)
+                sock.sendall(HEAD + f"{len(LINE):x}\r\n".encode() + LINE + b"\r\n")
+                over.wait(SECONDS)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            over.set()
+            thread.join(SECONDS)
+
+
+def test_watch_that_is_cancelled_leaves_no_connection_behind(tmp_path: Path) -> None:
+    """CACHE-02: TLS would wait half a minute for the farewell of a peer that is not there any more."""
+    authority = make_authority("api")
+    write_leaf(authority, tmp_path)
+    (tmp_path / "ca.crt").write_text(authority.pem, "ascii")
+
+    async def follow(url: str) -> None:
+        configuration = Configuration()
+        configuration.host, configuration.ssl_ca_cert = url, str(tmp_path / "ca.crt")
+        server, came = ApiServer(lambda: configuration), asyncio.Event()
+
+        async def watch() -> None:
+            async with server.watch("/api/v1/pods", {}, SECONDS) as batches:
+                async for _lines in batches:
+                    came.set()
+
+        task = asyncio.create_task(watch())
+        await asyncio.wait_for(came.wait(), SECONDS)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await server.close()
+
+    with deaf_server(tmp_path) as url, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asyncio.run(follow(url))
+        gc.collect()
+
+    assert [str(warning.message) for warning in seen if warning.category is ResourceWarning] == []
