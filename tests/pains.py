@@ -4,14 +4,13 @@
 Tests name the number in their docstrings ("P12"); `python -m tests.pains` writes tests/results/pains.md from there.
 """
 
-import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-TESTS = Path(__file__).parent
-RESULTS = TESTS / "results" / "pains.md"
+from tests import docstrings
+
+RESULTS = docstrings.TESTS / "results" / "pains.md"
 NAMED = re.compile(r"\bP([1-9]\d?)\b")
 
 
@@ -180,19 +179,8 @@ def numbers(docstring: str) -> frozenset[int]:
 
 
 def proofs() -> Mapping[str, frozenset[int]]:
-    """Map each test that proves something of these, as pytest calls it, to their numbers."""
-    return {name: found for path in sorted(TESTS.rglob("test_*.py")) for name, found in _of(path)}
-
-
-def _of(path: Path) -> Iterator[tuple[str, frozenset[int]]]:
-    text = path.read_text("utf-8")
-    if NAMED.search(text) is None:  # parsing all would take seconds
-        return
-    for each in ast.parse(text).body:
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test_"):
-            found = numbers(ast.get_docstring(each) or "")
-            if found:
-                yield f"{path.relative_to(TESTS)} {each.name}", found
+    """Map each test that proves something of these to their numbers."""
+    return docstrings.proofs(NAMED, numbers)
 
 
 def table() -> str:
@@ -208,7 +196,7 @@ def table() -> str:
 
 
 def _cell(pain: Pain, proven: Mapping[str, frozenset[int]]) -> str:
-    return "<br>".join(name for name, found in proven.items() if pain.number in found)
+    return "<br>".join(docstrings.shown(name) for name, found in proven.items() if pain.number in found)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Fragmentation scorer: how much of the GPUs a placement spoils for the pods that are expected (F52, F53, F61).
+"""The Fragmentation scorer: how much of the GPUs a placement spoils for the pods that are expected (F51, F52, F61).
 
 Three losses, in milli of a GPU: waste (waste.py), share prices (prices.py) and scarcity (scarcity.py).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scarcity: what a GPU of a product is worth to pods that can use no other (F53)."""
+"""Scarcity: what a GPU of a product is worth to pods that can use no other (F51)."""
 
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices of shares of a GPU: what each size is worth where the sizes that are asked must be cut from whole GPUs (F53).
+"""Prices of shares of a GPU: what each size is worth where the sizes that are asked must be cut from whole GPUs (F52).
 
 The dual of the cutting-stock linear program (Gilmore and Gomory, Operations Research 9, 1961): the highest prices at
 which no way to fill one GPU costs more than 1. A share that fills a GPU well pays for the room it takes, one that

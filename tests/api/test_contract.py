@@ -149,7 +149,7 @@ def test_patch_only_adds_and_changes_what_is_about_gpus(service: Service, ask: A
 def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(
     service: Service, ask: Ask, name: str
 ) -> None:
-    """The demo fleet has h100-0 and t4-0 full; eviction could help there."""
+    """F28: the demo fleet has h100-0 and t4-0 full; eviction could help there."""
     names = part(name, "request")["NodeNames"]
 
     answer = replay(service, ask, name).json()
@@ -214,7 +214,7 @@ def test_same_question_asked_again_gets_the_same_bytes(service: Service, ask: As
 def test_another_replica_gives_the_same_bytes(
     service: Service, ask: Ask, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """P18, fault 56."""
+    """F109, P18, fault 56."""
     other = make_service(tmp_path_factory.mktemp("other"))
     names = [name for name in NAMES if name != BIND]
 

@@ -130,7 +130,7 @@ def played(world: World, steps: list[Callable[[World, Tally], None]], seconds: f
 
 
 def test_no_request_fails_while_a_replica_restarts_and_the_leaf_changes(world: World) -> None:
-    """HA-03, TLS-05: the short play."""
+    """F112, HA-03, TLS-05: the short play."""
     tally = played(world, [lambda world, tally: restart(world, tally, 0), rotate_leaf], 28, SHORT_RATE)
 
     assert dict(tally.failures) == {}
@@ -140,7 +140,7 @@ def test_no_request_fails_while_a_replica_restarts_and_the_leaf_changes(world: W
 
 @pytest.mark.long
 def test_no_request_fails_in_three_restarts_and_two_rotations(world: World) -> None:
-    """HA-03, TLS-05, TLS-06: the long play, whose table is kept."""
+    """F112, HA-03, TLS-05, TLS-06: the long play, whose table is kept."""
     steps: list[Callable[[World, Tally], None]] = [
         lambda world, tally: restart(world, tally, 0),
         lambda world, tally: restart(world, tally, 1),

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.proofs import TESTS, on_a_real_cluster, proofs
+from tests.chaos.proofs import on_a_real_cluster, proofs
+from tests.docstrings import TESTS, shown
 
 RESULTS = TESTS / "results" / "chaos.md"
 SEEN = "as expected"
@@ -63,7 +64,7 @@ def row(fault: Fault, names: list[str], seen: Mapping[str, Seen]) -> tuple[str, 
         said + (", the rest on a real cluster" if names and fault.cluster else ""),
         str(sum(each.outcomes.total() for each in runs)),
         f"{sum(each.seconds for each in runs):.1f}",
-        "<br>".join(name.removeprefix("tests/").replace("::", " ") for name in names),
+        "<br>".join(map(shown, names)),
     )
     return f"| {' | '.join(cells)} |", said
 

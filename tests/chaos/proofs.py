@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tests prove which fault: the docstring of a test is the one place where that is said ("Fault 24: ...")."""
 
-import ast
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-TESTS = Path(__file__).parents[1]
+from tests import docstrings
+from tests.docstrings import TESTS
+
 NAMED = re.compile(r"\b[Ff]aults? (\d+(?:(?:, | and |, and )\d+)*)")
 SECTION = "## Faults to try on a real cluster"
 
@@ -18,18 +18,7 @@ def numbers(docstring: str) -> frozenset[int]:
 
 def proofs() -> Mapping[str, frozenset[int]]:
     """Map each test that proves faults, as pytest calls it, to their numbers."""
-    return {name: found for path in sorted(TESTS.rglob("test_*.py")) for name, found in _of(path)}
-
-
-def _of(path: Path) -> Iterator[tuple[str, frozenset[int]]]:
-    text = path.read_text("utf-8")
-    if NAMED.search(text) is None:  # parsing all would take seconds
-        return
-    for each in ast.parse(text).body:
-        if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
-            found = numbers(ast.get_docstring(each) or "")
-            if found:
-                yield f"{path.relative_to(TESTS.parent)}::{each.name}", found
+    return docstrings.proofs(NAMED, numbers)
 
 
 def on_a_real_cluster() -> Mapping[int, str]:

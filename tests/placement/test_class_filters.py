@@ -112,7 +112,7 @@ TABLE = [
 def test_node_is_refused_for_the_right_reason_or_not_at_all(
     asked: Demand, made: dict[str, Any], expected: str | None
 ) -> None:
-    """P15, P38, P42."""
+    """F30 to F32, F34 to F37, F44 to F46, F57, F59, F62, F63, F69, P15, P38, P42."""
     refusal = judge_class(asked, node(**made).node_class)
 
     assert expected == (refusal.code.name if refusal else None)

@@ -96,7 +96,7 @@ SCORING = policies(
 )
 @settings(max_examples=300, deadline=None)
 def test_every_scorer_stays_within_0_and_1(product: Any, driver: Any, offered: int, asked: int, used: int) -> None:
-    """F55: finite, bounded and repeatable, for nodes that fit and nodes that do not."""
+    """F55, F56: finite, bounded and repeatable, for nodes that fit and nodes that do not."""
     wanted = demand(pod(gpus(asked, image="nvcr.io/nvidia/pytorch:24.05-py3")), SCORING)
     made = node(product=product, driver=driver, offers={"nvidia.com/gpu": offered}, used={"nvidia.com/gpu": used})
 
@@ -136,7 +136,7 @@ def test_node_that_a_warning_policy_would_refuse_scores_lower() -> None:
 def test_gpu_newer_than_the_toolkit_is_taken_with_half_the_score(
     image: str, product: str, capability: str, doubted: bool
 ) -> None:
-    """F35: PTX is compiled for newer GPUs, and whether an image has any is not known; no ground to refuse."""
+    """F35, F56: PTX is compiled for newer GPUs, and whether an image has any is not known; no ground to refuse."""
     wanted = demand(pod(gpus(1, image=image)))
     major, _, minor = capability.partition(".")
     labels = {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}

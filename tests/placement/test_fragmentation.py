@@ -82,7 +82,7 @@ def level_of(score: float) -> float:
 def test_score_is_the_level_of_what_is_gained(
     outlook: ExpectedDemand, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
 ) -> None:
-    """F52, F53, F55: with facts per GPU (simulate, DRA)."""
+    """F51, F52, F55: with facts per GPU (simulate, DRA)."""
     share = share if count == 1 else 0
     asked, made = asking(count, share, 1000, outlook), shown(sizes, cpu, product)
     asked = asked if count else replace(asked, resources=())
@@ -134,7 +134,7 @@ def test_answers_are_integers_of_the_wire(
 
 
 def test_pod_leaves_the_product_alone_that_others_cannot_do_without() -> None:
-    """F53: scarcity, seen; and a little of it before anybody asked for a product."""
+    """F51: scarcity, seen; and a little of it before anybody asked for a product."""
     bound, free = DemandClass(gpus=1, products=T4), {"t4": 2000, "h100-80gb-hbm3": 8000}
     for asks in ([DemandClass(gpus=1), bound], [DemandClass(gpus=1)]):
         asked = asking(1, outlook=counted(asks, free))

@@ -59,7 +59,7 @@ def worth(row: Sequence[float | Fraction], point: Sequence[float | Fraction]) ->
 @settings(max_examples=25)
 @given(COUNTS)
 def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, float]) -> None:
-    """F53: no way to fill a GPU costs more than 1, and no other prices earn more."""
+    """F52: no way to fill a GPU costs more than 1, and no other prices earn more."""
     sizes = list(counts)
 
     found = solve(counts)
@@ -73,7 +73,7 @@ def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, floa
 @settings(max_examples=25)
 @given(COUNTS, st.integers(0, CELLS))
 def test_worth_is_that_of_the_dearest_filling(counts: dict[int, float], room: int) -> None:
-    """F53."""
+    """F52."""
     found = solve(counts)
 
     known = [found.price[size] for size in counts]
@@ -81,7 +81,7 @@ def test_worth_is_that_of_the_dearest_filling(counts: dict[int, float], room: in
 
 
 def test_share_that_leaves_an_odd_rest_loses_what_the_room_was_worth() -> None:
-    """F53: a half in the room of a 600, which can be nowhere else."""
+    """F52: a half in the room of a 600, which can be nowhere else."""
     found = prices(counted([DemandClass(gpus=1, share_milli=500), DemandClass(gpus=1, share_milli=600)]))
 
     assert found is not None
@@ -94,14 +94,14 @@ def test_share_that_leaves_an_odd_rest_loses_what_the_room_was_worth() -> None:
 @settings(max_examples=25)
 @given(COUNTS)
 def test_no_size_that_is_asked_loses_on_an_idle_gpu(counts: dict[int, float]) -> None:
-    """F53, F55: so that prices say nothing where GPUs are only counted."""
+    """F52, F55: so that prices say nothing where GPUs are only counted."""
     found = solve(counts)
 
     assert [found.loss(1000, 10 * size) for size in counts] == pytest.approx([0.0] * len(counts), abs=1e-6)
 
 
 def test_workload_of_odd_sizes_is_priced_by_its_most_popular_ones() -> None:
-    """F53, F125."""
+    """F52, F125."""
     found = prices(
         counted([DemandClass(gpus=1, share_milli=10 * size) for size in range(1, 100) for _ in range(1 + size % 3)])
     )

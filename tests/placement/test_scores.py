@@ -135,6 +135,7 @@ def test_packing_is_the_share_in_use_with_the_pod_there_and_spreading_the_rest(
 
 
 def test_products_are_preferred_in_the_order_given_and_unknown_ones_last() -> None:
+    """F33."""
     asked = demand(pod(), PREFERRING)
     made = [node(product=product) for product in ("NVIDIA-H200", "NVIDIA-H100-80GB-HBM3", "NVIDIA-A10", "Tesla-T4")]
 

@@ -22,7 +22,7 @@ def test_histogram_expects_what_was_seen_the_most_popular_first() -> None:
 
 
 def test_free_gpus_are_summed_by_product() -> None:
-    """F53: facts per GPU and counts alike; a product that is used up is known too."""
+    """F51: facts per GPU and counts alike; a product that is used up is known too."""
     used_up = node(product=PRODUCTS["h100-80gb-hbm3"], offers={GPU: 8}, used={GPU: 8})
     nodes = [shown((1000, 530)), shown((1000,)), used_up]
 

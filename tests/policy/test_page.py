@@ -100,7 +100,7 @@ MERGED = [(path, how, examples) for path, how, examples in FIELDS if how is not 
 
 @pytest.mark.parametrize(("path", "how", "examples"), MERGED, ids=[each[0] for each in MERGED])
 def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, examples: list[Any]) -> None:
-    """F70, INTERFACES §4: either policy first, beside each of them alone."""
+    """F74, INTERFACES §4: either policy first, beside each of them alone."""
     one, other = examples[:2]
     alone = [merged(document("a", 5, path, each)) for each in (one, other)]
 
@@ -122,7 +122,7 @@ def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, exam
 
 
 def test_every_field_of_two_values_is_in_the_test_above() -> None:
-    """F70."""
+    """F74."""
     assert {path for path, how, _ in FIELDS if how is not Merge.Own} - {each[0] for each in MERGED} == {
         "placement.interconnect"
     }
@@ -142,7 +142,7 @@ def test_examples_of_the_page_load_as_policies() -> None:
 
 
 def test_grammar_names_every_annotation_and_its_examples_parse() -> None:
-    """F71."""
+    """F74."""
     products = knowledge().products
     found = {
         f"{name}: {example}": read_annotations({f"gpu-usher.io/{name}": example}, products)

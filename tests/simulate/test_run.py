@@ -116,7 +116,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
 
 @pytest.mark.parametrize("workload", ["default", "gpuspec33"])
 def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
-    """F52, F56: on a twentieth of a fleet of the published shape; seed 42 gives 96.05 and 96.06 %."""
+    """F51, F52: on a twentieth of a fleet of the published shape; seed 42 gives 96.05 and 96.06 %."""
     trace = synthetic(workload, 60)
 
     found = {

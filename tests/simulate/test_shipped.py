@@ -15,7 +15,7 @@ TRACE = os.environ.get("GPU_USHER_TRACE")
 @pytest.mark.skipif(not TRACE, reason="GPU_USHER_TRACE names no directory of the openb traces")
 @pytest.mark.parametrize(("workload", "bar"), [("default", 95.8), ("gpuspec33", 94.8)])
 def test_shipped_defaults_beat_the_published_best(workload: str, bar: float) -> None:
-    """F52, F53, F56, P47: below what every seed gives (tests/results/placement.md), above the published best."""
+    """F51, F52, P47: below what every seed gives (tests/results/placement.md), above the published best."""
     found = play(SimulationJob(Path(TRACE or ""), 0, workload, "shipped", 42, Options(all_pods=True)))
 
     assert found.allocated_percent["100"] > bar

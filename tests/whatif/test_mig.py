@@ -181,7 +181,7 @@ def test_slices_that_are_there_are_used_and_no_gpu_is_carved_for_them() -> None:
 
 
 def test_product_that_a_pod_does_not_want_is_not_carved_for_it() -> None:
-    """F64, F2."""
+    """F64."""
     made = pod(gpus(1, slice_("1g.10gb")), annotations={"products": "H100"})
     nodes = free_nodes(1, 8)
 
