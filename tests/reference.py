@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of docs/reference that are made from code: reason codes and faults. `python -m tests.reference` writes them."""
+
+from collections.abc import Iterator, Mapping
+
+from app.values.reasons import MESSAGE_LIMIT, Code, Kind
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.proofs import proofs
+from tests.docstrings import ROOT, shown
+
+FOLDER = ROOT / "docs" / "reference"
+REASONS, FAULTS_PAGE = FOLDER / "reasons.md", FOLDER / "faults.md"
+MADE = "`python -m tests.reference` wrote this"
+
+KINDS = {
+    Kind.CLASS: (
+        "Class reasons",
+        "Facts of the node that evicting pods cannot change. They are in `FailedAndUnresolvableNodes`, so that"
+        " kube-scheduler\ndoes not try preemption there.",
+    ),
+    Kind.FREE: (
+        "Free reasons",
+        "What is free on the node now. They are in `FailedNodes`, because evicting pods could change it.",
+    ),
+    Kind.ADMISSION: (
+        "Admission reasons",
+        "Why an object is denied, or warned of. `InvalidAnnotation` also refuses nodes, for a pod that was created while the\n"
+        "webhook was away.",
+    ),
+}
+
+
+def reasons_page() -> str:
+    """Write the page of reason codes: one table for each kind, with the remedies."""
+    parts = [
+        f"""\
+# Reasons
+
+{MADE}, from `app/values/reasons.py`.
+
+A refusal is a reason: a code, a message and a remedy. The code is the label of metrics and the word in logs, warnings and
+`explain`. A message says what is wrong and what is wanted, in at most {MESSAGE_LIMIT} characters. It names nothing of the
+node (no value, count, age or name), because kube-scheduler groups equal texts.
+"""
+    ]
+    for kind, (title, what) in KINDS.items():
+        rows = [f'| <a id="{code.name}"></a>{code.name} | {code.remedy} |' for code in Code if code.kind is kind]
+        parts.append(f"## {title}\n\n{what}\n\n| code | remedy |\n|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def faults_page() -> str:
+    """Write the page of faults: what may go wrong, what is to be seen then, and the tests that prove it."""
+    head = f"""\
+# Faults
+
+{MADE}, from `tests/chaos/faults.py` and the docstrings of the tests.
+
+What can go wrong around gpu-usher, and what it does then. A test that proves a row names it ("fault 24"). `make chaos` runs
+those tests; [its results](../../tests/results/chaos.md) say what was seen. What loopback cannot show is a row of
+[deploy/README.md](../../deploy/README.md#faults-to-try-on-a-real-cluster).
+
+| fault | what goes wrong | what gpu-usher does | tests |
+|---|---|---|---|
+"""
+    proven = proofs()
+    return head + "\n".join(_row(fault, proven) for fault in FAULTS) + "\n"
+
+
+def _row(fault: Fault, proven: Mapping[str, frozenset[int]]) -> str:
+    tests = "<br>".join(_tests(fault, proven))
+    cells = (f'<a id="fault-{fault.number}"></a>{fault.number}', fault.what, fault.expected, tests)
+    return f"| {' | '.join(cells)} |"
+
+
+def _tests(fault: Fault, proven: Mapping[str, frozenset[int]]) -> Iterator[str]:
+    yield from (shown(name) for name, found in proven.items() if fault.number in found)
+    if fault.cluster:
+        yield "on a real cluster"
+
+
+def main() -> None:
+    """Write both pages."""
+    REASONS.write_text(reasons_page(), "utf-8")
+    FAULTS_PAGE.write_text(faults_page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
