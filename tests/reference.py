@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of docs/reference that are made from code: reason codes and faults. `python -m tests.reference` writes them."""
+"""The pages of docs/reference that are made from code: reason codes and faults.
+
+`python -m tests.reference` writes them.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,8 +27,8 @@ KINDS = {
     ),
     Kind.ADMISSION: (
         "Admission reasons",
-        "Why an object is denied, or warned of. `InvalidAnnotation` also refuses nodes, for a pod that was created while the\n"
-        "webhook was away.",
+        "Why an object is denied, or warned of. `InvalidAnnotation` also refuses nodes, for a pod that was created while"
+        " the\nwebhook was away.",
     ),
 }
 
@@ -38,9 +41,9 @@ def reasons_page() -> str:
 
 {MADE}, from `app/values/reasons.py`.
 
-A refusal is a reason: a code, a message and a remedy. The code is the label of metrics and the word in logs, warnings and
-`explain`. A message says what is wrong and what is wanted, in at most {MESSAGE_LIMIT} characters. It names nothing of the
-node (no value, count, age or name), because kube-scheduler groups equal texts.
+A refusal is a reason: a code, a message and a remedy. The code is the label of metrics and the word in logs, warnings
+and `explain`. A message says what is wrong and what is wanted, in at most {MESSAGE_LIMIT} characters. It names nothing
+of the node (no value, count, age or name), because kube-scheduler groups equal texts.
 """
     ]
     for kind, (title, what) in KINDS.items():
@@ -56,8 +59,8 @@ def faults_page() -> str:
 
 {MADE}, from `tests/chaos/faults.py` and the docstrings of the tests.
 
-What can go wrong around gpu-usher, and what it does then. A test that proves a row names it ("fault 24"). `make chaos` runs
-those tests; [its results](../../tests/results/chaos.md) say what was seen. What loopback cannot show is a row of
+What can go wrong around gpu-usher, and what it does then. A test that proves a row names it ("fault 24"). `make chaos`
+runs those tests; [its results](../../tests/results/chaos.md) say what was seen. What loopback cannot show is a row of
 [deploy/README.md](../../deploy/README.md#faults-to-try-on-a-real-cluster).
 
 | fault | what goes wrong | what gpu-usher does | tests |

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
 from app.placement.penalties import DOUBTS
-from app.placement.scorers import BY_CLASS, DEFAULT_SCORES, SCORERS, Scorer
+from app.placement.scorers import BY_CLASS, SCORERS, Scorer
 from app.policy.demand import Demand
+from app.policy.schema_placement import DEFAULT_SCORES
 from app.values.reasons import Reason
 
 LESSER_SHARE = 0.5

@@ -9,19 +9,9 @@ from app.placement.fragmentation import fragmentation
 from app.placement.mig_layouts import mig_layout
 from app.placement.packing import packing, spreading
 from app.policy.demand import Demand
-from app.policy.schema_placement import ScorerName
+from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
 
 Scorer = Callable[[Demand, Node], float]
-
-DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
-    (ScorerName.Fragmentation, 5),
-    (ScorerName.ProductPreference, 3),
-    (ScorerName.DriverHeadroom, 1),
-    (ScorerName.MIGLayout, 5),
-)
-"""Where no policy names scores. Fragmentation is what gives out the most GPUs (tests/results/placement.md); the others
-are the same for all nodes where a pod wishes nothing, and their weights are a guess: a wish outweighs up to some two
-GPUs of waste, a driver that runs the image natively half a GPU."""
 
 
 def product_preference(demand: Demand, node: Node) -> float:

@@ -19,7 +19,7 @@ class SharingWish(Enum):
 
 
 class ScorerName(Enum):
-    """The scorers of placement/scores.py."""
+    """The scorers of app/placement."""
 
     Packing = "Packing"
     Spreading = "Spreading"
@@ -127,14 +127,26 @@ class CUDAWish(Part):
 class Score(Part):
     """One scorer and its weight. The total is the weighted mean of the scorers.
 
-    Packing: fill nodes before opening others. Spreading: the emptiest node. ProductPreference: the order of
-    products.prefer. DriverHeadroom: native CUDA before minor-version before forward compatibility. Interconnect: GPUs
-    joined all-to-all for pods of several, and left alone for pods of one. NVLinkDomain: the gpu.clique where the pods
-    of the same Job, JobSet or LeaderWorkerSet are.
+    Fragmentation: where the pod strands the fewest GPUs for the pods that are expected. MIGLayout: where its slices
+    leave the most room for others. Packing: fill nodes before opening others. Spreading: the emptiest node.
+    ProductPreference: the order of products.prefer. DriverHeadroom: native CUDA before minor-version before forward
+    compatibility. Interconnect: GPUs joined all-to-all for pods of several, and left alone for pods of one.
+    NVLinkDomain: the gpu.clique where the pods of the same Job, JobSet or LeaderWorkerSet are.
     """
 
     name: Annotated[ScorerName, Field(strict=False)] = Field(description="which scorer")
     weight: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="its share of the total")
+
+
+DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
+    (ScorerName.Fragmentation, 5),
+    (ScorerName.ProductPreference, 3),
+    (ScorerName.DriverHeadroom, 1),
+    (ScorerName.MIGLayout, 5),
+)
+"""The scorers and weights where no policy names any. Fragmentation gives out the most GPUs
+(tests/results/placement.md). The others give all nodes the same score where a pod wishes nothing, and their weights are
+a guess: a wish outweighs up to some two GPUs of waste, and a driver that runs the image natively half a GPU."""
 
 
 class HealthWish(Part):
@@ -212,7 +224,8 @@ class Placement(Part):
     )
     scores: tuple[Score, ...] | None = described(
         Merge.Single,
-        "which of the nodes that fit is best; absent everywhere: Packing 5, ProductPreference 3, DriverHeadroom 1",
+        "which of the nodes that fit is best; absent everywhere: "
+        + ", ".join(f"{name.value} {weight}" for name, weight in DEFAULT_SCORES),
         [{"name": "Packing", "weight": 5}, {"name": "NVLinkDomain", "weight": 4}],
         [{"name": "Spreading"}],
         default=None,

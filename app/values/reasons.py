@@ -76,7 +76,7 @@ class Code(Enum):
         "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy",
     )
     ReservedAnnotation = ReasonKind.ADMISSION, "remove the annotation: gpu-usher writes it"
-    InvalidAnnotation = ReasonKind.ADMISSION, "write the annotation as README says"
+    InvalidAnnotation = ReasonKind.ADMISSION, "write the annotation as policies/README.md says"
     NoProductLeft = ReasonKind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"
     PolicyConflict = ReasonKind.ADMISSION, "change the annotation or one of the policies named"
     RuntimeClassMissing = ReasonKind.ADMISSION, "create the RuntimeClass, or drop runtimeClassName from the policy"

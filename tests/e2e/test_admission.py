@@ -112,7 +112,7 @@ FRACTION = (
 NEGATIVE = f"container main: negative {GPU}: wants zero or more (ask for zero or more)"
 ANNOTATION = (
     "gpu-usher.io/cuda does not parse: version: got 'new', wants digits with dots such as 12.4"
-    " (write the annotation as README says)"
+    " (write the annotation as policies/README.md says)"
 )
 TOO_MANY = "2 GPUs asked: wants at most 1 per pod (ask for fewer GPUs, or have the policy's maxGPUsPerPod raised)"
 WIDEN = "widen gpu-usher.io/products or one of the policies named"
