@@ -27,8 +27,8 @@ KINDS = {
     ),
     Kind.ADMISSION: (
         "Admission reasons",
-        "Why an object is denied, or warned of. `InvalidAnnotation` also refuses nodes, for a pod that was created while"
-        " the\nwebhook was away.",
+        "Why an object is denied, or warned of. `InvalidAnnotation` also refuses nodes, for a pod that was created"
+        " while\nthe webhook was away.",
     ),
 }
 
