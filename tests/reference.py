@@ -6,7 +6,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.values.reasons import MESSAGE_LIMIT, Code, Kind
+from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.proofs import proofs
 from tests.docstrings import ROOT, shown
@@ -16,16 +16,16 @@ REASONS, FAULTS_PAGE = FOLDER / "reasons.md", FOLDER / "faults.md"
 MADE = "`python -m tests.reference` wrote this"
 
 KINDS = {
-    Kind.CLASS: (
+    ReasonKind.CLASS: (
         "Class reasons",
         "Facts of the node that evicting pods cannot change. They are in `FailedAndUnresolvableNodes`, so that"
         " kube-scheduler\ndoes not try preemption there.",
     ),
-    Kind.FREE: (
+    ReasonKind.FREE: (
         "Free reasons",
         "What is free on the node now. They are in `FailedNodes`, because evicting pods could change it.",
     ),
-    Kind.ADMISSION: (
+    ReasonKind.ADMISSION: (
         "Admission reasons",
         "Why an object is denied, or warned of. `InvalidAnnotation` also refuses nodes, for a pod that was created"
         " while\nthe webhook was away.",
