@@ -28,11 +28,11 @@ it, with the number of tests in each: search a file for the row's number to find
 
 def rows(docstring: str) -> frozenset[str]:
     """Read the rows that a docstring names; a range stands for the rows between its ends that exist."""
-    found: set[str] = set()
+    rows_named: set[str] = set()
     for letter, first, last in NAMED.findall(docstring):
         named = {f"{letter}{number}" for number in range(int(first), int(last or first) + 1)}
-        found |= {row for row in named if row in ROWS} if last else named
-    return frozenset(found)
+        rows_named |= {row for row in named if row in ROWS} if last else named
+    return frozenset(rows_named)
 
 
 def proofs() -> Mapping[str, frozenset[str]]:
@@ -52,7 +52,7 @@ def table() -> str:
 
 def _cell(row: str, proven: Mapping[str, frozenset[str]]) -> str:
     """Link the files with tests of a row, and say what is missing."""
-    files = Counter(name.partition("::")[0] for name, found in proven.items() if row in found)
+    files = Counter(name.partition("::")[0] for name, proven_rows in proven.items() if row in proven_rows)
     links = [f"[{path.removeprefix('tests/')}](../{path}) {count}" for path, count in files.items()]
     return "<br>".join([*links, *([MISSING[row]] if row in MISSING else [])])
 

@@ -77,7 +77,7 @@ def _row(fault: Fault, proven: Mapping[str, frozenset[int]]) -> str:
 
 
 def _tests(fault: Fault, proven: Mapping[str, frozenset[int]]) -> Iterator[str]:
-    yield from (shown(name) for name, found in proven.items() if fault.number in found)
+    yield from (shown(name) for name, numbers in proven.items() if fault.number in numbers)
     if fault.cluster:
         yield "on a real cluster"
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.markdown_links import broken_links
+
 REPOSITORY = Path(__file__).parent.parent
 FOLDER = REPOSITORY / "docs" / "decisions"
 INDEX = FOLDER / "README.md"
@@ -13,11 +15,6 @@ RECORDS = tuple(sorted(path for path in FOLDER.glob("*.md") if path != INDEX))
 HEADINGS = ["Status", "Context", "Decision", "Consequences"]
 SUPERSEDED = re.compile(r"Superseded by \[\d+\. [^\]]+\]\((?P<record>\d{4}-[a-z0-9-]+\.md)\)")
 
-CITING = ("app", "deploy", "docs", "policies", "tests")
-"""Folders whose files may cite a record, besides the pages at the root."""
-
-_CITATION = re.compile(r"(?<![\w.])(?:\.\./)*(?:docs/)?decisions/\d{4}[\w.-]*")
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
 _DATE = re.compile(r"^Date: (\d{4}-\d\d-\d\d(?:, extended \d{4}-\d\d-\d\d)?)$", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
@@ -28,23 +25,6 @@ _DOMAIN = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+/")
 def paths_named(text: str) -> list[str]:
     """List the paths within the repository that a text names in backticks: those with a slash in them."""
     return [code for code in _CODE.findall(text) if _PATH.fullmatch(code) and not _DOMAIN.match(code)]
-
-
-def broken_links(page: Path, text: str) -> list[str]:
-    """List the links of a page to files that do not exist, and to headings that the file does not have."""
-    return [link for link in _LINK.findall(text) if "://" not in link and not _leads_somewhere(page, link)]
-
-
-def _leads_somewhere(page: Path, link: str) -> bool:
-    name, _, anchor = link.partition("#")
-    target = (page.parent / name).resolve() if name else page
-    return target.exists() and (not anchor or anchor in _anchors(target.read_text("utf-8")))
-
-
-def _anchors(text: str) -> set[str]:
-    """Give the anchors of a page's headings as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def _title(text: str) -> tuple[str, str]:
@@ -96,18 +76,6 @@ def test_index_lists_each_record_once_with_its_title_and_dates() -> None:
         wanted.append((". ".join(_title(text)), record.name, _DATE.findall(text)[0] + ends))
 
     assert sorted(entries, key=lambda entry: entry[1]) == wanted
-
-
-def test_records_that_other_files_cite_exist() -> None:
-    files = [path for folder in CITING for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".md", ".py")]
-    cited = {
-        (str(path.relative_to(REPOSITORY)), citation.group().rpartition("/")[2])
-        for path in (*files, *REPOSITORY.glob("*.md"))
-        for citation in _CITATION.finditer(path.read_text("utf-8"))
-    }
-
-    assert sorted((path, name) for path, name in cited if not (FOLDER / name).is_file()) == []
-    assert {"docs/placement.md", "app/server/aside.py"} <= {path for path, _ in cited}
 
 
 def test_a_path_a_name_and_a_route_in_backticks_are_told_apart() -> None:

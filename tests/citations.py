@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tree cites: rows by id, documents by path and heading, fact tables by key; and whether each is there."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import yaml
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.proofs import numbers
+from tests.docstrings import ROOT
+from tests.features import ROWS
+from tests.markdown_links import ID, broken_links, leads_somewhere
+from tests.pains import PAINS
+
+TREES = ("app", "tests", "deploy", "policies", "docs", ".ci")
+TEXTS = {".md", ".py", ".yaml", ".yml", ".sh", ""}
+RECORDED = ("tests/contract/", "tests/corpus/")
+"""Folders with what a run, or somebody else, wrote."""
+READERS = {
+    "tests/citations.py", "tests/test_citations.py", "tests/feature_rows.py", "tests/test_features.py",
+    "tests/test_pains.py", "tests/chaos/test_table.py", "tests/test_decisions.py",
+}  # fmt: skip
+"""Files that name what exists nowhere, to test the reading of ids and links."""
+TEMPLATE = "app/cli/policy_page.md"
+"""Part of policies/README.md, where its links are relative to; that page is looked at itself."""
+KNOWLEDGE = "app/knowledge/"
+"""Fact tables name the documents of other projects as sources, so that only our reference counts in them."""
+
+REQUIREMENTS = "docs/reference/requirements.md"
+ROW = re.compile(r"(?<![\w.#/-])[FSP][1-9]\d{0,2}(?![\w-])")
+NO_ROWS = {"P100", "P256"}
+"""A GPU and an elliptic curve."""
+REQUIREMENT = re.compile(r"\b(?:ADM|EXT|TLS|RBAC|NET|PSS|HA|CACHE|MET|LOG|AUD|CFG|SUP)-\d\d\b")
+DOCUMENT = re.compile(r"(?<![\w./-])((?:(?:docs|tests|deploy|policies)/[\w./-]*|[A-Z]+)\.md)(?:#([\w-]+))?")
+TABLE = re.compile(r"\bapp/knowledge/(\w+\.yaml)(?:(?:, | \()([a-z]+_[a-z_]+|[a-z]+)\b)?")
+OUTSIDE = re.compile(
+    r"\b(?:INTERFACES|OPERATIONS|CONTROL_PLANE|REAL_NODE)\b"
+    r"|\b(?:ANCHORS|DECISIONS|DESIGN|FEATURES|PAINS|PLACEMENT|STYLE)(?: §| [FPS]?\d|\.md §)"
+    r"|(?<!RFC \d{4} )(?<!WHATWG HTML )§"
+    r"|\b(?:gfd_labels|k8s_rules|k8s rules)\b|\b[Ff]acts?: \w+\.yaml"
+)
+"""Names of papers that are not in the repository, and sections of documents that are not standards."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Read every text file of the tree that people write: its path from the root, and what it says."""
+    files = [path for tree in TREES for path in sorted((ROOT / tree).rglob("*"))]
+    for path in (*sorted(ROOT.iterdir()), *files):
+        name = str(path.relative_to(ROOT))
+        if path.is_file() and path.suffix in TEXTS and not name.startswith((*RECORDED, ".git")) and name not in READERS:
+            yield name, path.read_text("utf-8", errors="replace")
+
+
+def places(pattern: re.Pattern[str], name: str, text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Find a pattern in a text, each time with the place to show: path, line and what stands there."""
+    for match in pattern.finditer(text):
+        yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}", match
+
+
+def known() -> Mapping[re.Pattern[str], frozenset[str]]:
+    """Map the pattern of each kind of id to the ids that have a row."""
+    requirements = ID.findall((ROOT / REQUIREMENTS).read_text("utf-8"))
+    rows = {*ROWS, *(f"P{pain.number}" for pain in PAINS), *NO_ROWS}
+    return {ROW: frozenset(rows), REQUIREMENT: frozenset(requirements)}
+
+
+def lost(name: str, text: str) -> Iterator[str]:
+    """List the citations of a text that lead nowhere."""
+    for pattern, ids in known().items():
+        yield from (place for place, match in places(pattern, name, text) if match[0] not in ids)
+    faults = {fault.number for fault in FAULTS}
+    yield from (f"{name}: fault {number}" for number in sorted(numbers(text) - faults))
+    for place, match in places(DOCUMENT, name, text):
+        ours = match[1].startswith("docs/reference/") or not name.startswith(KNOWLEDGE)
+        if ours and not leads_somewhere(ROOT / match[1], match[2]):
+            yield place
+    yield from (place for place, match in places(TABLE, name, text) if not _in_table(match[1], match[2]))
+    if name.endswith(".md") and name != TEMPLATE:
+        yield from (f"{name}: {link}" for link in broken_links(ROOT / name, text))
+
+
+def _in_table(table: str, key: str | None) -> bool:
+    """Tell whether a fact table is there and has the key, if one is named."""
+    return (ROOT / KNOWLEDGE / table).exists() and (key is None or key in _keys(table))
+
+
+@cache
+def _keys(table: str) -> frozenset[str]:
+    """List the keys of a fact table."""
+    return frozenset(yaml.load((ROOT / KNOWLEDGE / table).read_text("utf-8"), yaml.CSafeLoader))
