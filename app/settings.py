@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of `gpu-usher serve`; each is a flag and an environment variable GPU_USHER_<FLAG> (INTERFACES §1)."""
+"""Settings of `gpu-usher serve`; each is a flag and an environment variable GPU_USHER_<FLAG>.
+
+See docs/reference/listeners.md#routes.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

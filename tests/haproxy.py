@@ -24,7 +24,8 @@ PACKAGES = ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentraci
 START_SECONDS = 30
 CHECK_MILLISECONDS = 750
 FALLS = 2
-"""Two failed checks: 1.5 s pass before callers are sent elsewhere, the lag of endpoints in OPERATIONS §4.5."""
+"""Two failed checks: 1.5 s pass before callers are sent elsewhere, the lag of endpoints in
+docs/reference/measurements.md#termination."""
 REMEDY = f"run `make haproxy` (needs apt-get), or set {VARIABLE} to a program"
 
 

@@ -22,5 +22,5 @@ def test_published_table_is_the_one_in_force() -> None:
 
 
 def test_numbers_of_complaints_are_read_from_a_docstring() -> None:
-    assert numbers("P1, F31, PAINS P2: the P50") == {1, 2, 50}
+    assert numbers("P1, F31, S2 and P2: the P50") == {1, 2, 50}
     assert numbers("p99, PP3, P100, P0, XP4, P5a") == frozenset()

@@ -129,7 +129,8 @@ class PodChange:
 def one_line(text: str, limit: int) -> str:
     """Make a text fit for a header: printable, on one line, cut with an ellipsis.
 
-    A warning with a newline or tab is dropped silently by the API server (CONTROL_PLANE §3).
+    A warning with a newline or tab is dropped silently by the API server
+    (docs/reference/control-plane.md#answers-to-the-api-server).
     """
     clean = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

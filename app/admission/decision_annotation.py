@@ -91,8 +91,9 @@ def _ours(document: Mapping[str, Any]) -> bool:
 def _fingerprint(case: ReviewedPod) -> str:
     """Hash the parts of the Pod that decisions rest on.
 
-    Not the whole spec: in-tree admission plugins change that after us (CONTROL_PLANE §2.4), and a record that
-    no longer fits would be rewritten for nothing.
+    Not the whole spec: in-tree admission plugins change that after us
+    (docs/reference/control-plane.md#after-the-webhook), and a record that no longer fits would be rewritten for
+    nothing.
     """
     pod = case.pod
     asked = [

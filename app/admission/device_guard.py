@@ -3,8 +3,8 @@
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
 scheduler thinks, and the pod's own value counts before the device plugin's; other variables give GPUs, channels or
-control as well (facts: toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. What `envFrom`
-and an image's own environment bring is not in the pod, and not seen.
+control as well (app/knowledge/toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. What
+`envFrom` and an image's own environment bring is not in the pod, and not seen.
 """
 
 import posixpath

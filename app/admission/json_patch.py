@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Patch (RFC 6902), only what we send: `add`, `replace`, `remove`, applied here before it leaves.
 
-A patch that does not apply rejects the pod even under failurePolicy Ignore (CONTROL_PLANE §3), so each
-operation is built against the object as it stands and applied at once. The library jsonpatch is the
-test oracle; at run time it would take 167 µs a pod (OPERATIONS §4.11).
+A patch that does not apply rejects the pod even under failurePolicy Ignore
+(docs/reference/control-plane.md#answers-to-the-api-server), so each operation is built against the object as it stands
+and applied at once. The library jsonpatch is the test oracle; at run time it would take 167 µs a pod
+(docs/reference/measurements.md#patches).
 """
 
 import re

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reaches us: the matchConditions of the webhooks, generated from the resource families (F22, INTERFACES §10).
+"""Who reaches us: the matchConditions of the webhooks, generated from the resource families (F22).
+
+See docs/reference/admission.md#reviewed-objects.
 
 The API server evaluates them itself, so a pod or template that concerns nobody costs no call. Every condition is total
 (`has()` before each access): one that fails rejects the object under `Fail` and skips us silently under `Ignore`.

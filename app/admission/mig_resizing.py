@@ -32,7 +32,9 @@ class SliceOffer:
 
 
 def fall_back(case: ReviewedPod) -> Iterator[PodChange]:
-    """Rewrite a slice that is asked "at least" to the smallest sufficient one that a node advertises (INTERFACES §7).
+    """Rewrite a slice that is asked "at least" to the smallest sufficient one that a node advertises.
+
+    See docs/reference/sharing-and-memory.md#mig-at-least.
 
     The name of a resource is exact for kube-scheduler and kubelet; after admission nobody can relax it.
     """
@@ -82,7 +84,10 @@ def _slice_asked(case: ReviewedPod) -> str | None:
 
 
 def _covers(offer: SliceOffer, profile: str) -> bool:
-    """Tell whether a slice is at least a profile; one with media engines is no other (INTERFACES §10)."""
+    """Tell whether a slice is at least a profile; one with media engines is no other.
+
+    See docs/reference/sharing-and-memory.md#mig-at-least.
+    """
     wanted = nominal_size(profile)
     return wanted is not None and offer.size.covers(wanted) and (MEDIA in offer.resource or MEDIA not in profile)
 

@@ -23,7 +23,7 @@ Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 def repair_resources(case: ReviewedPod) -> Iterator[PodChange]:
     """Copy requests without limits to limits, and settle requests that differ from limits (F7).
 
-    The API server refuses both for extended resources (facts: k8s rules limit-required, equal).
+    The API server refuses both for extended resources (kubernetes pkg/apis/core/validation/validation.go).
     """
     document: Any = case.document
     for container in case.pod.containers:
@@ -112,7 +112,8 @@ def set_scheduler(case: ReviewedPod) -> Iterator[PodChange]:
 def set_priority_class(case: ReviewedPod) -> Iterator[PodChange]:
     """Set priorityClassName unless the pod names one.
 
-    What the API server's own plugin has worked out from no class must go, or it is refused (CONTROL_PLANE §2.4).
+    What the API server's own plugin has worked out from no class must go, or it is refused
+    (docs/reference/control-plane.md#after-the-webhook).
     """
     name = case.rules.priority_class_name
     said = member(case.document["spec"], "priorityClassName", str, "spec.")

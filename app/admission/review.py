@@ -148,7 +148,10 @@ def _ruled(case: ReviewedPod, **found: Any) -> Verdict:
 
 
 def exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
-    """Tell whether a namespace is exempt, by label or as infrastructure by name (INTERFACES §10)."""
+    """Tell whether a namespace is exempt, by label or as infrastructure by name.
+
+    See docs/reference/admission.md#exemptions.
+    """
     return knowledge.families.infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 

@@ -2,7 +2,7 @@
 """What a review is about: a pod, a workload's template, new ephemeral containers; None for what is let through.
 
 On UPDATE a template that is as it was is nobody's doing now: a Deployment must still scale and a ReplicaSet still go
-where a policy has since become stricter (INTERFACES §10, Rules).
+where a policy has since become stricter (docs/reference/admission.md#reviewed-objects).
 """
 
 from collections.abc import Mapping

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API: bytes in, bytes out; the listeners of INTERFACES §1."""
+"""API: bytes in, bytes out; the listeners of docs/reference/listeners.md#routes."""

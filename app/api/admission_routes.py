@@ -2,7 +2,7 @@
 """Admission routes: AdmissionReview bytes in, AdmissionReview bytes out.
 
 A review that cannot be read is HTTP 400; a denial is HTTP 200 with allowed false, since the body of any
-other answer never reaches the user (CONTROL_PLANE §3).
+other answer never reaches the user (docs/reference/control-plane.md#answers-to-the-api-server).
 """
 
 import base64
@@ -135,7 +135,7 @@ def _judge(
     """Judge what a request is about; None for kinds and operations that are let through.
 
     The patch is applied here before it leaves: one that does not apply would reject the object even under
-    failurePolicy Ignore (CONTROL_PLANE §3).
+    failurePolicy Ignore (docs/reference/control-plane.md#answers-to-the-api-server).
 
     Raises MalformedPod, QuantityError; PatchError, a bug of ours.
     """

@@ -2,7 +2,7 @@
 """The TLS listener: five verbs for the API server and the scheduler, everything else 404.
 
 Handlers take raw bytes and return raw bytes: models on this path would cost more than the decision
-(OPERATIONS §4.3).
+(docs/reference/measurements.md#serving).
 """
 
 import asyncio

@@ -11,9 +11,9 @@ from app.api.wire import ORDINARY
 from app.values.errors import WireError
 
 ADMISSION_LIMIT = 8 << 20
-"""Bytes; etcd keeps objects to about 1.5 MiB, a review holds two (INTERFACES §10, Body limits)."""
+"""Bytes; etcd keeps objects to about 1.5 MiB, a review holds two (docs/reference/listeners.md#body-limits)."""
 EXTENDER_LIMIT = 128 << 20
-"""Bytes; 5,000 whole nodes are 102 MB (OPERATIONS §4.3)."""
+"""Bytes; 5,000 whole nodes are 102 MB (docs/reference/measurements.md#serving)."""
 NODE_BYTES = 64 << 10
 """Of a whole node in an extender's body: three times what one of those 5,000 has."""
 LARGE = 8 << 20

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client certificates: who calls, as TLS verified it, and which routes ask (INTERFACES §10, Client certificates)."""
+"""Client certificates: who calls, as TLS verified it, and which routes ask.
+
+See docs/reference/listeners.md#client-certificates.
+"""
 
 import asyncio
 import ssl

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extender routes: ExtenderArgs bytes in, the scheduler's answers out; the form of the request is mirrored.
 
-No await, no I/O: each verb reads the state as it stands and answers (DESIGN §2).
+No await, no I/O: each verb reads the state as it stands and answers (docs/reference/listeners.md#state).
 """
 
 from collections import Counter
@@ -198,8 +198,8 @@ def preempt(body: bytes, backend: Backend) -> ExtenderAnswer:
 def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
     """Answer preempt: the candidates on which evicting the given victims would let the pod run.
 
-    Always as NodeNameToMetaVictims (CONTROL_PLANE §5.8). Raises WireError 400, and 503 while the state is
-    not known: then nothing is evicted.
+    Always as NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises WireError 400,
+    and 503 while the state is not known: then nothing is evicted.
     """
     check_bulk(body, len(backend.nodes))
     args = decode_preemption_args(body)

@@ -4,7 +4,7 @@
 import re
 
 RESERVE_SECONDS = 0.2
-"""Kept for the way back (INTERFACES §10, our own failure)."""
+"""Kept for the way back (docs/reference/listeners.md#failures)."""
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second look at a pod that no node is offered to, where what refuses it may have ended already (INTERFACES §8).
+"""A second look at a pod that no node is offered to, where what refuses it may have ended already.
+
+See docs/reference/sharing-and-memory.md#memory-budgets.
 
 Only we count the memory of shared GPUs, and we refuse nodes that are being changed. kube-scheduler asks again when a
 pod goes, or when the label that tells of a change is edited, often before our own watch has told us, and a pod refused

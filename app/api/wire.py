@@ -15,7 +15,8 @@ from app.kube.pods import Pod, read_pod
 from app.values.errors import MalformedPod, QuantityError, WireError
 
 DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises on hostile bodies; UnicodeDecodeError is no DecodeError (OPERATIONS §4.9)."""
+"""All that msgspec raises on hostile bodies; UnicodeDecodeError is no DecodeError
+(docs/reference/measurements.md#hostile-json)."""
 
 
 MOST_VALUES = 100_000
@@ -57,7 +58,10 @@ class PreemptionArgs(msgspec.Struct):
 
 
 class HostPriority(msgspec.Struct, gc=False):
-    """One score; an integer, because one float would void the whole list (CONTROL_PLANE §5.5)."""
+    """One score; an integer, because one float would void the whole list.
+
+    See docs/reference/control-plane.md#scores-of-the-scheduler.
+    """
 
     Host: str
     Score: int

@@ -2,7 +2,7 @@
 """Access to the API server: address, trust and credentials, found by the official `kubernetes` package.
 
 It knows kubeconfig files with exec plugins and OIDC, and a pod's own service account; its models and its
-informer are not used (OPERATIONS §4.1, §4.2: 40 to 130 times the CPU, no back-off, no bookmarks).
+informer are not used (docs/reference/measurements.md#decoding: 40 to 130 times the CPU, no back-off, no bookmarks).
 """
 
 import os

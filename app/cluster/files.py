@@ -42,7 +42,10 @@ def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
 
 
 def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
-    """Load the shipped default policy, which rules on pods that no other policy is for (INTERFACES §4)."""
+    """Load the shipped default policy, which rules on pods that no other policy is for.
+
+    See docs/reference/policy.md#match.
+    """
     text = (shipped_policies() / DEFAULT).read_text("utf-8")
     return load_policies({DEFAULT: text}, knowledge).policies[0]
 

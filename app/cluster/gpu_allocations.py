@@ -2,7 +2,8 @@
 """Occupancy: what bound pods hold of each node, and what is promised to pods on their way there. A part of State.
 
 A promise is a note of the node that we named for a pod: the scheduler asks for the next pod before the watch shows the
-last one, and counts GPUs itself, but not the memory of shared ones (INTERFACES §8).
+last one, and counts GPUs itself, but not the memory of shared ones
+(docs/reference/sharing-and-memory.md#memory-budgets).
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -12,7 +13,8 @@ from app.kube.gpu_usage import GPUUsage
 
 NOTES_KEPT = 10_000
 NOTE_SECONDS = 30.0
-"""INTERFACES §8; a binding is seen in the watch within a second, so that only pods that failed to bind get so old."""
+"""Seconds (docs/reference/sharing-and-memory.md#memory-budgets). A binding is seen in the watch within a second, so
+that only pods that failed to bind get so old."""
 
 
 NOMINATED = float("inf")

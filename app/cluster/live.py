@@ -28,7 +28,8 @@ DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 """Versions of resource.k8s.io that the reader of slices knows; v1 since Kubernetes 1.34."""
 NOT_SYNCED = "gpu-usher: not synced yet"
 STALE = "gpu-usher: node cache is stale"
-"""Constant texts: kube-scheduler shows them as they are, and ages are metrics (INTERFACES §10)."""
+"""Constant texts: kube-scheduler shows them as they are, and ages are metrics
+(docs/reference/listeners.md#staleness)."""
 
 
 class LiveCluster:

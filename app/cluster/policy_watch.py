@@ -4,7 +4,8 @@
 They come from a directory, and from sources in the cluster: `configmap <namespace>/<name>` with texts by key,
 `gpupolicy <name>` with an object that came parsed. A bad edit never replaces a good set; it stays visible until it is
 mended. The directory is watched, never a file (an inotify watch on a mounted file misses ConfigMap updates: 1 of 8
-seen, OPERATIONS §4.6), and polled besides, because a poll costs a few microseconds and a missed edit costs trust.
+seen, docs/reference/measurements.md#reloading), and polled besides, because a poll costs a few microseconds and a
+missed edit costs trust.
 """
 
 import asyncio

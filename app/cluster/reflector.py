@@ -22,7 +22,8 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
 
 PAGE_OBJECTS = 500
-"""A page of 500 nodes decodes in 14 ms (OPERATIONS §4.1): the event loop is never held longer."""
+"""A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding): the event loop is never held
+longer."""
 SLICE_OBJECTS = 50
 """Objects read or swapped in between two turns of the event loop; some 2 ms."""
 WATCH_SECONDS = (240, 300)

@@ -23,7 +23,7 @@ KINDS = (
     "ResourceClaimTemplate",
 )
 LARGEST_YAML_BYTES = 50 << 20
-"""PyYAML takes about 1 s per 4 MB; JSON of any size is read (INTERFACES §10, Snapshots)."""
+"""PyYAML takes about 1 s per 4 MB; JSON of any size is read (docs/reference/listeners.md#snapshots)."""
 
 
 def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:

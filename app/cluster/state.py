@@ -2,7 +2,7 @@
 """State: the one mutable index of nodes and what holds their GPUs, folded in event by event.
 
 Every change costs the same whatever the fleet's size. Readers on the event loop use it directly and never await
-in between; nothing here locks, because nothing else runs meanwhile (DESIGN §2).
+in between; nothing here locks, because nothing else runs meanwhile (docs/reference/listeners.md#state).
 """
 
 from collections.abc import Container, Iterable, Mapping

@@ -7,7 +7,7 @@ Times are seconds of a monotonic clock, passed in.
 from dataclasses import dataclass
 
 LOST_SECONDS = 30.0
-"""No established stream for so long: stale (INTERFACES §10, Staleness)."""
+"""No established stream for so long: stale (docs/reference/listeners.md#staleness)."""
 SILENT_SECONDS = 150.0
 """An established stream that says nothing for so long: stale; bookmarks come about once a minute."""
 READ_SECONDS = 120.0

@@ -161,7 +161,7 @@ def _lesser(near_miss: NearMiss) -> str:
 
 
 SAME_MEMORY = 0.93
-"""INTERFACES §10, Memory: what a label says of a GPU may be so much less than its table."""
+"""What a label says of a GPU may be so much less than its table (docs/reference/sharing-and-memory.md#memory)."""
 
 
 def older_image(near_miss: NearMiss) -> Iterator[Edit]:

@@ -16,7 +16,7 @@ from app.values.versions import Version, parse_version, release
 
 
 class AcceptedCompatibility(IntEnum):
-    """How much compatibility is enough; a larger value is stricter (INTERFACES §4: strictest wins)."""
+    """How much compatibility is enough; a larger value is stricter (docs/reference/policy.md#merge: strictest wins)."""
 
     ForwardCompatible = 0
     MinorVersion = 1

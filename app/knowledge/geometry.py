@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG geometry: which instances fit together on one GPU, and where; slots, never counts (PAINS P13).
+"""MIG geometry: which instances fit together on one GPU, and where; slots, never counts (P13).
 
 A set fits iff every instance gets a legal start, memory intervals do not overlap, compute slices suffice, and no
 profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide and lgipp captures).

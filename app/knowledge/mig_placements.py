@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG layouts of a node: whether instances fit on its GPUs beside what lies there, and where (F60, PAINS P13).
+"""MIG layouts of a node: whether instances fit on its GPUs beside what lies there, and where (F60, P13).
 
 Exact. A set that fits on a GPU still fits with an instance less, so that some solution gives every GPU in turn as
 much as it takes of what is wanted: only such fillings are tried, and what one GPU after another leaves is remembered.

@@ -50,7 +50,7 @@ def profile_of(resource: str) -> str | None:
 
 
 def parse_profile(text: str) -> tuple[str, bool]:
-    """Read `1g.10gb` or `>=1g.10gb` (INTERFACES §7).
+    """Read `1g.10gb` or `>=1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least).
 
     Returns the profile as resource names write it (`+` → `.`), and whether larger ones will do.
     Raises BadInput.

@@ -2,7 +2,7 @@
 """NVIDIA_REQUIRE_* read and judged literally, as the container toolkit does before it starts a container.
 
 Spaces separate alternatives, commas join what must hold together; several variables must all hold
-(facts: image_cuda env NVIDIA_REQUIRE_CUDA; NVIDIA/nvidia-container-toolkit internal/requirements).
+(NVIDIA/nvidia-container-toolkit internal/requirements).
 """
 
 import operator

@@ -2,7 +2,7 @@
 """GPU products: what a product label names, and which labels a pattern in a policy or annotation means.
 
 Matching is by whole `-`-separated tokens, never by substring: A10 is not A100, L4 is not L40 or L40S,
-H20 is not H200 (PAINS P1, P2).
+H20 is not H200 (P1, P2).
 """
 
 import re
@@ -61,7 +61,7 @@ class ProductPattern:
 def normal_form(label: str) -> str:
     """Reduce a product label to what identifies the product: no vendor prefix, no sharing or MIG suffix, lower case.
 
-    Drivers before about 470 wrote no `NVIDIA-` (facts: gpu_products.yaml conventions).
+    Drivers before about 470 wrote no `NVIDIA-` (gpu_products.yaml, conventions).
     """
     return _SUFFIX.sub("", _VENDOR.sub("", label)).lower()
 
@@ -154,5 +154,5 @@ def _product(row: Mapping[str, Any]) -> Product:
 
 
 def _all_to_all(nvlink: bool | str) -> bool:
-    """Bridges join two cards only, and C2C joins a GPU to its CPU (INTERFACES §10, settled readings)."""
+    """Bridges join two cards only, and C2C joins a GPU to its CPU (docs/reference/compatibility.md#interconnect)."""
     return nvlink is True or (isinstance(nvlink, str) and "NVL72" in nvlink)

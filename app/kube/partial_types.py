@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shapes: the few fields of Kubernetes objects that are decoded from JSON; all others are skipped unread.
 
-Typed partial decoding takes a tenth of the CPU and memory of whole objects (OPERATIONS §4.1). What comes out are
-plain dicts, so that an object from a snapshot, decoded whole, reads the same.
+Typed partial decoding takes a tenth of the CPU and memory of whole objects (docs/reference/measurements.md#decoding).
+What comes out are plain dicts, so that an object from a snapshot, decoded whole, reads the same.
 """
 
 from typing import Any, NotRequired, TypedDict
@@ -240,7 +240,7 @@ class NodeStatus(TypedDict, total=False):
 
 
 class NodeShape(TypedDict):
-    """A Node, decoded only where it decides: 40 times cheaper than whole (OPERATIONS §4.1)."""
+    """A Node, decoded only where it decides: 40 times cheaper than whole (docs/reference/measurements.md#decoding)."""
 
     metadata: NodeMetadata
     spec: NotRequired[NodeSpec]

@@ -123,8 +123,8 @@ class Pod:
 def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
     """Read a Pod as the API server or the scheduler sends it.
 
-    `namespace`: the review's, which counts before the Pod's own (CONTROL_PLANE §2.6).
-    Raises MalformedPod, QuantityError.
+    `namespace`: the review's, which counts before the Pod's own
+    (docs/reference/control-plane.md#requests-of-the-api-server). Raises MalformedPod, QuantityError.
     """
     metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
     _check_what_patches_touch(spec)

@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import Device
 
 WHOLE_MILLI = 1000
-"""A GPU that is all free (INTERFACES §10, State)."""
+"""A GPU that is all free (docs/reference/listeners.md#state)."""
 
 
 @dataclass(frozen=True, slots=True)

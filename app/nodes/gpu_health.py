@@ -13,7 +13,7 @@ from app.knowledge.tables import Knowledge
 from app.knowledge.xids import XID
 
 XID_SECONDS = 24 * 3600.0
-"""An XID that has stood so long is history: the gauge never resets by itself (facts: dcgm.yaml). A judgement:
+"""An XID that has stood so long is history: the gauge never resets by itself (app/knowledge/dcgm.yaml). A judgement:
 longer than a night without anybody at hand, shorter than a node may run after an error that it got over."""
 RISING_SECONDS = 600.0
 """A counter that rose within this time is rising. A judgement: some twenty polls, so that errors every few minutes

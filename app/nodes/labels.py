@@ -54,7 +54,8 @@ scheduler sends may have passed nobody's checks (a guess; those of a real node t
 
 
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
-"""What MIG Manager and the driver manager write over PLUGIN while they work (facts: gfd_labels deploy labels)."""
+"""What MIG Manager and the driver manager write over PLUGIN while they work (NVIDIA/gpu-operator
+controllers/state_manager.go)."""
 MIG_STATE_AT_WORK, UPGRADE_STATE_AT_WORK = "pending", "pod-restart-required"
 """The states that a paused device plugin stands for where their own labels lag."""
 

@@ -98,7 +98,9 @@ def slice_memory(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
 
 
 def budgets(found: NodeClass, label: str, knowledge: Knowledge) -> Iterator[tuple[str, int]]:
-    """Say how much memory the shared GPUs (slices) of each resource have together (INTERFACES §8).
+    """Say how much memory the shared GPUs (slices) of each resource have together.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
 
     HAMi keeps its own count of memory, by its own resources.
     """

@@ -3,7 +3,7 @@
 the foot are the product.
 
 A class filter judges what evicting pods cannot change, once per NodeClass; a free filter judges what is
-free now. Both give None for "fits". Messages name what is wanted, never what a node has (INTERFACES §3).
+free now. Both give None for "fits". Messages name what is wanted, never what a node has (docs/reference/reasons.md).
 """
 
 from collections.abc import Callable
@@ -130,7 +130,10 @@ def share_left(demand: Demand, free: FreeResources) -> Reason | None:
 
 
 def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
-    """Refuse a node whose shared GPUs have no memory left that others have not declared (INTERFACES §8)."""
+    """Refuse a node whose shared GPUs have no memory left that others have not declared.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     if not demand.declared_mib or not free.memory:
         return None
     for resource, amount in demand.resources:
@@ -171,4 +174,5 @@ FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, l
 """In this order."""
 
 COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, share_left, layout_fits})
-"""Those that repeat kube-scheduler's own count: off in filter behind a live scheduler (INTERFACES §10, Counts)."""
+"""Those that repeat kube-scheduler's own count: off in filter behind a live scheduler
+(docs/reference/scores.md#counts)."""

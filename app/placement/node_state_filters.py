@@ -7,7 +7,7 @@ from app.policy.schema_placement import HealthAction
 from app.values.reasons import Code, Reason, reason
 
 MIG_STATES_READY = {None, "success"}
-"""Any other value of mig.config.state refuses, for whole-GPU pods too (INTERFACES §10)."""
+"""Any other value of mig.config.state refuses, for whole-GPU pods too (docs/reference/compatibility.md#node-states)."""
 
 MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
 """The values besides success that MIG Manager writes (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
@@ -26,7 +26,8 @@ UPGRADE_STATES_REFUSED = frozenset(
         "upgrade-failed",
     }
 )
-"""NVIDIA/k8s-operator-libs pkg/upgrade/consts.go; upgrade-required alone only scores down (INTERFACES §10)."""
+"""NVIDIA/k8s-operator-libs pkg/upgrade/consts.go; upgrade-required alone only scores down
+(docs/reference/compatibility.md#node-states)."""
 
 
 def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:

@@ -8,7 +8,8 @@ from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction
 
 UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
-"""upgrade-required and states we do not know are accepted with a lower score (INTERFACES §10)."""
+"""upgrade-required and states we do not know are accepted with a lower score
+(docs/reference/compatibility.md#node-states)."""
 
 Doubt = Callable[[Demand, NodeClass], bool]
 

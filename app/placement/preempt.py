@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The preempt verb: only nodes on which the evictions would let the pod run (INTERFACES §6).
+"""The preempt verb: only nodes on which the evictions would let the pod run (docs/reference/scores.md#preemption).
 
-kube-scheduler never asks filter about preemption: a pod that filter refuses everywhere evicted ten pods on
-five nodes (CONTROL_PLANE §5, traps). Dropping such nodes here is what keeps running pods alive.
+kube-scheduler never asks filter about preemption: a pod that filter refuses everywhere evicted ten pods on five nodes
+(docs/reference/control-plane.md#preemption-of-the-scheduler). Dropping such nodes here is what keeps running pods
+alive.
 """
 
 from collections.abc import Callable, Collection, Mapping

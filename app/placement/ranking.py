@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking: the order of nodes by their totals, and the scheduler's integers that keep it (INTERFACES §5)."""
+"""Ranking: the order of nodes by their totals, and the scheduler's integers that keep it.
+
+See docs/reference/scores.md#scores-on-the-wire.
+"""
 
 import zlib
 from collections.abc import Sequence
@@ -9,7 +12,8 @@ from functools import lru_cache
 HIGHEST = 10
 """MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
 RUNNER_UP = 9
-"""Highest score of a node that is not the winner: the wire keeps the engine's own choice (INTERFACES §5)."""
+"""Highest score of a node that is not the winner: the wire keeps the engine's own choice
+(docs/reference/scores.md#scores-on-the-wire)."""
 NAMES_KEPT = 1 << 14
 """Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
 LONGEST_KEPT = 253
@@ -23,7 +27,10 @@ ROUNDING = 1e-9
 
 
 def order(value: float, name: str) -> tuple[float, tuple[int, str]]:
-    """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name (INTERFACES §5)."""
+    """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name.
+
+    See docs/reference/scores.md#scores-on-the-wire.
+    """
     return (-value, tie_break(name))
 
 

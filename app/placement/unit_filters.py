@@ -8,8 +8,9 @@ from app.policy.schema_placement import SharingWish
 from app.values.reasons import Code, Reason, either, reason
 
 MEMORY_TOLERANCE = 0.93
-"""A node satisfies X MiB if its label says at least this share of it: an 80 GB H100 reports 81,559 MiB, GDDR cards
-with ECC report 0.9375 of nominal (INTERFACES §10, Memory; facts gpu_products.yaml conventions)."""
+"""A node satisfies X MiB if its label says at least this share of it: an 80 GB H100 reports 81,559 MiB, GDDR cards with
+ECC report 0.9375 of nominal (docs/reference/sharing-and-memory.md#memory; app/knowledge/gpu_products.yaml,
+conventions)."""
 
 
 def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
@@ -61,7 +62,10 @@ def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
 
 
 def one_replica_of_mps(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a container that asks more than one share of an MPS GPU: the kubelet would reject it (facts: sharing)."""
+    """Refuse a container that asks more than one share of an MPS GPU: the kubelet would reject it.
+
+    See docs/reference/sharing-and-memory.md#units.
+    """
     for resource, amount in demand.most:
         if amount > 1 and node.unit(resource) is Sharing.MPS:
             return reason(Code.SharedReplicasAskedAsGPUs, "only one share of an MPS GPU can be asked", "1 a container")
@@ -94,7 +98,10 @@ def _shown(node: NodeClass, wanted: str, at_least: bool) -> bool:
 
 
 def _covers(demand: Demand, node: NodeClass, wanted: SliceSize) -> bool:
-    """Tell whether one unit is at least that slice: a slice of strategy single, or a whole GPU (INTERFACES §7a)."""
+    """Tell whether one unit is at least that slice: a slice of strategy single, or a whole GPU.
+
+    See docs/reference/sharing-and-memory.md#mig-at-least.
+    """
     if node.mig_profile:
         found = nominal_size(node.mig_profile)
         return found is not None and found.covers(wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod's own words: annotations `gpu-usher.io/…` read into needs (INTERFACES §4, annotation grammar)."""
+"""The pod's own words: annotations `gpu-usher.io/…` read into needs (docs/reference/policy.md#annotations)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ _TRUE = {"1", "t", "T", "TRUE", "true", "True"}
 """What Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
 _REQUIRE = "NVIDIA_REQUIRE_"
 _JETPACK = "NVIDIA_REQUIRE_JETPACK"
-"""The toolkit leaves these out (facts: image_cuda env, several_variables)."""
+"""The toolkit leaves these out (NVIDIA/nvidia-container-toolkit internal/config/image)."""
 
 
 @dataclass(frozen=True, slots=True)

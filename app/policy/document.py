@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """YAML read strictly: every value with its line and column, and no scalar that YAML 1.1 would turn into something else.
 
-PyYAML accepts duplicate keys, aliases (an alias bomb explodes on copy) and YAML 1.1 scalars (`no` is
-false, `012` is 10, `12:30` is 750); here each is an error with a position and a remedy (OPERATIONS §4.11).
+PyYAML accepts duplicate keys, aliases (an alias bomb explodes on copy) and YAML 1.1 scalars (`no` is false, `012` is
+10, `12:30` is 750); here each is an error with a position and a remedy (docs/reference/measurements.md#hostile-json).
 """
 
 import re

@@ -46,7 +46,10 @@ MemoryText = Annotated[str, *_text(parse_mib, "memory")]
 
 
 class Merge(Enum):
-    """What becomes of a field that several policies of one pod set (INTERFACES §4); the words are for people."""
+    """What becomes of a field that several policies of one pod set; the words are for people.
+
+    See docs/reference/policy.md#merge.
+    """
 
     Single = "highest priority wins"
     InOrder = "all, those of the highest priority first"

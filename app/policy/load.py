@@ -23,7 +23,7 @@ from app.values.label_requirements import Requirement, from_selector
 from app.values.steps import finish
 
 WORKLOAD_CLASS_BELOW = 1000
-"""Only policies below this priority may be picked by a pod's own annotation (INTERFACES §4)."""
+"""Only policies below this priority may be picked by a pod's own annotation (docs/reference/policy.md#match)."""
 
 
 MOST_POLICIES = 500

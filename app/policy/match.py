@@ -88,7 +88,7 @@ def rule_on(
     knowledge: Knowledge,
     claimed: ClaimedDevices = NOTHING_CLAIMED,
 ) -> Ruling:
-    """Match, merge (INTERFACES §4) and compile for one pod; nothing widens what another narrowed.
+    """Match, merge (docs/reference/policy.md#merge) and compile for one pod; nothing widens what another narrowed.
 
     `claimed`: the GPUs that it claims through DRA; needs hold for them as for those that it asks as resources.
     """
@@ -147,7 +147,7 @@ def _actions(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, st
 
 
 def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> Iterator[Reason]:
-    """An exact profile beside another slice resource contradicts itself (INTERFACES §7)."""
+    """An exact profile beside another slice resource contradicts itself (docs/reference/policy.md#annotations)."""
     if needs.mig_profile is None or needs.mig_profile[1]:
         return
     named = [name for name, _ in resources if name.startswith("nvidia.com/mig-")]

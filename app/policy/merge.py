@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merging, field by field (INTERFACES §4): what all policies that apply, and the annotations, say together."""
+"""Merging, field by field: what all policies that apply, and the annotations, say together.
+
+See docs/reference/policy.md#merge.
+"""
 
 import re
 from collections.abc import Iterable, Iterator

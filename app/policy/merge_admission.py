@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merging the admission blocks of all policies that apply, field by field (INTERFACES §4)."""
+"""Merging the admission blocks of all policies that apply, field by field (docs/reference/policy.md#merge)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.policy.schema_admission import Admission, Defaults
 
 _LENIENCE = ("Deny", "UseLimits", "CopyToLimits", "Leave")
 _GUARDING = ("Deny", "Void", "Strip", "Leave")
-"""Strictest first (INTERFACES §4)."""
+"""Strictest first (docs/reference/policy.md#merge)."""
 
 
 NO_DEFAULTS = Defaults()

@@ -62,7 +62,8 @@ def _never_together(one: CompiledPolicy, other: CompiledPolicy) -> bool:
 
 
 SINGLE_VALUED = tuple(path for path, merge, _ in merging(Spec) if merge is Merge.Single)
-"""Fields of which the highest priority wins (INTERFACES §4), so that a tie would be decided by chance."""
+"""Fields of which the highest priority wins (docs/reference/policy.md#merge), so that a tie would be decided by
+chance."""
 
 
 def _single_values(policy: CompiledPolicy) -> dict[str, Any]:

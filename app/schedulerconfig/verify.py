@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check an existing KubeSchedulerConfiguration: what in it is dangerous, where, and what to write instead.
 
-What each mistake does was seen on a real kube-scheduler (CONTROL_PLANE §5, OPERATIONS §2.1); "refuses to start" is
-the word of kube-scheduler 1.36 itself, run with such a file.
+What each mistake does was seen on a real kube-scheduler (docs/reference/control-plane.md#calls-of-the-scheduler);
+"refuses to start" is the word of kube-scheduler 1.36 itself, run with such a file.
 """
 
 import re
@@ -25,7 +25,7 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 _LOOPBACK = re.compile(r"https?://(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d+)?(?:/|$)", re.ASCII)
 _SHAPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}
 SMALLEST_SHARE_PERCENT = 5
-"""What kube-scheduler samples by itself: max(5, 50 - nodes / 125) % (OPERATIONS §2.2)."""
+"""What kube-scheduler samples by itself: max(5, 50 - nodes / 125) % (docs/reference/control-plane.md#sampling)."""
 NO_START = "the scheduler refuses to start"
 
 

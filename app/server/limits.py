@@ -9,7 +9,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how much a caller may take. The waits are those of OPERATIONS fault 24."""
+    """How long and how much a caller may take. The waits end what slow callers hold (fault 24)."""
 
     silent_seconds: float = 5.0
     """From the connection, its TLS settled, to the first byte."""
@@ -29,7 +29,7 @@ class Limits:
     goodbye_seconds: float = 2.0
     """For the peer's close_notify; guess. The event loop's own 30 s would hold up our end (HA-04)."""
     header_bytes: int = 64 * KIB
-    """OPERATIONS fault 25."""
+    """A larger header is fault 25."""
     requests: int = 512
     """In hand at once (HA-08), the probes' not counted."""
     connections: int = 640
@@ -44,7 +44,8 @@ class Limits:
     held_bytes: int = 16 * MIB
     """Of requests sent ahead of their turn, over all connections; whoever pipelines waits on one piece of 256 KiB."""
     unread_bytes: int = 64 * MIB
-    """Of answers that nobody takes, over all connections; one alone may be larger (OPERATIONS §4.3)."""
+    """Of answers that nobody takes, over all connections; one alone may be larger
+    (docs/reference/measurements.md#serving)."""
     keep_alive_seconds: int = 90
     """Longer than the callers' idle connections live, so that they close them, not we (HA-04)."""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP protocol of our listeners: uvicorn's on httptools, one request at a time, with limits to what callers take.
 
-uvicorn alone keeps a silent or half-sent request open without end, takes a header of 8 MB (OPERATIONS §4.5), and makes
-objects of all requests that it is sent ahead of their turn.
+uvicorn alone keeps a silent or half-sent request open without end, takes a header of 8 MB
+(docs/reference/measurements.md#serving), and makes objects of all requests that it is sent ahead of their turn.
 """
 
 import asyncio

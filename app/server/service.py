@@ -40,7 +40,7 @@ from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_ne
 from app.values.errors import WireError
 
 HEARTBEAT_LIMIT_SECONDS = 10.0
-"""INTERFACES §2, /livez."""
+"""Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 """Kinds that a snapshot of a GPU cluster has; one without them was taken with too few words after `kubectl get`."""
 
@@ -187,7 +187,7 @@ class Service:
         return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
 
     def health(self) -> dict[str, Any]:
-        """Give the body of /readyz (INTERFACES §2)."""
+        """Give the body of /readyz (docs/reference/listeners.md#probes)."""
         in_date = self.certificates.in_date(now())
         synced = self.cluster.synced if self.cluster is not None else self.synced
         return {
@@ -267,7 +267,7 @@ def build(settings: Settings) -> Service:
 def settle() -> None:
     """Take all that was built out of the garbage collector's sight: 5,000 nodes and 50,000 pods are not walked again.
 
-    A full collection over them takes 40 ms (OPERATIONS §4.1), in the middle of some request.
+    A full collection over them takes 40 ms (docs/reference/measurements.md#decoding), in the middle of some request.
     """
     gc.collect()
     gc.freeze()

@@ -10,7 +10,8 @@ from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 
 COVERED = 0.95
-"""Share of the arrivals whose classes count, most popular first; pods without GPU are among them (the paper's)."""
+"""Share of the arrivals whose classes count, most popular first; pods without GPU are among them (as in the FGD
+paper)."""
 LEVELS = 100
 SQUASH_MILLI = 1000.0
 """Steps of the score, and what is one unit of the sigmoid (the plugin)."""

@@ -2,7 +2,7 @@
 """Kubernetes quantities (`2`, `500m`, `40Gi`, `1e3`) as exact numbers.
 
 The grammar is that of k8s.io/apimachinery pkg/api/resource/quantity.go; its error text names the
-same regular expression (CONTROL_PLANE.md §2.2).
+same regular expression (docs/reference/control-plane.md#requests-of-the-api-server).
 """
 
 import re
@@ -55,7 +55,9 @@ def not_a_number(text: str) -> str:
 
 
 def parse_mib(text: str) -> int:
-    """Read a memory wish in MiB, rounded up; `80Gi`, `80GB` and `80G` are one wish (INTERFACES §10, Memory).
+    """Read a memory wish in MiB, rounded up; `80Gi`, `80GB` and `80G` are one wish.
+
+    See docs/reference/sharing-and-memory.md#memory.
 
     Raises QuantityError, also for zero and negative amounts.
     """

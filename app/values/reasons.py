@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons: every refusal is a value with a code, a message, a remedy, and whether evicting pods could help.
 
-The codes are the metric labels and the vocabulary of events, warnings, logs and explain (INTERFACES §3).
+The codes are the metric labels and the vocabulary of events, warnings, logs and explain (docs/reference/reasons.md).
 A new code is one line here, with its remedy, and one test.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 MESSAGE_LIMIT = 100
-"""Characters; INTERFACES §3. kube-scheduler cuts an event at 1,024 in all (CONTROL_PLANE §5.1)."""
+"""Characters. kube-scheduler cuts an event at 1,024 in all (docs/reference/control-plane.md#calls-of-the-scheduler)."""
 
 
 class ReasonKind(Enum):

@@ -2,7 +2,7 @@
 """Dotted versions (drivers, CUDA, compute capability), compared field by field as numbers.
 
 GFD labels may carry leading zeros (`535.54.03`); comparing as text would be wrong
-(facts: cuda_driver.yaml `version_compare`).
+(app/knowledge/cuda_driver.yaml, version_compare).
 """
 
 import re
@@ -38,7 +38,7 @@ def release(version: Version) -> Version:
 
 
 def parse_minimum(text: str) -> Version:
-    """Read a wish: `12.4` or `>=12.4` (INTERFACES §4, annotation grammar).
+    """Read a wish: `12.4` or `>=12.4` (docs/reference/policy.md#annotations).
 
     Raises VersionError.
     """

@@ -28,7 +28,7 @@ FLEETS = 2_000
 WISHES = 2
 """Pods per fleet."""
 MOST_TERMS = 16
-"""INTERFACES §10, Affinity; a user's own terms may be more."""
+"""OR-terms of ours (docs/reference/admission.md#affinity); a user's own terms may be more."""
 SHARPNESS = 0.7
 """Share of the nodes refused for what GFD's labels tell that the affinity must exclude; 0.80 found, on fleets in which
 most demands meet nodes of several clouds, some without any label."""

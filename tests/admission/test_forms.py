@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to templates, to new ephemeral containers, to pods of other schedulers (F18, INTERFACES §10, S14)."""
+"""What is done to templates, to new ephemeral containers, to pods of other schedulers (F18, S14).
+
+See docs/reference/admission.md#reviewed-objects.
+"""
 
 import time
 from collections.abc import Callable
@@ -69,7 +72,7 @@ def test_template_is_repaired_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("asked", [gpus(1), container({GPU: "1"}), container(), gpus(0)], ids=str)
 def test_template_that_is_valid_as_sent_is_not_touched(asked: dict[str, Any]) -> None:
-    """INTERFACES §10, Rules: a `kubectl diff` stays empty."""
+    """A `kubectl diff` stays empty (docs/reference/admission.md#reviewed-objects)."""
     assert not admit(template(asked, annotations={"products": "H100"}), EVERYTHING, PodForm.Template).operations
 
 
@@ -177,7 +180,7 @@ def debugger(name: str = "debugger", **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["Deny", "Strip", "Void", "Leave"])
 def test_guard_looks_at_new_ephemeral_containers_only(mode: str) -> None:
-    """INTERFACES §10, Rules: nothing else of a running pod can change."""
+    """Nothing else of a running pod can change (docs/reference/admission.md#reviewed-objects)."""
     document = debugged(debugger("old", env=[VISIBLE]), debugger(env=[VISIBLE]))
     guard = policies(policy("p", f"admission: {{visibleDevices: {mode}}}"))
 

@@ -243,14 +243,14 @@ def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -
 
 
 def test_override_replaces_any_scheduler() -> None:
-    """INTERFACES §4: never over a value the user wrote unless override."""
+    """Never over a value the user wrote unless override (docs/reference/policy.md#merge)."""
     spec = spec_of(pod(gpus(1), schedulerName="volcano"), names(SCHEDULER + OVERRIDE))
 
     assert spec["schedulerName"] == "ours"
 
 
 def test_workload_class_that_a_pod_gives_itself_takes_nothing_of_the_fallback_away() -> None:
-    """INTERFACES §4: a policy picked by an annotation can only tighten."""
+    """A policy picked by an annotation can only tighten (docs/reference/policy.md#match)."""
     own = policies(policy("mine", "priority: 9, match: {workloadClass: [training]}, placement: {sharing: Exclusive}"))
     half = pod(gpus("500m"), annotations={"workload-class": "training"})
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizing: the fall-back to a slice that the fleet has (INTERFACES §7), and the smallest that holds the pod (F130)."""
+"""Sizing: the fall-back to a slice that the fleet has, and the smallest that holds the pod (F130).
+
+See docs/reference/sharing-and-memory.md#mig-at-least.
+"""
 
 from dataclasses import replace
 from typing import Any

@@ -94,7 +94,10 @@ def call(
 def test_scheduler_routes_want_an_allowed_subject(
     tmp_path: Path, names: tuple[str, ...] | None, version: ssl.TLSVersion
 ) -> None:
-    """F100, TLS-08, INTERFACES §10: no certificate, another's, one without or with two names: 403."""
+    """F100, TLS-08: no certificate, another's, one without or with two names: 403.
+
+    See docs/reference/listeners.md#client-certificates.
+    """
     authority = make_authority(NOW)
     shown = None if names is None else client_certificate(authority, tmp_path, *names)
     with guarded(tmp_path, authority) as (service, url):

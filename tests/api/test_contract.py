@@ -69,7 +69,7 @@ def test_every_file_of_the_folder_is_part_of_a_recorded_exchange() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
 def test_recorded_request_is_answered_with_200_and_json(service: Service, ask: Ask, name: str) -> None:
-    """F1; CONTROL_PLANE §3, §5.3: only 200 counts, for both callers."""
+    """F1: only 200 counts, for both callers (docs/reference/control-plane.md#answers-to-the-api-server)."""
     answer = replay(service, ask, name)
 
     assert answer.status_code == 200
@@ -94,7 +94,7 @@ def test_answer_has_no_member_that_the_recorder_would_not_know(service: Service,
 
 @pytest.mark.parametrize(("name", "what"), LET_THROUGH.items(), ids=LET_THROUGH.keys())
 def test_what_is_not_ours_is_allowed_without_a_word(service: Service, ask: Ask, name: str, what: str) -> None:
-    """INTERFACES §10, Rules: 200, allowed, no patch."""
+    """200, allowed, no patch (docs/reference/admission.md#reviewed-objects)."""
     request = part(name, "request")["request"]
     resource = "/".join(filter(None, (request["resource"]["resource"], request.get("subResource"))))
 
@@ -106,7 +106,10 @@ def test_what_is_not_ours_is_allowed_without_a_word(service: Service, ask: Ask, 
 
 @pytest.mark.parametrize("name", sorted(DENIED))
 def test_denial_carries_code_reason_and_one_line(service: Service, ask: Ask, name: str) -> None:
-    """CONTROL_PLANE §3, fault 33: without a code of 400 and more the user sees a BadRequest."""
+    """Fault 33: without a code of 400 and more the user sees a BadRequest.
+
+    See docs/reference/control-plane.md#answers-to-the-api-server.
+    """
     status = replay(service, ask, name).json()["response"]["status"]
 
     assert (status["code"], status["reason"]) == (403, "Forbidden")
@@ -116,7 +119,7 @@ def test_denial_carries_code_reason_and_one_line(service: Service, ask: Ask, nam
 
 @pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
 def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service: Service, ask: Ask, name: str) -> None:
-    """INTERFACES §10: idempotent, and both webhooks judge equal objects equally."""
+    """Idempotent, and both webhooks judge equal objects equally (docs/reference/admission.md#denials)."""
     review = part(name, "request")
     patch = patch_of(replay(service, ask, name).json()["response"])
     review["request"]["object"] = jsonpatch.apply_patch(review["request"]["object"], patch)
@@ -176,7 +179,7 @@ def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(ser
 
 
 def test_list_of_full_nodes_is_read_in_any_letter_case(service: Service, ask: Ask) -> None:
-    """DESIGN §7; otherwise every node is lost with no reason, the silent rejection of CONTROL_PLANE §5."""
+    """Otherwise every node would be lost without a reason (docs/reference/control-plane.md#calls-of-the-scheduler)."""
     expected = replay(service, ask, FULL).json()
 
     answer = replay(service, ask, FULL, body_of(FULL).replace(b'"items":[{"metadata"', b'"Items":[{"metadata"'))
@@ -186,7 +189,10 @@ def test_list_of_full_nodes_is_read_in_any_letter_case(service: Service, ask: As
 
 @pytest.mark.parametrize("name", ["extender-preempt-nodecachecapable-true", "extender-preempt-nodecachecapable-false"])
 def test_victims_come_back_in_the_given_order_with_their_violations(service: Service, ask: Ask, name: str) -> None:
-    """INTERFACES §6, on the demo fleet, which knows the five nodes; counts of PDBs other than 0 were never recorded."""
+    """On the demo fleet, which knows the five nodes; counts of PDBs other than 0 were never recorded.
+
+    See docs/reference/scores.md#preemption.
+    """
     args = part(name, "request")
     given = args["NodeNameToMetaVictims"] or args["NodeNameToVictims"]
     for violations, victims in enumerate(given.values()):

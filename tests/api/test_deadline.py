@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server's patience: an answer that comes too late is none, and says so (INTERFACES §10, ADM-27)."""
+"""The API server's patience: an answer that comes too late is none, and says so (ADM-27)."""
 
 import asyncio
 import json
@@ -165,7 +165,7 @@ def test_body_that_stalls_is_503_and_the_next_request_is_served(service: Service
 
 
 def test_stalled_large_bodies_give_their_places_back(service: Service) -> None:
-    """Two at once are held (INTERFACES §10, Body limits); a third after them is read."""
+    """Two at once are held (docs/reference/listeners.md#body-limits); a third after them is read."""
     metrics = Metrics()
     good = json.dumps({"Pod": pod(), "NodeNames": ["h200-0"]}).encode().ljust(9 << 20)
 

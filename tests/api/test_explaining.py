@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POST /explain: a Pod or a reference, node by node on demand, one at a time, in slices (F83, F84; INTERFACES §10)."""
+"""POST /explain: a Pod or a reference, node by node on demand, one at a time, in slices (F83, F84).
+
+See docs/reference/listeners.md#state.
+"""
 
 import asyncio
 import time
@@ -90,7 +93,7 @@ def test_what_cannot_be_explained_is_refused_with_the_reason(
 
 
 def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -> None:
-    """INTERFACES §10, State: one such job at a time, 429 beyond eight waiting; RFC 9110 §10.2.3."""
+    """One such job at a time, 429 beyond eight waiting; RFC 9110 §10.2.3 (docs/reference/listeners.md#state)."""
 
     async def crowd() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=create_people_app(service))
@@ -105,7 +108,7 @@ def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -
 
 
 def test_others_have_their_turn_while_one_is_explained(service: Service) -> None:
-    """INTERFACES §10, State: slices, with rests between."""
+    """Slices, with rests between (docs/reference/listeners.md#state)."""
 
     async def beside() -> int:
         turns = 0

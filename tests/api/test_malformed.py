@@ -200,7 +200,7 @@ def test_people_may_not_send_more_than_the_limit(service: Service, ask: Ask, pat
 
 
 def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Service) -> None:
-    """INTERFACES §10, Body limits: at most two bodies of more than 8 MiB in hand."""
+    """At most two bodies of more than 8 MiB in hand (docs/reference/listeners.md#body-limits)."""
     app = create_tls_app(service, Metrics())
 
     async def exchange() -> tuple[int, list[int], int]:

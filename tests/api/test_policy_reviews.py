@@ -178,7 +178,7 @@ def test_config_map_that_becomes_a_policy_is_judged(service: Service, labels: An
 
 
 def test_name_that_another_source_has_is_refused(tmp_path: Path) -> None:
-    """INTERFACES §4: an error on the later-loaded one, whichever is edited."""
+    """An error on the later-loaded one, whichever is edited (docs/reference/policy.md#sources)."""
     service = make_service(tmp_path)
     service.book.put_source("configmap gpu-usher/first", {"a.yaml": GOOD})
 
@@ -264,7 +264,7 @@ def test_day_in_digits_of_another_script_is_refused(service: Service, field: str
 
 
 def test_service_outlives_a_policy_whose_exception_cannot_be_read(tmp_path: Path) -> None:
-    """INTERFACES §2: a bad edit never takes readiness away."""
+    """A bad edit never takes readiness away (docs/reference/listeners.md#probes)."""
     book = make_service(tmp_path).book
 
     async def follow() -> bool:

@@ -18,12 +18,12 @@ from tests.load import Load, Tally, loading
 from tests.replicas import Replica
 
 RATE = 200.0
-"""Requests a second (OPERATIONS §4.3: a cluster that creates 100 pods a second asks 200)."""
+"""Requests a second (docs/reference/measurements.md#serving: a cluster that creates 100 pods a second asks 200)."""
 SHORT_RATE = 50.0
 """For `make test`, which may run on a busy machine."""
 DRAIN_SECONDS = 5.0
 LAG_SECONDS = 1.5
-"""For which callers go on coming after SIGTERM (OPERATIONS §4.5)."""
+"""For which callers go on coming after SIGTERM (docs/reference/measurements.md#termination)."""
 CHANGE_SECONDS = 60
 HANDSHAKES = 12
 """New connections that show the new leaf alone before it is taken to be everywhere; the proxy takes turns."""

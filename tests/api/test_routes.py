@@ -45,7 +45,7 @@ BODIES: dict[str, Any] = {
     ids=lambda part: str(part)[:24],
 )
 def test_tls_listener_answers_anything_else_with_404(service: Service, ask: Ask, method: str, path: str) -> None:
-    """INTERFACES §1."""
+    """See docs/reference/listeners.md#routes."""
     answer = ask(create_tls_app(service, Metrics()), method, path, content=b"{}")
 
     assert answer.status_code == 404
@@ -91,7 +91,7 @@ def test_role_serves_its_own_verbs_alone(service: Service, ask: Ask, role: str, 
 def test_readiness_is_what_the_interface_says(
     ask: Ask, tmp_path: Path, change: dict[str, Any], role: str, status: int
 ) -> None:
-    """P18, INTERFACES §2: the body is always JSON and says why."""
+    """P18: the body is always JSON and says why (docs/reference/listeners.md#probes)."""
     service = make_service(tmp_path, role=role)
     for name, value in change.items():
         setattr(service, name, value)
@@ -108,7 +108,7 @@ def test_readiness_is_what_the_interface_says(
 
 
 def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
-    """INTERFACES §2: 200 after the first readiness, whatever comes later."""
+    """200 after the first readiness, whatever comes later (docs/reference/listeners.md#probes)."""
     service = make_service(tmp_path)
     service.synced = False
     app = create_ops_app(service, Metrics())
@@ -127,7 +127,7 @@ def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
 def test_liveness_ends_when_the_event_loop_stops_beating(
     ask: Ask, tmp_path: Path, age_seconds: float, status: int
 ) -> None:
-    """INTERFACES §2, fault 41: the heartbeat is younger than 10 s."""
+    """Fault 41: the heartbeat is younger than 10 s (docs/reference/listeners.md#probes)."""
     service = make_service(tmp_path)
     service.beat -= age_seconds
 
@@ -135,7 +135,10 @@ def test_liveness_ends_when_the_event_loop_stops_beating(
 
 
 def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Path) -> None:
-    """INTERFACES §5, §6, §10: filter says Error, prioritize scores 0, preempt is 503, admission goes on."""
+    """Filter says Error, prioritize scores 0, preempt is 503, admission goes on.
+
+    See docs/reference/listeners.md#staleness.
+    """
     service = make_service(tmp_path)
     service.synced = False
     app = create_tls_app(service, Metrics())
@@ -167,7 +170,10 @@ def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> N
 
 
 def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
-    """INTERFACES §5: the node that prioritize gives 10; where none fits, the reasons as ever."""
+    """The node that prioritize gives 10; where none fits, the reasons as ever.
+
+    See docs/reference/scores.md#best-answer.
+    """
     everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())
     best = create_tls_app(make_service(tmp_path / "best", filter_answer="best"), Metrics())
     asked = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
@@ -186,7 +192,7 @@ def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tm
 
 
 def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask: Ask, tmp_path: Path) -> None:
-    """INTERFACES §10, Counts: the scheduler's own count is a pod newer than ours."""
+    """The scheduler's own count is a pod newer than ours (docs/reference/scores.md#counts)."""
     metrics = Metrics()
     behind = create_tls_app(make_service(tmp_path, recount="false"), metrics)
     asked = {"Pod": pod(gpus(2)), "NodeNames": ["t4-0", "t4-1", "h200-0"]}
@@ -213,7 +219,7 @@ def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask:
     ],
 )
 def test_loopback_listener_answers_only_loopback_names(service: Service, ask: Ask, host: str, status: int) -> None:
-    """INTERFACES §1: a web page cannot rebind its name to us."""
+    """A web page cannot rebind its name to us (docs/reference/listeners.md#routes)."""
     answer = ask(OnlyHosts(create_people_app(service)), "GET", "/statusz", headers={"Host": host})
 
     assert status == answer.status_code
@@ -249,7 +255,7 @@ def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_metrics_have_no_name_of_a_pod_or_a_node_as_label(ask: Ask, service: Service) -> None:
-    """STYLE 25: labels are from closed sets."""
+    """MET-01: labels are from closed sets."""
     metrics = Metrics()
     app = create_tls_app(service, metrics)
     for path, body in BODIES.items():

@@ -62,7 +62,10 @@ def test_operations_listener_answers(demo: Running, path: str) -> None:
 
 
 def test_listeners_keep_to_their_own_routes(demo: Running) -> None:
-    """TLS-11, INTERFACES §1: the TLS port serves the five verbs alone, probes and metrics have a port of their own."""
+    """TLS-11: the TLS port serves the five verbs alone, probes and metrics have a port of their own.
+
+    See docs/reference/listeners.md#routes.
+    """
     statuses = [demo.tls.get(path).status_code for path in ("/", "/metrics", "/readyz", "/statusz", "/mutate")]
 
     assert statuses == [404, 404, 404, 404, 404]

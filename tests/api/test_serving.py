@@ -196,7 +196,7 @@ def test_key_under_a_pass_phrase_is_replaced_and_asks_nobody(tmp_path: Path) -> 
 def test_served_certificate_is_in_date_until_its_last_second(
     tmp_path: Path, elapsed: dt.timedelta, in_date: bool
 ) -> None:
-    """INTERFACES §2: readiness asks this of the served certificate."""
+    """Readiness asks this of the served certificate (docs/reference/listeners.md#probes)."""
     now = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
     certificates = Certificates(issue_if_needed(tmp_path, now), now)
 
@@ -226,7 +226,7 @@ def test_taken_port_is_said_with_the_flag_to_change() -> None:
 
 
 def test_people_listener_can_be_off(tmp_path: Path) -> None:
-    """INTERFACES §1."""
+    """See docs/reference/listeners.md#routes."""
     built = make_service(tmp_path)
     settings = replace(built.settings, ui_address="off")
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are reviewed, and what of their objects: kinds, operations, unchanged templates (INTERFACES §10)."""
+"""Which requests are reviewed, and what of their objects: kinds, operations, unchanged templates.
+
+See docs/reference/admission.md#reviewed-objects.
+"""
 
 import base64
 import json

@@ -22,7 +22,7 @@ CORES = 128
 CPU = (1, 2, 4, 8, 12)
 """Cores that a pod asks."""
 PADDING = {f"example.com/label-{index}": f"value-{index}" for index in range(40)}
-"""Real nodes carry some 56 labels (OPERATIONS §4.1)."""
+"""Real nodes carry some 56 labels (docs/reference/measurements.md#decoding)."""
 
 
 def node_name(index: int) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache rows: a cluster of 5,000 nodes and 50,000 pods listed over TLS, and what one event costs.
 
-Objects are as large as real ones: nodes of 20 kB (56 labels, 50 images, managedFields), pods of 4 kB (OPERATIONS §4.1).
-The API server's part is a process of its own, so that only our CPU time and memory are counted.
+Objects are as large as real ones: nodes of 20 kB (56 labels, 50 images, managedFields), pods of 4 kB
+(docs/reference/measurements.md#decoding). The API server's part is a process of its own, so that only our CPU time and
+memory are counted.
 """
 
 import argparse

@@ -139,7 +139,10 @@ def test_replicas_with_different_policies_can_be_told_apart(folder: Path) -> Non
 
 
 def test_policy_of_a_newer_version_is_no_start_and_named(tmp_path: Path) -> None:
-    """Fault 61, INTERFACES §11: so that a rollback halts at its first pod, and the old ones serve on."""
+    """Fault 61: so that a rollback halts at its first pod, and the old ones serve on.
+
+    See docs/reference/requirements.md#promises.
+    """
     text = policy("of-tomorrow", "priority: 1").replace("v1alpha1", "v1beta1")
     (tmp_path / "of-tomorrow.yaml").write_text(text, "utf-8")
     command = [str(Path(sys.executable).with_name("gpu-usher")), "serve", "--demo", "--policies", str(tmp_path)]

@@ -56,7 +56,10 @@ def failing(folder: Path, bug: Exception) -> Failing:
 
 @pytest.mark.parametrize("bug", [KeyError("x"), ZeroDivisionError(), RecursionError(), PatchError("no such path")])
 def test_bug_of_ours_is_a_500_status_counted_and_ends_nothing(tmp_path: Path, bug: Exception) -> None:
-    """Faults 15 and 18, INTERFACES §10: never an answer that lets in or keeps out by chance; /readyz stays."""
+    """Faults 15 and 18: never an answer that lets in or keeps out by chance; /readyz stays.
+
+    See docs/reference/listeners.md#failures.
+    """
     with running(failing(tmp_path, bug)) as clients:
         answers = {
             "mutate": clients.tls.post("/mutate", json=review(pod())),
@@ -240,7 +243,7 @@ def ask(clients: Running, ca: Path, found: list[bytes]) -> None:
 
 
 def test_five_thousand_refused_nodes_are_a_short_answer_of_few_reasons(tmp_path: Path) -> None:
-    """Fault 52, INTERFACES §3."""
+    """Fault 52 (docs/reference/reasons.md)."""
     service = make_service(tmp_path, list(nodes(NODES)))
     wanted = pod(annotations={"products": "GB300"})
     names = [node_name(index) for index in range(NODES)]

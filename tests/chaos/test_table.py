@@ -11,7 +11,7 @@ CELLS = 3
 
 
 def test_every_fault_of_the_catalogue_is_in_the_table_once() -> None:
-    """OPERATIONS §5."""
+    """docs/reference/faults.md shows it."""
     assert [each.number for each in FAULTS] == list(range(1, 65))
 
 
@@ -31,4 +31,4 @@ def test_faults_for_a_real_cluster_have_a_whole_row_and_no_others_have_one() -> 
 
 def test_numbers_are_read_from_a_docstring() -> None:
     assert numbers("TLS-02, faults 44, 46 and 47: all. Fault 4.") == {44, 46, 47, 4}
-    assert numbers("no fault of the GPU; 3 faults; default 5; §4.5") == frozenset()
+    assert numbers("no fault of the GPU; 3 faults; default 5; part 4.5") == frozenset()

@@ -29,7 +29,7 @@ def shown(*words: str) -> tuple[int, dict[str, object]]:
 
 
 def test_issued_certificate_is_shown_without_a_fault(tmp_path: Path) -> None:
-    """INTERFACES §9."""
+    """See docs/reference/listeners.md#names."""
     issued = run("issue", "--certs", str(tmp_path), "--name", "usher.example")
 
     code, document = shown("--certs", str(tmp_path))

@@ -181,7 +181,7 @@ def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:
 
 
 def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
-    """INTERFACES §10, Snapshots."""
+    """See docs/reference/listeners.md#snapshots."""
     file = tmp_path / "nodes.json"
     file.write_text(
         json.dumps({"kind": "List", "items": [each for each in demo_fleet() if each["kind"] == "Node"]}), "utf-8"
@@ -214,7 +214,10 @@ def test_scheduler_config_is_written_for_the_fleet_and_passes_its_own_check(tmp_
 
 
 def test_scheduler_config_without_a_ca_is_refused(tmp_path: Path) -> None:
-    """F88, OPERATIONS finding 3: kube-scheduler would verify nothing, and say nothing."""
+    """F88: kube-scheduler would verify nothing, and say nothing.
+
+    See docs/reference/control-plane.md#calls-of-the-scheduler.
+    """
     found = RUN.invoke(app, ["scheduler-config", "--ca", str(tmp_path / "absent")])
 
     assert isinstance(found.exception, BadInput)

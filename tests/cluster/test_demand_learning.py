@@ -105,7 +105,7 @@ def test_cpu_that_is_left_of_a_gpu_node_follows_its_pods_in_whole_cores() -> Non
 
 
 def test_cpu_of_a_node_without_gpus_is_nobodys_business() -> None:
-    """F52, INTERFACES §12: a pod there is no change."""
+    """F52: a pod there is no change (docs/reference/requirements.md#budgets)."""
     state = State(knowledge())
     state.put_node({"metadata": {"name": "cpu"}, "status": {"allocatable": {"cpu": "64"}}})
     generation = state.changes.generation

@@ -69,7 +69,7 @@ def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
 
 
 def test_layout_is_left_to_a_live_scheduler() -> None:
-    """INTERFACES §10, Counts: its DRA plugin evaluates the same counters, later than we saw them."""
+    """Its DRA plugin evaluates the same counters, later than we saw them (docs/reference/scores.md#counts)."""
     made = state(claim("c", name_of("1g.10gb", 0)))
 
     assert refusal(made, (LARGE, 1), recount=False) is None
@@ -135,7 +135,7 @@ def test_claim_known_before_the_slices_counts_once_they_come() -> None:
 
 
 def test_claims_are_decoded_with_what_they_were_given() -> None:
-    """Only the fields that count are decoded (OPERATIONS §4.1)."""
+    """Only the fields that count are decoded (docs/reference/measurements.md#decoding)."""
     made = state()
     kind = {each.name: each for each in dra_kinds(made, "v1")}["resourceclaims"]
 
@@ -211,7 +211,7 @@ def test_unknown_and_fixed_layouts_are_not_judged(
 
 
 def test_device_plugin_node_has_neither() -> None:
-    """INTERFACES §10, State."""
+    """See docs/reference/listeners.md#state."""
     made = State(knowledge())
     fill(made, [node_document("n", offers={SMALL: 7})])
 

@@ -72,7 +72,10 @@ def everybody(twin: Twin) -> list[GPUUsage]:
 @given(STEPS)
 @settings(max_examples=300, deadline=None)
 def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, object]]) -> None:
-    """F65, INTERFACES §8: and every step names the nodes that it changes, no more than it must."""
+    """F65: and every step names the nodes that it changes, no more than it must.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     found, twin = GPUAllocations(), Twin()
     for verb, argument in steps:
         before = {name: found.declared(name) for name in ("n1", "n2", "n3")}

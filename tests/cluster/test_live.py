@@ -238,7 +238,10 @@ def test_any_mix_of_events_and_breaks_ends_with_what_the_server_holds(
 
 
 def test_policies_of_a_config_map_join_those_of_the_directory(tmp_path: Path) -> None:
-    """INTERFACES §4: one set; a name that two sources give is an error on the later one, and the good set stays."""
+    """One set; a name that two sources give is an error on the later one, and the good set stays.
+
+    See docs/reference/policy.md#sources.
+    """
     (tmp_path / "default.yaml").write_text(policy_text("default"), "utf-8")
     book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21")
 

@@ -44,7 +44,7 @@ def test_any_order_of_events_equals_a_count_from_scratch() -> None:
 
 
 def test_sum_that_somebody_has_taken_does_not_change() -> None:
-    """INTERFACES §10, State: a view is a shallow copy."""
+    """A view is a shallow copy (docs/reference/listeners.md#state)."""
     bookings = NodeRequests()
     bookings.take("p", PodRequests("n", (("cpu", 1),)))
     taken = bookings.used["n"]

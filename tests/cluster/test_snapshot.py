@@ -43,7 +43,7 @@ FORMS = {
 
 @pytest.mark.parametrize("data", FORMS.values(), ids=FORMS.keys())
 def test_file_is_read_in_every_form_that_kubectl_writes(data: bytes) -> None:
-    """INTERFACES §10, Snapshots."""
+    """See docs/reference/listeners.md#snapshots."""
     assert list(filled(data).nodes) == ["a"]
 
 
@@ -79,7 +79,7 @@ def test_bound_unfinished_pods_hold_what_they_ask_and_others_hold_nothing() -> N
 
 
 def test_namespaces_have_their_labels_and_unknown_ones_the_one_that_all_have() -> None:
-    """INTERFACES §10, Snapshots."""
+    """See docs/reference/listeners.md#snapshots."""
     state = filled(listed({"kind": "Namespace", "metadata": {"name": "team-a", "labels": {"team": "a"}}}))
 
     assert state.namespace_labels("team-a") == {"team": "a"}
@@ -158,7 +158,7 @@ def test_object_of_wrong_shape_is_bad_input_or_passed_over_and_no_crash(item: di
 
 
 def test_yaml_too_large_to_read_in_time_is_said_and_json_of_that_size_is_read() -> None:
-    """INTERFACES §10, Snapshots: JSON of any size, YAML up to 50 MB."""
+    """JSON of any size, YAML up to 50 MB (docs/reference/listeners.md#snapshots)."""
     padding = b" " * LARGEST_YAML_BYTES
 
     with pytest.raises(SnapshotError, match="wants at most"):

@@ -10,7 +10,7 @@ from app.cluster.stream_health import LONGEST_DELAY_SECONDS, BackOff, StreamHeal
 
 @pytest.mark.parametrize(("after", "stale"), [(0, False), (29.9, False), (30, True), (1000, True)])
 def test_without_a_stream_for_thirty_seconds_is_stale(after: float, stale: bool) -> None:
-    """INTERFACES §10, Staleness."""
+    """See docs/reference/listeners.md#staleness."""
     pulse = StreamHealth(lost=100, heard=100)
 
     assert stale == pulse.stale(100 + after)
@@ -18,7 +18,7 @@ def test_without_a_stream_for_thirty_seconds_is_stale(after: float, stale: bool)
 
 @pytest.mark.parametrize(("silent", "stale"), [(0, False), (149.9, False), (150, True)])
 def test_an_open_stream_silent_for_150_seconds_is_stale(silent: float, stale: bool) -> None:
-    """INTERFACES §10, Staleness: bookmarks come about once a minute."""
+    """Bookmarks come about once a minute (docs/reference/listeners.md#staleness)."""
     pulse = StreamHealth(lost=0, heard=0)
     pulse.established(50)
     pulse.beat(100)

@@ -160,7 +160,7 @@ def test_node_that_is_gone_is_in_no_map() -> None:
 
 
 def test_equal_demands_share_one_appraisal() -> None:
-    """P24, P48, DESIGN §2: a Demand is hashable; pods of one Job are asked for once."""
+    """P24, P48: a Demand is hashable; pods of one Job are asked for once (docs/reference/listeners.md#state)."""
     appraisals = VerdictCache(State(knowledge()), True)
 
     assert appraisals.of(demand(pod(gpus(2)))) is appraisals.of(demand(pod(gpus(2))))

@@ -237,7 +237,10 @@ def _ready(port: int) -> bool:
 @pytest.mark.parametrize("lock", ["requirements.lock", "requirements-tracing.lock"])
 @pytest.mark.parametrize("platform", SHIPPED)
 def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, lock: str, tmp_path: Path) -> None:
-    """INTERFACES §11: amd64 and arm64, Python 3.12 as in the image; a dry run, nothing is downloaded whole."""
+    """On amd64 and arm64, Python 3.12 as in the image; a dry run, nothing is downloaded whole.
+
+    See docs/reference/requirements.md#promises.
+    """
     machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[platform]
     tags = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (17, 24, 28, 34)]
     tags.append(f"--platform=manylinux2014_{machine}")

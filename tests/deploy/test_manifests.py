@@ -123,7 +123,7 @@ def test_no_role_of_ours_may_write_events() -> None:
 
 
 def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothing_else() -> None:
-    """P50, F104, INTERFACES §10: verbs in deploy/ are verbs that the client uses."""
+    """P50, F104: verbs in deploy/ are verbs that the client uses (docs/reference/listeners.md#identities)."""
     names = Names()
     rules = [rule for each in documents("components", "self-signed", "rbac.yaml") for rule in each.get("rules", [])]
     allowed = {

@@ -249,7 +249,7 @@ def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane
     ],
 )
 def test_keeper_may_do_nothing_else(prepared: ControlPlane, method: str, path: str) -> None:
-    """INTERFACES §10, two identities."""
+    """See docs/reference/listeners.md#identities."""
     answer = prepared.api.client.request(
         method,
         path,

@@ -205,7 +205,7 @@ def test_runtime_class_that_selects_other_nodes_is_not_set(plane: ControlPlane, 
 
 
 def test_slice_that_no_node_has_is_made_the_smallest_that_covers_it(plane: ControlPlane, where: str) -> None:
-    """F59, INTERFACES §7."""
+    """F59 (docs/reference/sharing-and-memory.md#mig-at-least)."""
     pod = plain_pod(where, {SMALL: 1}, annotations=AT_LEAST)
 
     answer = plane.kubectl.create(pod)

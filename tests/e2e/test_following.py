@@ -142,7 +142,7 @@ def test_edited_policy_file_rules_on_the_next_pod_and_a_broken_one_changes_nothi
 
 
 def test_policy_in_a_config_map_is_followed_live(plane: ControlPlane, service: Service) -> None:
-    """INTERFACES §4: ConfigMaps labelled as policy, in our own namespace, are part of the set."""
+    """ConfigMaps labelled as policy, in our own namespace, are part of the set (docs/reference/policy.md#sources)."""
     install_webhooks(plane, service)
     where = namespace(plane, "by-config-map")
     document = {

@@ -34,7 +34,8 @@ MODES = {
     "best": ({"filter_answer": "best"}, ("--filter-answer", "best")),
     "recount": ({"recount": "true"}, ()),
 }
-"""Flags of the service, and words for scheduler-config: how in-flight pods are kept account of (INTERFACES §5, §8)."""
+"""Flags of the service, and words for scheduler-config: how in-flight pods are kept account of
+(docs/reference/sharing-and-memory.md#memory-budgets)."""
 SHARES, MEMORY_MIB = 10, 23028
 MEMORIES = ("2Gi", "3Gi", "4Gi", "6Gi", "9000Mi")
 """Ten shares of 23,028 MiB: memory ends long before the shares do."""
@@ -80,7 +81,10 @@ def drawn(where: str) -> list[Drawn]:
 
 
 def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """P21, P46, F65, INTERFACES §5, §8: until the last binding is seen, its memory is promised; no false refusal."""
+    """P21, P46, F65: until the last binding is seen, its memory is promised; no false refusal.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     service, scheduler, where = stage
     burst = drawn(where)
     run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})
@@ -102,7 +106,10 @@ def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Sc
 def test_pod_that_fails_to_bind_and_asks_again_counts_once(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """INTERFACES §8, fault 34: asking again replaces the promise; a smaller pod still fits beside it, no other does."""
+    """Fault 34: asking again replaces the promise; a smaller pod still fits beside it, no other does.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     service, _, where = stage
     hold_bindings(plane, "large")
     large, small, late = (declaring(where, *each) for each in (("large", "16Gi"), ("small", "6Gi"), ("late", "1Gi")))
@@ -123,7 +130,10 @@ def test_pod_that_fails_to_bind_and_asks_again_counts_once(
 def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """INTERFACES §8: gone when the pod is seen bound or deleted; its creation, a condition, a label are neither."""
+    """Gone when the pod is seen bound or deleted; its creation, a condition, a label are neither.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     service, _, where = stage
     on_its_way = create_pod(plane, {**(pod := declaring(where, "large", "16Gi")), "spec": nobodys(pod)})
     late = declaring(where, "late", "16Gi")
@@ -141,7 +151,10 @@ def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
 def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """INTERFACES §5, §8: with one node in the answer nothing outweighs it; exact whatever else is preferred."""
+    """With one node in the answer nothing outweighs it; exact whatever else is preferred.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     _, scheduler, where = stage
     taint = {"key": "spot", "value": "x", "effect": "PreferNoSchedule"}
     for name in ("slices-0", "slices-1"):
@@ -160,7 +173,10 @@ def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere
 
 @pytest.mark.parametrize("stage", ["ranked"], indirect=True)
 def test_budget_that_is_run_over_past_us_is_counted(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """INTERFACES §8, fault 57: pods that name their node never came by us; the metric says so until they go."""
+    """Fault 57: pods that name their node never came by us; the metric says so until they go.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     service, _, where = stage
     for name in ("one", "two"):
         create_pod(plane, declaring(where, name, "16Gi", "slices-2"))

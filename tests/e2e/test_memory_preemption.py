@@ -238,7 +238,7 @@ def test_second_preemptor_counts_on_no_memory_that_the_first_will_have(
 
 
 def test_stale_view_evicts_nobody(plane: ControlPlane, service: Service, relay: Relay, where: str) -> None:
-    """INTERFACES §6: HTTP 503 to preempt, in both modes; the places are right, but who knows."""
+    """HTTP 503 to preempt, in both modes; the places are right, but who knows (docs/reference/scores.md#preemption)."""
     hold(plane, service, where, "a10-x", HELPS)
     before = staying(plane, where)
     relay.cut()

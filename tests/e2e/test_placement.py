@@ -115,7 +115,10 @@ def test_every_reason_that_is_spoken_is_true(run: Run) -> None:
 
 
 def test_admission_denies_only_what_could_run_nowhere(run: Run) -> None:
-    """F10, INTERFACES §4: an annotation that cannot be read, or products of which the policy leaves none."""
+    """F10: an annotation that cannot be read, or products of which the policy leaves none.
+
+    See docs/reference/policy.md#merge.
+    """
     nodes = run.cluster.nodes.values()
     assert [
         f"{run.drawn[name]}: {text}"

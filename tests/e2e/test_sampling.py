@@ -64,7 +64,10 @@ def test_pod_finds_its_place_outside_the_sample_at_the_first_try(
 
 
 def test_without_the_affinity_we_are_shown_hundreds_of_wrong_nodes(plane: ControlPlane, service: Service) -> None:
-    """P5: why F10: of 1,000 nodes 420 are shown, none of which need fit (CONTROL_PLANE §5, the first trap)."""
+    """P5, the reason of F10: of 1,000 nodes 420 are shown, none of which need fit.
+
+    See docs/reference/control-plane.md#sampling.
+    """
     remove_webhooks(plane)
     create_pod(plane, gpu_pod("unseen", WHERE, annotations=WISHES["product"]))
 

@@ -78,7 +78,7 @@ def tolerating(pod: Object) -> Object:
 def test_node_that_we_score_best_is_the_one_chosen(
     plane: ControlPlane, service: Service, scheduler: str, product: str
 ) -> None:
-    """F48, INTERFACES §5: 10 x weight 10 outweighs all in-tree scores.
+    """F48: 10 x weight 10 outweighs all in-tree scores (docs/reference/scores.md#scores-on-the-wire).
 
     Each asks for a product of its own: of the pod placed just before, our view may not know yet.
     """
@@ -92,7 +92,7 @@ def test_node_that_we_score_best_is_the_one_chosen(
 
 
 def test_single_node_answers_need_no_prioritize(plane: ControlPlane, service: Service) -> None:
-    """INTERFACES §5, --filter-answer best."""
+    """See docs/reference/scores.md#best-answer."""
     with serving(plane, "single", filter_answer="best") as single:
         start_scheduler(plane, single, "--filter-answer", "best", name="single")
         pod = tolerating(gpu_pod("single", BARE, annotations={"products": "H100"}))

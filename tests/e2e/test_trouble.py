@@ -79,7 +79,10 @@ def without_api_server(plane: ControlPlane) -> Iterator[None]:
 
 @pytest.mark.parametrize("role", ["admission", "all"])
 def test_started_before_the_api_server_we_serve_admission_and_wait_for_the_rest(plane: ControlPlane, role: str) -> None:
-    """Fault 1, INTERFACES §2: one line a kind in the log, whatever is tried; the view comes with the API server."""
+    """Fault 1: one line a kind in the log, whatever is tried; the view comes with the API server.
+
+    See docs/reference/listeners.md#probes.
+    """
     grant(plane)
     add_nodes(plane.api, [node_object(f"late-{role}")])
     with ExitStack() as stack:

@@ -142,7 +142,10 @@ def offers(node: Object) -> bool:
 
 
 def test_winner_is_chosen_though_in_tree_scores_are_against_it(plane: ControlPlane, service: Service) -> None:
-    """F48, INTERFACES §5: 10 against 9 outweighs a node that is nearly out of cpu and memory; weight 1 would not."""
+    """F48: 10 against 9 outweighs a node that is nearly out of cpu and memory; weight 1 would not.
+
+    See docs/reference/scores.md#scores-on-the-wire.
+    """
     for name in EQUALS:
         create_pod(plane, gpu_pod(f"holds-{name}", BARE, nodeName=name))
     pod = gpu_pod("chosen", BARE, annotations={"products": "GH200"})

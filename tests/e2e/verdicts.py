@@ -94,7 +94,7 @@ def in_tree(pod: Drawn, cluster: Cluster, node: str) -> set[str]:
     """Name what the scheduler itself refuses, but for counts: taints, cordons, what the author selects.
 
     The taint of NVIDIA's nodes is tolerated where the webhook writes to a pod that asks for their GPUs; never a team's
-    (INTERFACES §10, Tolerations).
+    (docs/reference/admission.md#tolerations).
     """
     found = set()
     asked = (pod.wish.resource, *(part.resource for part in pod.wish.parts))

@@ -108,7 +108,7 @@ def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
     ids=["nothing", "family", "not", "glob", "memory", "memory known", "capability", "profile", "shared slice"],
 )
 def test_need_is_a_selector(asked: Demand, expected: list[str]) -> None:
-    """S13; memory with the tolerance of filter (INTERFACES §10, Memory)."""
+    """S13; memory with the tolerance of filter (docs/reference/sharing-and-memory.md#memory)."""
     assert cel(asked) == expected
 
 
@@ -173,7 +173,7 @@ def test_larger_slices_will_do_where_that_is_asked() -> None:
 
 
 def test_profile_wish_beside_a_named_slice_is_ignored_as_by_filter() -> None:
-    """INTERFACES §10, settled readings."""
+    """See docs/reference/sharing-and-memory.md#mig-at-least."""
     asked = replace(demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"), gpus(1))), mig_profile=("7g.80gb", False))
 
     assert [each["exactly"]["deviceClassName"] for each in requests(asked)] == ["gpu.nvidia.com", "mig.nvidia.com"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strange bytes, many: each gives an answer of the right shape or the documented error (F125; OPERATIONS 7, 22-33).
+"""Strange bytes, many: each gives an answer of the right shape or the documented error (F125; faults 7 and 22 to 33).
 
 A finding says the target and the number of its input: `python -m tests.fuzz mutate 17` writes that input.
 """

@@ -123,7 +123,10 @@ def test_labels_of_other_vendors_name_product_and_memory(
 def test_memory_is_the_least_that_table_label_and_machine_type_say(
     labels: dict[str, str], expected: int | None
 ) -> None:
-    """INTERFACES §10, Memory: EC2's API gives nominal sizes, and of a fractional GPU the size of the part."""
+    """EC2's API gives nominal sizes, and of a fractional GPU the size of the part.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     assert expected == made(labels).memory_mib
 
 

@@ -71,7 +71,7 @@ def test_toolkit_needs_the_driver_of_its_release_notes(cuda: str, expected: str)
 @pytest.mark.parametrize(
     ("cuda", "driver", "expected"),
     [
-        # newer than every toolkit with a driver of its own: 13.4 pairs with R615 (facts: toolkits, driver_branches)
+        # newer than every toolkit with a driver of its own: 13.4 pairs with R615 (app/knowledge/cuda_driver.yaml)
         pytest.param("13.4", "615.10", NATIVE, id="13.4 on R615"),
         pytest.param("13.4", "610.43.02", MINOR, id="13.4 on R610: minor version"),
         pytest.param("13.4", "580.65.06", MINOR, id="13.4 on R580: minor version"),
@@ -112,7 +112,7 @@ def test_toolkit_newer_than_the_table_is_not_native_on_older_branches(
     ],
 )
 def test_procedure_goes_native_minor_forward_no(cuda: str, driver: str, expected: Compatibility) -> None:
-    """F34, F36; facts: cuda_driver.yaml decision_procedure."""
+    """F34, F36; app/knowledge/cuda_driver.yaml, decision_procedure."""
     found = judge_driver(need(cuda, compat=True), host(driver))
 
     assert expected == found
@@ -159,7 +159,7 @@ def test_requirement_holds_where_the_reported_cuda_is_not_known() -> None:
 
 @pytest.mark.parametrize("driver", ["535.54.03", "570.26"])
 def test_forward_compatibility_is_for_known_data_centre_gpus_alone(driver: str) -> None:
-    """Facts: forward_compat.rules: GeForce is not supported; of an unlisted product nobody knows."""
+    """GeForce is not supported; of an unlisted product nobody knows."""
     asked = need("13.0", compat=True)
 
     found = [judge_driver(asked, host(driver, datacenter)) for datacenter in (True, False, None)]
@@ -194,7 +194,7 @@ def test_newer_driver_always_runs_an_older_toolkit(cuda: Version, branches: int,
     ],
 )
 def test_floor_in_messages_is_the_effective_one(accept: AcceptedCompatibility, expected: str) -> None:
-    """INTERFACES §10, CUDA: the message shows the effective floor under `accept`."""
+    """The message shows the effective floor under `accept` (docs/reference/compatibility.md#cuda)."""
     found = show_version(need("12.4.1").floor(accept))
 
     assert expected == found
@@ -212,7 +212,7 @@ def test_floor_in_messages_is_the_effective_one(accept: AcceptedCompatibility, e
     ],
 )
 def test_branch_reports_its_highest_cuda(driver: str, expected: str | None) -> None:
-    """Facts: cuda_driver.yaml driver_branches."""
+    """app/knowledge/cuda_driver.yaml, driver_branches."""
     found = CUDA.highest_cuda(parse_version(driver))
 
     assert expected == (show_version(found) if found else None)
@@ -243,7 +243,7 @@ def test_branch_reports_its_highest_cuda(driver: str, expected: str | None) -> N
         pytest.param("11.0", "8.9", True, True, id="sm_80 code runs on 8.9"),
         pytest.param("12.8", "10.3", True, True, id="sm_100 code runs on 10.3"),
         pytest.param("12.8", "12.1", True, True, id="sm_120 code runs on 12.1"),
-        pytest.param("10.2", "8.7", True, False, id="8.7 is an Ampere (facts: gpu_products.yaml architectures)"),
+        pytest.param("10.2", "8.7", True, False, id="8.7 is an Ampere (gpu_products.yaml, architectures)"),
         # no row speaks of it: unknown, as B200 is for 12.4
         pytest.param("12.4", "13.0", True, False, id="a capability that no row knows"),
         pytest.param("13.3", "13.0", True, False, id="the same on the newest toolkit"),
@@ -259,7 +259,7 @@ def test_toolkit_serves_gpus_until_it_removes_them(cuda: str, capability: str, s
 
 
 def test_unknown_driver_is_never_judged() -> None:
-    """INTERFACES §3: DriverUnknown is its own reason."""
+    """DriverUnknown is its own reason (docs/reference/compatibility.md#unknown-facts)."""
     with pytest.raises(ValueError, match="wants a known driver"):
         judge_driver(need("12.4"), HostFacts(None, None, None, True))
 
@@ -291,7 +291,7 @@ BLOCKS: list[tuple[str, str, dict[str, str]]] = [
     (NGC % "26.04", H100, {"fits": "580.95.05 570.124.06 535.54.03", "DriverTooOld": "575.57.08 550.54.15"}),
     (NGC % "26.04", RTX, {"fits": "580.95.05", "DriverTooOld": "570.124.06"}),
     (NGC % "25.10", A100, {"fits": "570.124.06 535.54.03", "DriverTooOld": "575.57.08 565.57.01 550.54.15"}),
-    # months without a list: plain minor-version compatibility (INTERFACES §10, CUDA)
+    # months without a list: plain minor-version compatibility (docs/reference/compatibility.md#cuda)
     (NGC % "22.04", A100, {"fits": "510.47.03 495.29.05 450.80.02", "DriverTooOld": "450.51.06"}),
     (NGC % "23.02", A100, {"fits": "525.85.12 525.60.13", "DriverTooOld": "520.61.05"}),
     (NGC % "24.06", A100, {"fits": "555.42.02 550.54.15 525.60.13", "DriverTooOld": "515.65.01"}),

@@ -108,8 +108,8 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     ("vllm/vllm-openai:v0.11.0-cu129", "535.54.03", A100, "MinorVersion", OK, CAPTURES),
     ("nvcr.io/nvidia/tritonserver:25.03-trtllm-python-py3", "570.124.06", A100, "Native", OK, NGC),
     # what no table knows decides nothing, and a tag of an unknown image is a preference only
-    ("registry.example/train:1", "418.39", T4, "Native", OK, "INTERFACES §10: unknown is nothing"),
-    ("registry.example/train:1-cu124", "418.39", T4, "Native", OK, "INTERFACES §10: another tag pattern is preferred"),
+    ("registry.example/train:1", "418.39", T4, "Native", OK, "an unknown tag needs nothing"),
+    ("registry.example/train:1-cu124", "418.39", T4, "Native", OK, "another tag pattern is preferred"),
     ("ollama/ollama:0.11.11", "470.57.02", T4, "Native", OK, "ollama Dockerfile: picks its CUDA by driver"),
     ("nvcr.io/nvidia/nemo:24.07", "470.57.02", T4, "MinorVersion", OK, "NeMo is built on an earlier month"),
 ]  # fmt: skip
@@ -253,7 +253,10 @@ def test_cuda_is_no_need_of_pods_that_ask_no_nvidia_gpu() -> None:
 
 
 def test_highest_need_of_several_containers_decides() -> None:
-    """INTERFACES §10: each container that asks for a GPU has its own chain; one that asks none has none."""
+    """Each container that asks for a GPU has its own chain; one that asks none has none.
+
+    See docs/reference/compatibility.md#cuda.
+    """
     several = pod(
         gpus(1, image=CUDA % "11.8.0", name="a"),
         gpus(1, image=CUDA % "12.2.0", name="b"),
@@ -280,7 +283,7 @@ def test_highest_need_of_several_containers_decides() -> None:
     ],
 )
 def test_environment_is_judged_literally(require: str, driver: str, fits: bool) -> None:
-    """INTERFACES §10: as the container toolkit does at start: AND by comma, OR by space."""
+    """As the container toolkit does at start: AND by comma, OR by space (docs/reference/compatibility.md#cuda)."""
     asked = demand(pod(gpus(1, env=[{"name": "NVIDIA_REQUIRE_CUDA", "value": require}])))
 
     assert fits is (judge_class(asked, node(driver=driver).node_class) is None)

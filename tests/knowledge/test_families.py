@@ -41,7 +41,7 @@ FAMILIES = knowledge().families
     ],
 )
 def test_resource_is_of_its_family_or_of_none(resource: str, expected: str | None) -> None:
-    """S1, S12, DESIGN §3."""
+    """S1, S12."""
     family = FAMILIES.of(resource)
 
     assert expected == (family.name if family else None)
@@ -93,7 +93,7 @@ def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
     ],
 )
 def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expected: bool) -> None:
-    """F21, INTERFACES §10: Infrastructure is exempt."""
+    """F21: Infrastructure is exempt (docs/reference/admission.md#exemptions)."""
     found = FAMILIES.infrastructure(namespace)
 
     assert expected is found

@@ -132,7 +132,7 @@ def test_family_says_what_its_environment_requires_and_where_that_was_seen(row: 
     ],
 )
 def test_family_and_tag_tell_the_toolkit(image: str, expected: str) -> None:
-    """F11, S10; facts: image_cuda.yaml."""
+    """F11, S10; app/knowledge/image_cuda.yaml."""
     found = cuda_of(image)
 
     assert (expected, True) == found
@@ -140,7 +140,8 @@ def test_family_and_tag_tell_the_toolkit(image: str, expected: str) -> None:
 
 @pytest.mark.parametrize(("image", "row"), [pytest.param(*each, id=each[0].rpartition(":")[2]) for each in MONTHS])
 def test_month_is_what_its_release_notes_say(image: str, row: dict[str, Any]) -> None:
-    """Facts: image_cuda.yaml ngc_months: a full driver is the native floor, a branch leaves it to the toolkit table."""
+    """app/knowledge/image_cuda.yaml, ngc_months: a full driver is the native floor, a branch leaves it to the toolkit
+    table."""
     driver = parse_version(row["min_driver"])
     listed = row.get("dc_gpu_alt_branches", ())
     branches = tuple((parse_version(each)[0], parse_version(each)) for each in listed)
@@ -159,7 +160,7 @@ def test_month_is_what_its_release_notes_say(image: str, row: dict[str, Any]) ->
     [("24.02", None), ("24.12", None), ("25.02", None), ("25.03", (7, 5)), ("25.10", (7, 5)), ("26.07", (7, 5))],
 )
 def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] | None) -> None:
-    """INTERFACES §10, settled readings; Triton release notes 24.03, 25.03."""
+    """docs/reference/compatibility.md#cuda; Triton release notes 24.03, 25.03."""
     found = IMAGES.infer(TORCH % image)
 
     assert found is not None
@@ -196,7 +197,7 @@ def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] 
     ],
 )
 def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) -> None:
-    """INTERFACES §10, CUDA: any other tag pattern = preferred; `cuda12` means 12.0."""
+    """Any other tag pattern = preferred; `cuda12` means 12.0 (docs/reference/compatibility.md#cuda)."""
     found = cuda_of(image)
 
     assert (expected, False) == found
@@ -236,7 +237,7 @@ def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) ->
     ],
 )
 def test_unknown_image_infers_nothing(image: str) -> None:
-    """INTERFACES §10, CUDA: unknown = nothing; images are never fetched."""
+    """Unknown = nothing; images are never fetched (docs/reference/compatibility.md#cuda)."""
     assert cuda_of(image) is None
 
 
@@ -270,7 +271,7 @@ def test_default_registry_and_digest_change_nothing(prefix: str, digest: str, na
     ],
 )
 def test_cuda_base_image_names_the_branches_it_starts_on(tag: str, branches: set[int], consumer: set[int]) -> None:
-    """Facts: NVIDIA_REQUIRE_CUDA in nvidia/cuda's Dockerfiles; from 12.5 on no list names a GeForce."""
+    """From NVIDIA_REQUIRE_CUDA in nvidia/cuda's Dockerfiles; from 12.5 on no list names a GeForce."""
     found = IMAGES.infer(f"nvidia/cuda:{tag}")
 
     assert found is not None
@@ -284,7 +285,7 @@ def test_cuda_base_image_names_the_branches_it_starts_on(tag: str, branches: set
     ids=["any driver", "no list read", "list read of 13.0.0 alone", "no branch"],
 )
 def test_cuda_base_image_whose_list_refuses_nothing_or_is_not_known_has_none(tag: str) -> None:
-    """Facts: only what every published variant of an image refuses is refused."""
+    """Only what every published variant of an image refuses is refused."""
     found = IMAGES.infer(f"nvidia/cuda:{tag}")
 
     assert found is not None
@@ -333,7 +334,7 @@ def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "y
 def test_requirement_is_judged_as_the_container_toolkit_does(
     require: str, driver: str, more: dict[str, str], expected: bool
 ) -> None:
-    """Facts: image_cuda.yaml env NVIDIA_REQUIRE_CUDA grammar."""
+    """docs/reference/compatibility.md#cuda; NVIDIA/nvidia-container-toolkit internal/requirements."""
     found = holds(parse_require([require]), host(driver, **more))
 
     assert expected is found
@@ -358,7 +359,7 @@ def test_requirement_asks_for_its_lowest_cuda(values: list[str], expected: Versi
 
 
 def test_several_variables_must_all_hold() -> None:
-    """Facts: NVIDIA_REQUIRE_* variables are joined by and."""
+    """The container toolkit's rule: NVIDIA_REQUIRE_* variables are joined by and."""
     found = [holds(parse_require(["cuda>=12.0", second]), host("535.54.03")) for second in ("driver>=1", "driver>=999")]
 
     assert found == [True, False]

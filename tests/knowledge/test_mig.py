@@ -32,7 +32,7 @@ GIB = 1024
     ],
 )
 def test_size_is_that_of_the_product(product: str, profile: str, compute: int, gib: int) -> None:
-    """Facts: mig_profiles.yaml (MIG user guide, supported-mig-profiles)."""
+    """app/knowledge/mig_profiles.yaml (MIG user guide, supported-mig-profiles)."""
     found = MIG.size(product, profile)
 
     assert SliceSize(compute, gib * GIB) == found
@@ -59,7 +59,7 @@ def test_size_without_a_row_is_read_off_the_name(product: str | None) -> None:
     ],
 )
 def test_slice_covers_what_is_no_larger_in_compute_and_memory(large: str, small: str, expected: bool) -> None:
-    """F59, INTERFACES §7."""
+    """F59 (docs/reference/sharing-and-memory.md#mig-at-least)."""
     one, other = nominal_size(large), nominal_size(small)
     assert one is not None
     assert other is not None
@@ -97,7 +97,7 @@ def test_every_profile_of_the_table_can_be_asked_and_sized(product: str, profile
     ],
 )
 def test_resource_names_its_profile(resource: str, expected: str | None) -> None:
-    """Facts: gfd_labels.yaml mig_resource_name_rule."""
+    """See docs/reference/sharing-and-memory.md#mig-at-least."""
     found = profile_of(resource)
 
     assert expected == found
@@ -117,7 +117,7 @@ def test_resource_names_its_profile(resource: str, expected: str | None) -> None
     ],
 )
 def test_wish_is_written_as_resources_write_it(text: str, expected: tuple[str, bool]) -> None:
-    """INTERFACES §7; facts: every + is a point in the resource's name."""
+    """Every + is a point in the resource's name (docs/reference/sharing-and-memory.md#mig-at-least)."""
     found = parse_profile(text)
 
     assert expected == found
@@ -142,13 +142,13 @@ def test_wish_is_written_as_resources_write_it(text: str, expected: tuple[str, b
     ],
 )
 def test_text_that_is_no_profile_is_bad_input(text: str) -> None:
-    """Facts: profiles whose compute instance does not fill the GPU instance (1c.2g) are not exposed."""
+    """Profiles whose compute instance does not fill the GPU instance (1c.2g) are not exposed."""
     with pytest.raises(BadInput, match="mig-profile: got"):
         parse_profile(text)
 
 
 def test_media_profile_is_another_than_the_plain_one() -> None:
-    """INTERFACES §10: `1g.10gb.me` is not `1g.10gb`."""
+    """`1g.10gb.me` is not `1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least)."""
     found = MIG.profiles("a100-sxm4-80gb")
 
     assert {"1g.10gb", "1g.10gb.me"} <= set(found)
@@ -156,7 +156,7 @@ def test_media_profile_is_another_than_the_plain_one() -> None:
 
 @pytest.mark.parametrize("product", ["tesla-t4", "t4", "l40s", "a10", "x9000"])
 def test_product_without_mig_has_no_profiles(product: str) -> None:
-    """Facts: mig_profiles.yaml not_mig_capable."""
+    """app/knowledge/mig_profiles.yaml, not_mig_capable."""
     assert MIG.profiles(product) == ()
 
 
@@ -165,7 +165,7 @@ def test_product_without_mig_has_no_profiles(product: str) -> None:
     [("a100-sxm4-40gb", 7, 40), ("a100-sxm4-80gb", 7, 80), ("a30", 4, 24), ("h200", 7, 141)],
 )
 def test_largest_profile_is_the_whole_gpu(product: str, compute: int, gib: int) -> None:
-    """Facts: mig_profiles.yaml."""
+    """app/knowledge/mig_profiles.yaml."""
     found = MIG.size(product, MIG.profiles(product)[-1])
 
     assert SliceSize(compute, gib * GIB) == found

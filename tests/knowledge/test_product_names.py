@@ -82,7 +82,7 @@ def test_letter_case_does_not_count(spelling: str) -> None:
     "wrong", ["A10*", "*0", "", " ", "A-", "-A", "A--B", "A B", "A/B", "x" * 64, "*-*-*-*", "A.*-*"]
 )
 def test_bad_pattern_is_bad_input(wrong: str) -> None:
-    """INTERFACES §10: a star stands for whole tokens."""
+    """A star stands for whole tokens (docs/reference/compatibility.md#products)."""
     with pytest.raises(BadInput, match="product: got"):
         PRODUCTS.pattern(wrong)
 

@@ -48,13 +48,13 @@ def test_family_never_takes_a_label_that_merely_contains_its_word(family: str, l
     ],
 )
 def test_traps_hold_every_pair_that_users_met(family: str, label: str) -> None:
-    """PAINS P1, P2: so that the test above is never vacuous."""
+    """P1, P2: so that the test above is never vacuous."""
     assert (family, label) in TRAPS
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bare_word_means_every_product_of_its_family(family: str) -> None:
-    """INTERFACES §10, settled readings: `H100` = every H100."""
+    """`H100` = every H100 (docs/reference/compatibility.md#products)."""
     expected = {row.label for row in ROWS if row.family == family}
 
     found = {row.label for row in ROWS if PRODUCTS.pattern(family.lower()).matches(normal_form(row.label))}
@@ -79,7 +79,7 @@ def occurs(asked: list[str], label: list[str]) -> bool:
 
 @given(st.lists(WORDS, max_size=2), LABELS)
 def test_unknown_word_is_a_sequence_of_whole_tokens(words: list[str], label: str) -> None:
-    """INTERFACES §4, annotation grammar."""
+    """See docs/reference/compatibility.md#products."""
     asked = "-".join(["Z9", *words])
 
     found = (
@@ -101,7 +101,7 @@ def stars(glob: list[str], label: list[str]) -> bool:
 
 @given(GLOBS.filter(lambda glob: 1 <= glob.count("*") <= 3), LABELS)
 def test_glob_is_anchored_over_whole_tokens(glob: str, label: str) -> None:
-    """INTERFACES §10, settled readings."""
+    """See docs/reference/compatibility.md#products."""
     found = PRODUCTS.pattern(f"NVIDIA-{glob}").matches(normal_form(f"NVIDIA-{label}"))
 
     assert stars(glob.lower().split("-"), label.lower().split("-")) is found
@@ -110,7 +110,8 @@ def test_glob_is_anchored_over_whole_tokens(glob: str, label: str) -> None:
 @given(LABELS, st.sampled_from(["", "NVIDIA-", "nvidia-", "Tesla-"]), st.sampled_from(["", "-SHARED"]))
 @pytest.mark.parametrize("sliced", ["", "-MIG-1g.5gb", "-MIG-1g.5gb.me", "-MIG-1g.24gb-me", "-MIG-INVALID"])
 def test_normal_form_drops_vendor_share_and_slice(sliced: str, label: str, vendor: str, shared: str) -> None:
-    """Facts: gfd_labels.yaml product_suffixes; gpu_products.yaml conventions."""
+    """NVIDIA/k8s-device-plugin internal/lm/resource.go and mig-strategy.go; app/knowledge/gpu_products.yaml,
+    conventions."""
     found = normal_form(vendor + label + sliced + shared)
 
     assert label.lower() == found
@@ -120,7 +121,7 @@ def test_normal_form_drops_vendor_share_and_slice(sliced: str, label: str, vendo
     "pattern", ["A10*", "*A10", "NVIDIA-A1*0", "A100-SXM*", "A100-*GB", "**", "A100-**", "*-A10*", "A100--*", "-*"]
 )
 def test_star_inside_a_token_is_bad_input(pattern: str) -> None:
-    """INTERFACES §10, settled readings: `A10*` is InvalidAnnotation."""
+    """`A10*` is InvalidAnnotation (docs/reference/compatibility.md#products)."""
     with pytest.raises(BadInput):
         PRODUCTS.pattern(pattern)
 
@@ -130,7 +131,7 @@ def test_star_inside_a_token_is_bad_input(pattern: str) -> None:
     ["NVIDIA-A100-SXM4-40GB-SHARED", "NVIDIA-A100-SXM4-40GB-MIG-*", "A100-SXM4-40GB-MIG-1g.5gb", " a100-sxm4-40gb "],
 )
 def test_suffixes_of_a_pattern_are_dropped_first(pattern: str) -> None:
-    """INTERFACES §4, annotation grammar."""
+    """See docs/reference/compatibility.md#products."""
     found = [row.label for row in ROWS if PRODUCTS.pattern(pattern).matches(normal_form(row.label))]
 
     assert found == ["NVIDIA-A100-SXM4-40GB"]
@@ -173,7 +174,7 @@ def row(label: str) -> Product:
     ],
 )
 def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
-    """INTERFACES §10, settled readings: bridges and C2C are no."""
+    """Bridges and C2C are no (docs/reference/compatibility.md#interconnect)."""
     found = row(label).nvlink
 
     assert expected is found
@@ -184,7 +185,7 @@ def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
     [("NVIDIA-GeForce-RTX-4090", False), ("NVIDIA-GeForce-RTX-5090", False), ("NVIDIA-A2", True), ("Tesla-T4", True)],
 )
 def test_geforce_is_no_data_centre_gpu(label: str, expected: bool) -> None:
-    """Facts: cuda_driver.yaml forward_compat.rules."""
+    """app/knowledge/cuda_driver.yaml, forward_compat."""
     found = row(label).datacenter
 
     assert expected is found
@@ -192,7 +193,7 @@ def test_geforce_is_no_data_centre_gpu(label: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("label", ["A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB-SHARED", "nvidia-a100-sxm4-40gb"])
 def test_label_of_any_age_finds_its_row(label: str) -> None:
-    """Facts: gpu_products.yaml conventions: accept the form without NVIDIA-."""
+    """app/knowledge/gpu_products.yaml, conventions: accept the form without NVIDIA-."""
     assert row(label).label == "NVIDIA-A100-SXM4-40GB"
 
 

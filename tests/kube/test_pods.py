@@ -130,7 +130,7 @@ def test_variable_is_its_literal_value(env: list[dict[str, Any]], expected: str 
 
 
 def test_null_counts_as_absent() -> None:
-    """CONTROL_PLANE: Go's encoders write null for what is empty."""
+    """Go's encoders write null for what is empty (docs/reference/control-plane.md#requests-of-the-api-server)."""
     nothing = {"metadata": {"labels": None, "annotations": None, "name": None}, "spec": {"initContainers": None}}
     part = {"spec": {"containers": [{"resources": None, "env": None}], "affinity": None, "tolerations": None}}
 
@@ -142,7 +142,7 @@ def test_null_counts_as_absent() -> None:
 
 
 def test_review_knows_the_namespace_better_than_the_pod() -> None:
-    """CONTROL_PLANE §2.6."""
+    """See docs/reference/control-plane.md#requests-of-the-api-server."""
     document = {"metadata": {"generateName": "job-", "namespace": "other"}}
 
     found = read_pod(document, "mine"), read_pod(document)
@@ -189,7 +189,7 @@ SHAPES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("document", "path"), SHAPES, ids=[f"{index} {row[1]}" for index, row in enumerate(SHAPES)])
 def test_wrong_shape_is_malformed_and_named_by_its_path(document: dict[str, Any], path: str) -> None:
-    """STYLE 14: what was found, what was wanted, where."""
+    """What was found, what was wanted, where (CONTRIBUTING.md#style)."""
     with pytest.raises(MalformedPod) as raised:
         read_pod(document)
 
@@ -273,7 +273,7 @@ def test_integer_of_any_size_is_an_amount(amount: int) -> None:
 
 
 def test_pod_level_resources_hold_no_extended_ones() -> None:
-    """F17: spec.resources takes cpu, memory and hugepages alone (facts: k8s rules, pod-level)."""
+    """F17: spec.resources takes cpu, memory and hugepages alone (kubernetes pkg/apis/core/validation/validation.go)."""
     document = pod(gpus(1), resources={"limits": {"cpu": "8", "nvidia.com/gpu": "5"}})
 
     assert read_pod(document).amount("nvidia.com/gpu") == 1

@@ -46,7 +46,7 @@ OLD = {"cuda.driver.major": "470", "cuda.driver.minor": "57", "cuda.driver.rev":
     ],
 )
 def test_driver_is_read_from_new_and_deprecated_labels(labels: dict[str, str], expected: Version | None) -> None:
-    """P37; facts: gfd_labels.yaml; GFD v0.20.0 still writes the deprecated trio."""
+    """P37: GFD v0.20.0 still writes the deprecated trio."""
     found = made(driver=None, labels=labels).driver
 
     assert expected == found
@@ -69,7 +69,7 @@ def test_driver_is_read_from_new_and_deprecated_labels(labels: dict[str, str], e
 def test_highest_cuda_is_the_label_or_what_the_branch_reports(
     driver: str | None, labels: dict[str, str], expected: Version | None
 ) -> None:
-    """Facts: cuda_driver.yaml driver_branches."""
+    """app/knowledge/cuda_driver.yaml, driver_branches."""
     found = made(driver=driver, labels=labels).cuda
 
     assert expected == found
@@ -103,7 +103,7 @@ def test_highest_cuda_is_the_label_or_what_the_branch_reports(
 def test_what_one_gpu_of_a_node_means(
     product: str, labels: dict[str, str], offers: dict[str, int], expected: Sharing
 ) -> None:
-    """F67, F63; facts: gfd_labels.yaml product_suffixes, resources.sharing."""
+    """F67, F63; NVIDIA/k8s-device-plugin internal/lm/resource.go."""
     found = made(product=product, labels=labels, offers=offers)
 
     assert (expected, "a100-sxm4-40gb") == (found.sharing, found.product)
@@ -121,7 +121,7 @@ def test_what_one_gpu_of_a_node_means(
     ],
 )
 def test_profile_of_strategy_single_stands_in_the_product(product: str, profile: str | None, invalid: bool) -> None:
-    """P15; facts: gfd_labels.yaml product_suffixes."""
+    """P15; NVIDIA/k8s-device-plugin internal/lm/mig-strategy.go."""
     found = made(product=product)
 
     assert (profile, invalid) == (found.mig_profile, found.mig_invalid)
@@ -149,7 +149,7 @@ def test_profile_of_strategy_single_stands_in_the_product(product: str, profile:
 def test_gaps_are_filled_from_the_tables(
     product: str | None, labels: dict[str, str], expected: tuple[Version | None, int | None, bool | None]
 ) -> None:
-    """INTERFACES §10, settled readings; facts: gpu_products.yaml."""
+    """docs/reference/compatibility.md#interconnect; app/knowledge/gpu_products.yaml."""
     found = made(product=product, labels=labels)
 
     assert expected == (found.compute_capability, found.memory_mib, found.nvlink)
@@ -161,7 +161,7 @@ def test_gaps_are_filled_from_the_tables(
     ids=["four", "not shared", "0 on mixed nodes", "empty", "negative", "junk"],
 )
 def test_replicas_are_one_at_least(text: str, expected: int) -> None:
-    """Facts: gfd_labels.yaml sample_mixed_node has replicas 0."""
+    """GFD labels a node of strategy mixed with 0 replicas (NVIDIA/k8s-device-plugin internal/lm/resource.go)."""
     found = made(labels={"gpu.replicas": text}).replicas
 
     assert expected == found
@@ -202,7 +202,7 @@ def test_free_is_allocatable_without_what_pods_hold() -> None:
 
 
 def test_nodes_of_one_make_are_of_one_class() -> None:
-    """P26, DESIGN §2: facts are per class, what is free is a node's own."""
+    """P26: facts are per class, what is free is a node's own (docs/reference/listeners.md#state)."""
     one, other = node("a", labels={"kubernetes.io/hostname": "a"}), node("b", used={GPU: 8})
 
     assert one.node_class == other.node_class
@@ -227,7 +227,10 @@ def test_wrong_shape_is_named_by_its_path(document: dict[str, Any], message: str
 
 
 def test_slice_without_a_memory_label_is_as_small_as_its_profile() -> None:
-    """INTERFACES §10, Memory: for slices the compared figure is the slice's (GKE names the profile alone)."""
+    """For slices the compared figure is the slice's, since GKE names the profile alone.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     large = demand(pod(annotations={"gpu-memory": "40Gi"}))
 
     refusal = judge_class(large, made(product=f"{A100}-MIG-1g.5gb", labels={"mig.strategy": "single"}))
@@ -239,21 +242,27 @@ RENAMED_MPS = {"offers": {SHARED: 16}, "labels": {"gpu.sharing-strategy": "mps",
 
 
 def test_two_replicas_of_mps_are_refused_under_the_renamed_resource_too() -> None:
-    """INTERFACES §10: more than one replica is refused on MPS, the kubelet would reject it."""
+    """More than one replica is refused on MPS, the kubelet would reject it.
+
+    See docs/reference/sharing-and-memory.md#units.
+    """
     refusal = judge_class(demand(pod(gpus(2, SHARED))), made(**RENAMED_MPS))
 
     assert (refusal.code.name if refusal else None) == "SharedReplicasAskedAsGPUs"
 
 
 def test_replica_of_mps_has_its_share_of_memory_under_the_renamed_resource_too() -> None:
-    """INTERFACES §10, Memory: for MPS replicas memory ÷ replicas; an H100 of two replicas has 40,779 MiB each."""
+    """For MPS replicas memory ÷ replicas; an H100 of two replicas has 40,779 MiB each.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     refusal = judge_class(demand(pod(gpus(1, SHARED), annotations={"gpu-memory": "80Gi"})), made(**RENAMED_MPS))
 
     assert (refusal.code.name if refusal else None) == "GPUMemoryTooSmall"
 
 
 def test_geforce_is_no_data_centre_gpu_even_where_the_table_lacks_it() -> None:
-    """Facts: cuda_driver.yaml forward_compat.rules: GeForce is not supported."""
+    """app/knowledge/cuda_driver.yaml, forward_compat: GeForce is not supported."""
     accepting = policies(policy("p", "placement: {cuda: {fromImage: true, accept: ForwardCompatible}}"))
     torch = demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")), accepting)
 

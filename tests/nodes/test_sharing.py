@@ -97,7 +97,10 @@ def test_doctor_names_gpus_with_mig_that_are_offered_as_whole() -> None:
 
 
 def test_slice_has_the_memory_that_its_label_says() -> None:
-    """INTERFACES §10, Memory: a 1g.10gb slice of an A100 has 9,856 MiB, less than its name says."""
+    """A 1g.10gb slice of an A100 has 9,856 MiB, less than its name says.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     profile = "nvidia.com/mig-1g.10gb"
     mixed = node(
         product=A100, offers={profile: 16}, labels={f"{profile}.memory": "9856", "nvidia.com/mig.strategy": "mixed"}

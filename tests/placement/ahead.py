@@ -39,7 +39,7 @@ CPU = st.none() | st.sampled_from([0, 999, 1000, 5000, 9000])
 
 
 def plainly(outlook: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
-    """Compute F class by class, GPU by GPU, in fractions, as the paper words it."""
+    """Compute F class by class, GPU by GPU, in fractions, as the FGD paper words it."""
     found = Fraction(0)
     for ask, probability in outlook.asks:
         each = ask.share_milli or 1000

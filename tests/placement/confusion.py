@@ -17,7 +17,7 @@ from tests.placement.twin_app import compiled, nodes_of, refusal
 
 FITS = "fits"
 FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
-"""Reasons that an eviction can mend (INTERFACES §3 Free)."""
+"""Reasons that an eviction can mend (docs/reference/reasons.md#free-reasons)."""
 WISHES, NODES, LOADS = 110, 250, 4
 """A round: wishes, kinds of node, and how differently each kind is occupied. Every wish meets every node."""
 SEED = 20261121

@@ -101,7 +101,7 @@ TABLE = [
     (wants(8), {}, None),
     (wants(9), {}, "RequestExceedsNode"),
     (wants(resource="amd.com/gpu"), {}, "ResourceNotOffered"),
-    # an annotation that does not parse is refused everywhere (INTERFACES §10, settled readings)
+    # an annotation that does not parse is refused everywhere (docs/reference/policy.md#annotations)
     (wants(cuda="new"), {}, "InvalidAnnotation"),
 ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_memory_that_no_possible_product_has_is_not_hoped_for(
 
 
 def test_message_is_one_for_all_nodes_and_names_what_is_wanted_alone() -> None:
-    """P23, INTERFACES §3: kube-scheduler groups equal texts."""
+    """P23: kube-scheduler groups equal texts (docs/reference/reasons.md)."""
     asked = wants(products="H100, H200", cuda="12.4")
     makes = [{"product": product, "driver": "470.57.02"} for product in ("Tesla-T4", "NVIDIA-A10", "NVIDIA-L4")]
 

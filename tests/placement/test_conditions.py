@@ -133,7 +133,7 @@ def test_sick_gpus_are_refused_as_the_policy_says(health: str, made: Node, refus
 
 
 def test_strictest_word_on_health_holds() -> None:
-    """F72, INTERFACES §4."""
+    """F72 (docs/reference/policy.md#merge)."""
     lax, strict = (f"placement: {{health: {{ailing: {word}}}}}" for word in ("Ignore", "Refuse"))
 
     both = policies(policy("lax", f"priority: 2, {lax}"), policy("strict", f"priority: 1, {strict}"))
@@ -203,5 +203,6 @@ def test_labels_that_contradict_the_capacity_are_stale(made: dict[str, Any], sta
     ],
 )
 def test_paused_device_plugin_tells_of_the_change_before_its_own_label_does(value: str, refused: str | None) -> None:
-    """P15, F44, F45: what MIG Manager and the driver manager write first (facts: gfd_labels, deploy labels)."""
+    """P15, F44, F45: what MIG Manager and the driver manager write first (NVIDIA/gpu-operator
+    controllers/state_manager.go)."""
     assert why(node(labels={"nvidia.com/gpu.deploy.device-plugin": value})) == refused

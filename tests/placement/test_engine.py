@@ -60,7 +60,7 @@ def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(total
     ids=["ranked", "proportional", "tie at the top", "all equal, ranked", "all equal, proportional", "one node"],
 )
 def test_totals_become_scores_as_the_interface_says(totals: list[float], ranked: bool, expected: list[int]) -> None:
-    """INTERFACES §5."""
+    """See docs/reference/scores.md#scores-on-the-wire."""
     assert expected == wire_scores(NAMES[: len(totals)], totals, ranked)
 
 
@@ -164,7 +164,7 @@ def test_pod_without_gpus_fits_anywhere() -> None:
 
 
 def test_counts_are_left_to_the_scheduler_unless_recounted() -> None:
-    """P21, INTERFACES §10, Counts."""
+    """P21 (docs/reference/scores.md#counts)."""
     full = node(used={"nvidia.com/gpu": 8})
 
     refusal = judge(demand(pod()), full, recount=True)

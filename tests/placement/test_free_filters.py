@@ -44,7 +44,7 @@ def test_every_resource_asked_is_counted() -> None:
 
 
 def test_message_names_what_is_wanted_and_not_what_is_left() -> None:
-    """INTERFACES §3: kube-scheduler groups equal texts."""
+    """kube-scheduler groups equal texts (docs/reference/reasons.md)."""
     wanted = demand(pod(gpus(3)))
 
     refusals = {enough_units(wanted, FreeResources({GPU: left})) for left in (0, 1, 2)}
@@ -63,7 +63,7 @@ def test_refusal_of_what_is_free_is_one_that_eviction_can_change() -> None:
 
 
 def test_whole_gpu_and_slice_counts_are_left_to_a_live_scheduler() -> None:
-    """INTERFACES §10, Counts: our view is one pod late."""
+    """Our view is one pod late (docs/reference/scores.md#counts)."""
     full = [
         (demand(pod(gpus(1))), node(used={GPU: 8})),
         (demand(pod(gpus(1, SLICE))), node(offers={SLICE: 7}, used={SLICE: 7})),

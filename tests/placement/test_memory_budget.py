@@ -85,7 +85,7 @@ SLICES = {MEMORY: "9856", "nvidia.com/mig-1g.10gb.replicas": "2", "nvidia.com/mi
     ],
 )  # fmt: skip
 def test_budget_is_the_memory_of_all_shared_gpus(document: dict[str, Any], resource: str, budget: int | None) -> None:
-    """F65, F67, INTERFACES §8."""
+    """F65, F67 (docs/reference/sharing-and-memory.md#memory-budgets)."""
     assert left(read_node(document, knowledge()), resource) == budget
 
 
@@ -116,14 +116,17 @@ def test_need_of_a_policy_is_no_declaration() -> None:
 
 
 def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Service) -> None:
-    """P21, P46, F65: the scheduler asks for the next pod first (seen 59 of 59 times, CONTROL_PLANE)."""
+    """P21, P46, F65: the scheduler asks for the next pod first (seen 59 of 59 times).
+
+    See docs/reference/control-plane.md#one-pod-late.
+    """
     named = [fits(service, share(f"p{index}")) for index in range(5)]
 
     assert named == [True, True, True, False, False]
 
 
 def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
-    """INTERFACES §8."""
+    """See docs/reference/sharing-and-memory.md#memory-budgets."""
     service = make_service(tmp_path, [shared("a"), shared("b")], recount="false")
 
     scores = ask(service, share(), prioritize, ("a", "b"))
@@ -134,7 +137,10 @@ def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
 
 
 def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
-    """INTERFACES §8: 30 pods over four GPUs, and no GPU's memory is given away twice."""
+    """30 pods over four GPUs, and no GPU's memory is given away twice.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     service = make_service(tmp_path, [shared(f"n{index}") for index in range(4)], recount="false", filter_answer="best")
     names = tuple(service.nodes)
 
@@ -145,13 +151,13 @@ def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
 
 
 def test_pod_that_asks_again_takes_its_own_place(service: Service) -> None:
-    """INTERFACES §8: asking again replaces the note."""
+    """Asking again replaces the note (docs/reference/sharing-and-memory.md#memory-budgets)."""
     assert all(fits(service, share("same", "10Gi")) for _ in range(3))
     assert left(service.nodes["n"]) == 15360 - 10240
 
 
 def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Service) -> None:
-    """INTERFACES §8: it is never counted twice."""
+    """It is never counted twice (docs/reference/sharing-and-memory.md#memory-budgets)."""
     fits(service, share("a", "4Gi"))
     fits(service, share("b", "4Gi"))
 
@@ -162,7 +168,7 @@ def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Service) -> No
 
 
 def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Service) -> None:
-    """INTERFACES §8."""
+    """See docs/reference/sharing-and-memory.md#memory-budgets."""
     fits(service, share("a", "15Gi"))
     assert left(service.nodes["n"]) == 0
 
@@ -172,7 +178,7 @@ def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Service)
 
 
 def test_overrun_is_seen_and_goes_with_its_cause(service: Service) -> None:
-    """INTERFACES §8: pods that other replicas let in at the same time."""
+    """Pods that other replicas let in at the same time (docs/reference/sharing-and-memory.md#memory-budgets)."""
     for index in range(4):
         service.state.put_pod(running(f"p{index}", "n"))
     seen = set(service.state.overrun)
@@ -192,7 +198,10 @@ def victims(service: Service, document: dict[str, Any], *uids: str) -> list[str]
 
 
 def test_nobody_is_evicted_unless_that_frees_the_memory(service: Service) -> None:
-    """F43, INTERFACES §6: free filters beyond the scheduler's own counts pass with the victims gone."""
+    """F43: free filters beyond the scheduler's own counts pass with the victims gone.
+
+    See docs/reference/scores.md#preemption.
+    """
     for uid, declares in (("large", "10Gi"), ("small", "1Gi"), ("silent", None)):
         service.state.put_pod(running(uid, "n", declares))
 
@@ -248,7 +257,10 @@ def nominated(uid: str, declares: str, node: str = "n") -> dict[str, Any]:
 
 
 def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) -> None:
-    """F43, INTERFACES §6: the next preemptor must not count on what the first one will have."""
+    """F43: the next preemptor must not count on what the first one will have.
+
+    See docs/reference/sharing-and-memory.md#memory-budgets.
+    """
     service.state.put_pod(running("victim", "n", "15Gi"))
     service.state.put_pod(nominated("first", "14Gi"))
 

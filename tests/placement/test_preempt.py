@@ -45,7 +45,10 @@ def wants(amount: int = 1, resource: str = GPU, image: str = "train:1", **annota
 def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
     document: dict[str, Any], made: dict[str, Any], refused: str | None, accepted: str | None
 ) -> None:
-    """INTERFACES §10, fault 11: a pin to a product is refused on an unknown one whatever the policy says."""
+    """Fault 11: a pin to a product is refused on an unknown one whatever the policy says.
+
+    See docs/reference/compatibility.md#unknown-facts.
+    """
     facts = node(**made).node_class
 
     verdicts = [judge_class(demand(document, chosen), facts) for chosen in (REFUSING, None)]
@@ -76,7 +79,10 @@ def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
     ],
 )
 def test_nobody_is_evicted_on_a_node_whose_driver_is_being_replaced(state: str, helps: bool) -> None:
-    """P42, F44, INTERFACES §10: from cordon-required on refused, unknown states accepted."""
+    """P42, F44: from cordon-required on refused, unknown states accepted.
+
+    See docs/reference/compatibility.md#node-states.
+    """
     assert helps is eviction_helps(demand(wants()), node(labels={UPGRADE: state}))
 
 
@@ -112,21 +118,21 @@ def test_slice_label_that_does_not_parse_is_an_unknown_slice_and_no_crash(profil
 
 
 def test_slice_resource_that_does_not_parse_has_an_unknown_memory() -> None:
-    """Unknown facts are accepted unless the policy refuses them (INTERFACES §10)."""
+    """Unknown facts are accepted unless the policy refuses them (docs/reference/compatibility.md#unknown-facts)."""
     odd = node(offers={"nvidia.com/mig-weird": 1})
 
     assert judge_class(demand(wants(1, "nvidia.com/mig-weird", gpu_memory="1Gi")), odd.node_class) is None
 
 
 def test_media_slice_is_not_the_plain_one() -> None:
-    """INTERFACES §10: `1g.10gb.me` is not `1g.10gb`."""
+    """`1g.10gb.me` is not `1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least)."""
     media = node(product="NVIDIA-A100-SXM4-80GB-MIG-1g.10gb.me")
 
     assert not eviction_helps(demand(wants(mig_profile="1g.10gb")), media)
 
 
 def test_two_replicas_are_refused_where_the_kubelet_would_refuse_them() -> None:
-    """INTERFACES §10, F68: more than one replica of an MPS GPU never starts; one does."""
+    """F68: more than one replica of an MPS GPU never starts; one does (docs/reference/sharing-and-memory.md#units)."""
     one, two = (judge_class(demand(wants(amount)), node(**MPS).node_class) for amount in (1, 2))
 
     assert one is None
@@ -151,7 +157,10 @@ FLEET = {
 
 @given(VICTIMS)
 def test_helpful_candidates_are_kept_with_their_victims_as_given(given_victims: dict[str, Any]) -> None:
-    """INTERFACES §6: never trimmed, added or reordered; unknown nodes and those without victims go."""
+    """Never trimmed, added or reordered; unknown nodes and those without victims go.
+
+    See docs/reference/scores.md#preemption.
+    """
     uids = {name: {each["UID"] for each in victims["Pods"]} for name, victims in given_victims.items()}
 
     kept = spare(ASKED, given_victims, uids, lambda name, _uids: FLEET.get(name))

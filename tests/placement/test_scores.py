@@ -31,7 +31,7 @@ from tests.placement.test_engine import NAMES
 
 GPU = "nvidia.com/gpu"
 TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
-"""CUDA 12.4.1: native from 550.54.15, by minor version from 525.60.13 (facts: cuda_driver.yaml)."""
+"""CUDA 12.4.1: native from 550.54.15, by minor version from 525.60.13 (app/knowledge/cuda_driver.yaml)."""
 PREFERRING = policies(policy("p", "placement: {products: {prefer: [H200, H100, A10]}, cuda: {fromImage: true}}"))
 
 OFFERS = st.dictionaries(st.sampled_from([GPU, "nvidia.com/mig-1g.10gb"]), st.integers(0, 2**40), max_size=2)
@@ -60,7 +60,10 @@ def packed(amount: int, used: int) -> tuple[Demand, Node]:
 @given(DEMANDS, NODES)
 @settings(max_examples=300, deadline=None)
 def test_every_scorer_is_finite_and_within_0_and_1(asked: Demand, made: Node) -> None:
-    """F55, INTERFACES §5, fault 55: also where a node's free count and its allocatable are of two moments."""
+    """F55, fault 55: also where a node's free count and its allocatable are of two moments.
+
+    See docs/reference/scores.md#totals.
+    """
     scores = {name.value: scorer(asked, made) for name, scorer in SCORERS}
 
     assert {name: score for name, score in scores.items() if not (math.isfinite(score) and 0 <= score <= 1)} == {}
@@ -148,7 +151,7 @@ def test_products_are_preferred_in_the_order_given_and_unknown_ones_last() -> No
 
 
 def test_native_driver_is_preferred_to_minor_version_to_too_old() -> None:
-    """DESIGN §5: better than needed is preferred through the score."""
+    """Better than needed is preferred through the score (docs/reference/compatibility.md#cuda)."""
     asked = demand(pod(gpus(1, image=TORCH)))
 
     native, minor, old = (
@@ -161,7 +164,7 @@ def test_native_driver_is_preferred_to_minor_version_to_too_old() -> None:
 
 @pytest.mark.parametrize("state", ["upgrade-required", "a-state-of-tomorrow"])
 def test_node_that_waits_for_a_driver_upgrade_is_accepted_and_scores_lower(state: str) -> None:
-    """P42, INTERFACES §10, settled readings; F44."""
+    """P42, F44 (docs/reference/compatibility.md#node-states)."""
     waiting = node(labels={"nvidia.com/gpu-driver-upgrade-state": state})
 
     assert judge(demand(pod()), waiting, recount=True) is None
@@ -187,14 +190,17 @@ def test_policy_chooses_how_nodes_are_weighed(spec: str, better: str) -> None:
 
 
 def floor_of_nine(value: float, totals: list[float]) -> int:
-    """Compute floor(9 x min-max) exactly, as INTERFACES §5 writes it."""
+    """Compute floor(9 x min-max) exactly, as docs/reference/scores.md#scores-on-the-wire writes it."""
     low, high = Fraction(min(totals)), Fraction(max(totals))
     return int(9 * (Fraction(value) - low) / (high - low))
 
 
 @pytest.mark.parametrize("high", [0.069, 0.138, 0.276, 0.3, 0.7, 1.0])
 def test_runner_up_equal_to_the_winner_scores_nine(high: float) -> None:
-    """INTERFACES §5: floor(9 x 1) is 9, whatever the spread; rounding must not lose the point."""
+    """floor(9 x 1) is 9, whatever the spread; rounding must not lose the point.
+
+    See docs/reference/scores.md#scores-on-the-wire.
+    """
     assert wire_scores(NAMES[:3], [high, high, 0.0], ranked=True) == [10, 9, 0]
 
 

@@ -179,7 +179,7 @@ STATES = st.builds(
 def test_score_is_within_0_and_1_and_the_same_each_time(
     gpus_: list[tuple[str, tuple[Instance, ...]]], profile: str, amount: int, served: bool
 ) -> None:
-    """INTERFACES §5: products mixed, profiles that they do not have, more than there is room for."""
+    """Products mixed, profiles that they do not have, more than there is room for (docs/reference/scores.md#totals)."""
     layouts = tuple(
         GPULayout(str(index), knowledge().geometry[name], taken) for index, (name, taken) in enumerate(gpus_)
     )

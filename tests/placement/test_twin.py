@@ -32,8 +32,8 @@ REASONS = (
     "InsufficientGPUs",
     "GPUMemoryBudgetExceeded",
 )
-"""INTERFACES §3, but what the filters of a device-plugin node never say: NodeNotKnown is the extender's,
-LayoutDoesNotFit wants a layout."""
+"""The codes of docs/reference/reasons.md, but what the filters of a device-plugin node never say: NodeNotKnown is the
+extender's, LayoutDoesNotFit wants a layout."""
 OFTEN = 500
 """Pairs of a million in which each reason is the first."""
 

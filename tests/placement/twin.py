@@ -2,7 +2,7 @@
 """A slow, obvious twin of the filters: from the fact files and what a node says of itself straight to the reasons.
 
 It shares no code with app/: it reads the YAML itself, compares versions and tokens in the plainest way, and follows
-INTERFACES §3, §4, §6 to §8, §10 and cuda_driver.yaml `decision_procedure` line by line. `causes` names every reason
+docs/reference and app/knowledge/cuda_driver.yaml (decision_procedure) line by line. `causes` names every reason
 that is true of a pair; the filters may give any of them as their first.
 """
 
@@ -32,7 +32,8 @@ UPGRADING = (
     "uncordon-required",
     "upgrade-failed",
 )
-"""Driver-upgrade states from cordon-required on (gfd_labels); upgrade-required alone scores down (INTERFACES §10)."""
+"""Driver-upgrade states from cordon-required on (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go);
+upgrade-required alone scores down (docs/reference/compatibility.md#node-states)."""
 FORMS = {"SXM2": "SXM", "SXM4": "SXM", "SXM5": "SXM", "SXM6": "SXM"}
 PARSES = {
     "cuda": r"(>=)?\d+(\.\d+)*",
@@ -43,7 +44,8 @@ PARSES = {
     "mig-profile": r"(>=)?\dg\.\d+gb(\.me)?",
     "products": r"!?[\w.*-]*[\w.-](, *!?[\w.*-]*[\w.-])*",
 }
-"""The annotations' grammar (INTERFACES §4), as far as the tests write it; besides, a star is a token of its own."""
+"""The annotations' grammar (docs/reference/policy.md#annotations), as far as the tests write it; besides, a star is a
+token of its own."""
 
 
 def causes(wish: Wish, node: RawNode, pods: Sequence[RawPod] = ()) -> set[str]:
@@ -145,7 +147,7 @@ def right_labels(wish: Wish, node: RawNode) -> Iterator[str]:
 
 
 def refuses_unknown(wish: Wish) -> bool:
-    """INTERFACES §4: Refuse of any policy."""
+    """Refuse of any policy (docs/reference/compatibility.md#unknown-facts)."""
     return any(rule.unknown == "Refuse" for rule in wish.rules)
 
 
@@ -219,7 +221,7 @@ def units_wanted(wish: Wish) -> tuple[str, ...]:
 
 
 def right_slice(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F59, INTERFACES §7: judged where no slice is asked by name."""
+    """F59: judged where no slice is asked by name (docs/reference/sharing-and-memory.md#mig-at-least)."""
     if wish.mig_profile is None or any(resource.startswith(SLICES) for resource in wish.asked):
         return
     has, wanted = said.label_slice(node), wish.mig_profile.removeprefix(">=")
@@ -246,7 +248,10 @@ def right_slice(wish: Wish, node: RawNode) -> Iterator[str]:
 
 
 def right_memory(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F37, INTERFACES §10 Memory: the label is at least 0.93 of what is wanted; a slice's, an MPS share's own."""
+    """F37: the label is at least 0.93 of what is wanted; a slice's, an MPS share's own.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     needs = [each for each in (wish.memory, *(rule.memory for rule in wish.rules)) if each]
     if not needs:
         return
@@ -267,7 +272,10 @@ def mib(text: str) -> int:
 
 
 def right_interconnect(wish: Wish, node: RawNode) -> Iterator[str]:
-    """INTERFACES §10: all-to-all yes; bridges and slices no."""
+    """GPUs that are joined all-to-all count, bridges and slices do not.
+
+    See docs/reference/compatibility.md#interconnect.
+    """
     if not wish.nvlink and not any(rule.nvlink for rule in wish.rules):
         return
     if any(said.unit_of(resource, node) in ("slice", "named slice") for resource in wish.asked):

@@ -9,9 +9,10 @@ from tests.placement.twin_world import RawNode, RawPod, Wish
 
 
 def free_causes(wish: Wish, node: RawNode, pods: Sequence[RawPod]) -> set[str]:
-    """Name every reason that an eviction could mend (INTERFACES §3 Free).
+    """Name every reason that an eviction could mend (docs/reference/reasons.md#free-reasons).
 
-    A pod that declares nothing takes nothing off a budget, be it overrun already (INTERFACES §8; §10 Day one).
+    A pod that declares nothing takes nothing off a budget, be it overrun already
+    (docs/reference/sharing-and-memory.md#memory-budgets).
     """
     found = set()
     living = [pod for pod in pods if not pod.done]
@@ -35,7 +36,7 @@ def declared(text: str | None) -> int:
 
 
 def budget_of(resource: str, node: RawNode) -> int | None:
-    """Compute the MiB that shares may promise together (INTERFACES §8).
+    """Compute the MiB that shares may promise together (docs/reference/sharing-and-memory.md#memory-budgets).
 
     None: not shared, memory unknown, or shared by HAMi, which gives memory out itself.
     """

@@ -11,7 +11,7 @@ DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
 
 
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F46, F57, F70, INTERFACES §3: what the node has in all, healthy or withdrawn.
+    """F46, F57, F70: what the node has in all, healthy or withdrawn (docs/reference/reasons.md#class-reasons).
 
     A container gets each of its HAMi shares on a GPU of its own.
     """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the twin is told: raw wishes, policies, nodes and bound pods, as their authors wrote them.
 
-Also Kubernetes' arithmetic of a pod's requests, in its plainest form (KEP-753, k8s_rules `per-container`).
+Also Kubernetes' arithmetic of a pod's requests, in its plainest form (KEP-753, kubernetes
+pkg/api/v1/resource/helpers.go).
 """
 
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ class Wish:
 
     @cached_property
     def rules(self) -> tuple[Policy, ...]:
-        """List the policies that refuse; Warn, Audit and Off only talk (INTERFACES §4)."""
+        """List the policies that refuse; Warn, Audit and Off only talk (docs/reference/policy.md#actions)."""
         return tuple(each for each in self.policies if each.action == "Enforce")
 
     @cached_property
@@ -163,7 +164,7 @@ class RawNode:
         return self.allocatable.get(resource, 0)
 
     def withdrawn(self, resource: str) -> int:
-        """Say how many units the device plugin took back as unhealthy (k8s_rules `unhealthy`)."""
+        """Say how many units the device plugin took back as unhealthy (Kubernetes documentation, Device Plugins)."""
         return max(0, self.capacity.get(resource, self.offers(resource)) - self.offers(resource))
 
     def resources(self) -> Iterator[str]:

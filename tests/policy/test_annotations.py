@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod's own words: the annotation grammar (INTERFACES §4), and whence a CUDA need is known (INTERFACES §10)."""
+"""The pod's own words: the annotation grammar, and whence a CUDA need is known.
+
+See docs/reference/policy.md#annotations and docs/reference/compatibility.md#cuda.
+"""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all policies and annotations say together: the merge table of INTERFACES §4, row by row."""
+"""What all policies and annotations say together: the table of docs/reference/policy.md#merge."""
 
 import pytest
 

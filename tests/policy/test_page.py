@@ -100,7 +100,7 @@ MERGED = [(path, how, examples) for path, how, examples in FIELDS if how is not 
 
 @pytest.mark.parametrize(("path", "how", "examples"), MERGED, ids=[each[0] for each in MERGED])
 def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, examples: list[Any]) -> None:
-    """F74, INTERFACES §4: either policy first, beside each of them alone."""
+    """F74: either policy first, beside each of them alone (docs/reference/policy.md#merge)."""
     one, other = examples[:2]
     alone = [merged(document("a", 5, path, each)) for each in (one, other)]
 

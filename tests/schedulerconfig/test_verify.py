@@ -96,7 +96,7 @@ def test_resource_that_the_fleet_offers_and_nobody_lists_is_named() -> None:
 
 
 def test_lease_of_the_clusters_scheduler_is_dangerous_for_a_second_one() -> None:
-    """OPERATIONS §2.1: it would take turns with the real one."""
+    """It would take turns with the real one (docs/reference/control-plane.md#calls-of-the-scheduler)."""
     document = yaml.safe_load(changed())
     del document["leaderElection"]
 
@@ -157,7 +157,7 @@ def test_extenders_that_the_scheduler_would_not_start_with_are_found(others: lis
 def test_share_below_the_schedulers_own_sample_is_found(
     share: Any, nodes: int, severity: str | None, place: str
 ) -> None:
-    """P5, F88, CONTROL_PLANE §5, first trap."""
+    """P5, F88 (docs/reference/control-plane.md#sampling)."""
     field = {"percentageOfNodesToScore": share}
     profile = {"schedulerName": "gpu-usher-scheduler"}
     text = changed_file(**field) if place == "file" else changed_file(profiles=[{**profile, **field}])

@@ -33,7 +33,7 @@ def test_every_form_passes_our_own_check(target: Target, best: bool) -> None:
 
 
 def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting() -> None:
-    """P6, P8, P27, F88, EXT-08, INTERFACES §5."""
+    """P6, P8, P27, F88, EXT-08."""
     [extender] = written(plan())["extenders"]
     resources = extender.pop("managedResources")
 

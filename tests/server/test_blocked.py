@@ -53,7 +53,10 @@ def test_loop_that_comes_round_is_not_told() -> None:
 
 
 def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 41, INTERFACES §2: /livez fails past the limit; /readyz is answered, and says that nobody was asked."""
+    """Fault 41: /livez fails past the limit; /readyz is answered, and says that nobody was asked.
+
+    See docs/reference/listeners.md#probes.
+    """
     monkeypatch.setattr("app.server.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
     over = threading.Event()
     with running(make_service(tmp_path)) as clients:

@@ -39,7 +39,7 @@ PLAIN = Options(all_pods=True)
 BAR = 95.5
 """Half a point below what seed 42 gives."""
 CPU_SECONDS = 180
-"""The budget of one seed of the default workload (INTERFACES §12); it takes some 10."""
+"""The budget of one seed of the default workload (docs/reference/requirements.md#budgets); it takes some 10."""
 
 
 @cache
@@ -262,7 +262,10 @@ def test_table_has_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_one_seed_of_a_whole_cluster_stays_within_its_budget() -> None:
-    """F52, INTERFACES §12: 1,200 nodes, some 10,000 pods, the shipped policy; in seconds of CPU."""
+    """F52: 1,200 nodes, some 10,000 pods, the shipped policy; in seconds of CPU.
+
+    See docs/reference/requirements.md#budgets.
+    """
     trace = synthetic("default")
     began = time.process_time()
 

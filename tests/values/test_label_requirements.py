@@ -92,7 +92,7 @@ def test_label_that_go_reads_as_no_integer_is_within_no_bound(value: str) -> Non
 
 @pytest.mark.parametrize("bound", ["--5", "-", "5-", "1_0", "5.0", "٥"])
 def test_bound_that_is_no_integer_is_bad_input(bound: str) -> None:
-    """STYLE 13: bad input never becomes a crash."""
+    """Bad input never becomes a crash (CONTRIBUTING.md#style)."""
     with pytest.raises(BadInput):
         requirement("k", "Gt", [bound])
 

@@ -86,7 +86,8 @@ def test_sign_mirrors_the_amount(number: int, suffix: str) -> None:
     ],
 )
 def test_text_outside_the_grammar_is_refused(text: str) -> None:
-    """quantity.go: <digit> is 0 to 9; CONTROL_PLANE §2.2 names the regular expression."""
+    """quantity.go: <digit> is 0 to 9; docs/reference/control-plane.md#requests-of-the-api-server names the regular
+    expression."""
     with pytest.raises(QuantityError):
         parse_quantity(text)
 
@@ -107,7 +108,7 @@ def test_refusal_shows_only_the_start_of_a_long_text() -> None:
 
 @given(st.integers(1, 2**20), st.sampled_from(["G", "GB", "Gi", "GiB", " GB", " GiB"]))
 def test_gigabytes_of_memory_are_gibibytes_however_written(number: int, unit: str) -> None:
-    """INTERFACES §10, Memory: `80Gi` and `80GB` are one wish."""
+    """`80Gi` and `80GB` are one wish (docs/reference/sharing-and-memory.md#memory)."""
     found = parse_mib(f"{number}{unit}")
 
     assert number * 1024 == found

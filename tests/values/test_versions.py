@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions: compared field by field as numbers, never as text (facts: cuda_driver.yaml, version_compare)."""
+"""Versions: compared field by field as numbers, never as text (app/knowledge/cuda_driver.yaml, version_compare)."""
 
 import pytest
 from hypothesis import given
@@ -56,7 +56,7 @@ def test_version_is_read_as_numbers(text: str, expected: Version) -> None:
     ],
 )
 def test_text_that_is_no_version_is_refused(text: str) -> None:
-    """INTERFACES §4: versions are digits with dots."""
+    """Versions are digits with dots (docs/reference/policy.md#annotations)."""
     with pytest.raises(VersionError):
         parse_version(text)
 
@@ -127,7 +127,7 @@ def test_release_is_major_and_minor(text: str, expected: Version) -> None:
 
 @pytest.mark.parametrize("text", ["12.4", ">=12.4", ">= 12.4", " >=12.4 "])
 def test_wish_may_carry_the_sign(text: str) -> None:
-    """INTERFACES §4, annotation grammar: optional `>=`."""
+    """docs/reference/policy.md#annotations, annotation grammar: optional `>=`."""
     found = parse_minimum(text)
 
     assert found == (12, 4)

@@ -255,7 +255,7 @@ def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:
 
 
 def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:
-    """INTERFACES §10, State: slices, with rests between."""
+    """Slices, with rests between (docs/reference/listeners.md#state)."""
     service = make_service(tmp_path, list(nodes(400)))
 
     async def beside() -> int:

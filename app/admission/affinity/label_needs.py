@@ -105,7 +105,10 @@ def _listed(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ..
 
 
 def memory(asked: NeedContext) -> Words:
-    """Say how much memory a GPU must have; a slice asked by name says it itself (INTERFACES §10, Memory)."""
+    """Say how much memory a GPU must have; a slice asked by name says it itself.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     wish = asked.demand.memory_mib
     if not wish or any(profile_of(resource) for resource, _ in asked.demand.resources):
         return {}

@@ -12,7 +12,7 @@ NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
 REQUIRED = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 PREFERRED = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 MOST_TERMS = 16
-"""OR-terms after multiplying with the user's (INTERFACES §10, Affinity)."""
+"""OR-terms after multiplying with the user's (docs/reference/admission.md#affinity)."""
 
 
 def require(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operation, ...] | None:
