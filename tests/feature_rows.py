@@ -133,7 +133,7 @@ SECURITY = {
     "F102": "Certificates are made and renewed by gpu-usher itself, or by cert-manager.",
     "F103": "A body that is too large is answered with 413.",
     "F104": "The serving identity can only read.",
-    "F105": "Network policies restrict who can reach each port.",
+    "F105": "The component `network-policy` restricts who can reach each port.",
     "F106": "The operator chooses per deployment whether calls fail open or closed.",
     "F107": "System namespaces and gpu-usher's own never reach the webhooks.",
     "F133": "Pods meet the Pod Security level `restricted`.",
