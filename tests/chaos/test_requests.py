@@ -17,6 +17,7 @@ from app.admission.json_patch import PatchError
 from app.admission.review import ReviewContext
 from app.kube.pod_limits import MOST_EXTENDED
 from app.kube.pods import Pod
+from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.server.service import Service
 from tests.api.client import patch_of, post, reviewed
@@ -43,6 +44,10 @@ class Failing(Service):
         raise self.bug
 
     def ruling(self, _pod: Pod) -> Ruling:
+        """Fail."""
+        raise self.bug
+
+    def demand(self, _pod: Pod) -> Demand:
         """Fail."""
         raise self.bug
 
