@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts, fleet_of
+from app.admission.fleet_facts import FleetFacts, fleet_facts_of
 from app.admission.review import ReviewContext
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
 from app.cluster.policy_watch import PolicyBook
@@ -126,7 +126,7 @@ def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> 
 
 def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> FleetFacts:
     """Sum up built nodes; `classes`: names of RuntimeClasses, None where they could not be listed."""
-    return fleet_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
+    return fleet_facts_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
 
 
 def setting(policy_set: PolicySet | None = None, fleet: FleetFacts | None = None) -> ReviewContext:

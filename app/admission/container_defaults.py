@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provisions: CPU, memory, /dev/shm and driver capabilities for GPU containers that say nothing of them."""
+"""Container defaults: CPU, memory, /dev/shm and driver capabilities for GPU containers that do not set them."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from app.admission.case import PodChange, ReviewedPod
 from app.admission.json_patch import Operation, append, apply, put
+from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import Container
 from app.values.json_members import member, objects
 from app.values.quantity import parse_quantity, times
@@ -15,92 +15,99 @@ SHM_VOLUME = "gpu-usher-shm"
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 
 
-def provide_cpu_and_memory(case: ReviewedPod) -> Iterator[PodChange]:
-    """Request CPU and memory for each GPU asked, where the container, or the pod as a whole, requests none."""
-    document: Any = case.document
-    for resource, per_gpu in (("cpu", case.rules.defaults.cpu_per_gpu), ("memory", case.rules.defaults.memory_per_gpu)):
-        if per_gpu is None or _of_pod(case, resource):
+def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
+    """Request CPU and memory per GPU for each GPU container, unless the container or the pod as a whole does."""
+    document: Any = review.document
+    for resource, per_gpu in (
+        ("cpu", review.rules.defaults.cpu_per_gpu),
+        ("memory", review.rules.defaults.memory_per_gpu),
+    ):
+        if per_gpu is None or _set_on_pod(review, resource):
             continue
-        for container in case.gpu_containers():
-            amount = times(per_gpu, case.units(container))
-            said = resource in container.requests or resource in container.limits
-            if said and (not _overriding(case, f"{resource}_per_gpu") or _equal(container, resource, amount)):
+        for container in review.gpu_containers():
+            amount = times(per_gpu, review.units(container))
+            present = resource in container.requests or resource in container.limits
+            if present and (
+                not _overrides(review, f"{resource}_per_gpu") or _requests_exactly(container, resource, amount)
+            ):
                 continue
             operations = tuple(_request(document, container, resource, amount))
             document = apply(document, operations)
             yield PodChange(operations, f"{container.name}: {resource} request set to {amount}")
 
 
-def _of_pod(case: ReviewedPod, resource: str) -> bool:
-    """Tell whether the pod as a whole asks for it (spec.resources, KEP-2837)."""
-    whole = member(case.document["spec"], "resources", dict, "spec.") or {}
-    sides = (member(whole, side, dict, "spec.resources.") or {} for side in ("requests", "limits"))
+def _set_on_pod(review: ReviewedPod, resource: str) -> bool:
+    """Tell whether the pod requests or limits the resource for all its containers (spec.resources, KEP-2837)."""
+    pod_resources = member(review.document["spec"], "resources", dict, "spec.") or {}
+    sides = (member(pod_resources, side, dict, "spec.resources.") or {} for side in ("requests", "limits"))
     return any(resource in side for side in sides)
 
 
-def _overriding(case: ReviewedPod, field: str) -> bool:
-    return f"defaults.{field}" in case.rules.override
+def _overrides(review: ReviewedPod, field: str) -> bool:
+    return f"defaults.{field}" in review.rules.override
 
 
-def _equal(container: Container, resource: str, amount: str) -> bool:
+def _requests_exactly(container: Container, resource: str, amount: str) -> bool:
     return container.requests.get(resource) == parse_quantity(amount)
 
 
 def _request(document: Any, container: Container, resource: str, amount: str) -> Iterator[Operation]:
-    """Set the request; a limit below it, which the API server would refuse, is raised to it."""
+    """Set a container's request; a limit below it is raised, since the API server would refuse the pod."""
     path = ("spec", container.list_name, str(container.index), "resources")
-    first = put(document, (*path, "requests", resource), amount)
-    yield first
+    set_request = put(document, (*path, "requests", resource), amount)
+    yield set_request
     limit = container.limits.get(resource)
     if limit is not None and limit < parse_quantity(amount):
-        yield put(apply(document, [first]), (*path, "limits", resource), amount)
+        yield put(apply(document, [set_request]), (*path, "limits", resource), amount)
 
 
-def provide_shared_memory(case: ReviewedPod) -> Iterator[PodChange]:
-    """Mount memory at /dev/shm where GPUs talk through it: NCCL and data loaders need more than the usual 64 MiB."""
-    size = case.rules.defaults.shared_memory
-    if size is None or sum(units for _, units in case.amounts()) < 2 or case.document["spec"].get("hostIPC"):
+def provide_shared_memory(review: ReviewedPod) -> Iterator[PodChange]:
+    """Mount memory at /dev/shm in pods of two or more GPUs: NCCL and data loaders need more than the usual 64 MiB."""
+    size = review.rules.defaults.shared_memory
+    if size is None or sum(units for _, units in review.amounts()) < 2 or review.document["spec"].get("hostIPC"):
         return
-    lacking = [each for each in case.gpu_containers() if not _mounts(case, each)]
-    if not lacking:
+    containers = [container for container in review.gpu_containers() if not _mounts(review, container)]
+    if not containers:
         return
     operations: list[Operation] = []
-    document = case.document
-    volumes = member(case.document["spec"], "volumes", list, "spec.") or []
-    if not any(isinstance(each, dict) and each.get("name") == SHM_VOLUME for each in volumes):
+    document = review.document
+    volumes = member(review.document["spec"], "volumes", list, "spec.") or []
+    if not any(isinstance(entry, dict) and entry.get("name") == SHM_VOLUME for entry in volumes):
         volume = {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
         operations.append(append(document, ("spec", "volumes"), volume))
-    for container in lacking:
+    for container in containers:
         path = ("spec", container.list_name, str(container.index), "volumeMounts")
         operations.append(append(document, path, {"name": SHM_VOLUME, "mountPath": SHM}))
-    names = ", ".join(each.name for each in lacking)
+    names = ", ".join(container.name for container in containers)
     yield PodChange(tuple(operations), f"{SHM} of {size} mounted in {names}")
 
 
-def _mounts(case: ReviewedPod, container: Container) -> bool:
+def _mounts(review: ReviewedPod, container: Container) -> bool:
     where = f"spec.{container.list_name}[{container.index}]."
-    mounts = objects(case.raw(container), "volumeMounts", where)
-    return any(str(each.get("mountPath")).rstrip("/") == SHM for _, each in mounts)
+    mounts = objects(review.raw(container), "volumeMounts", where)
+    return any(str(mount.get("mountPath")).rstrip("/") == SHM for _, mount in mounts)
 
 
-def provide_driver_capabilities(case: ReviewedPod) -> Iterator[PodChange]:
-    """Say which driver libraries are mounted, where the container does not."""
-    wanted = case.rules.defaults.driver_capabilities
-    if wanted is None:
+def provide_driver_capabilities(review: ReviewedPod) -> Iterator[PodChange]:
+    """Set NVIDIA_DRIVER_CAPABILITIES, the driver libraries to mount, where the container does not set it."""
+    capabilities = review.rules.defaults.driver_capabilities
+    if capabilities is None:
         return
-    for container in case.gpu_containers():
-        named = any(name == CAPABILITIES for name, _ in container.env)
-        if named and (not _overriding(case, "driver_capabilities") or container.variable(CAPABILITIES) == wanted):
+    for container in review.gpu_containers():
+        present = any(name == CAPABILITIES for name, _ in container.env)
+        if present and (
+            not _overrides(review, "driver_capabilities") or container.variable(CAPABILITIES) == capabilities
+        ):
             continue
-        done = f"{container.name}: {CAPABILITIES} set to {wanted}"
-        yield PodChange(tuple(_set_variable(case, container, {"name": CAPABILITIES, "value": wanted})), done)
+        record = f"{container.name}: {CAPABILITIES} set to {capabilities}"
+        yield PodChange(tuple(_set_variable(review, container, {"name": CAPABILITIES, "value": capabilities})), record)
 
 
-def _set_variable(case: ReviewedPod, container: Container, variable: dict[str, str]) -> Iterator[Operation]:
-    """Set a variable wherever it stands, or append it; of several the last one counts, so all are set."""
+def _set_variable(review: ReviewedPod, container: Container, variable: dict[str, str]) -> Iterator[Operation]:
+    """Set an environment variable at every entry of its name, since the last of several counts; else append it."""
     path = ("spec", container.list_name, str(container.index), "env")
-    present = case.raw(container).get("env") or ()
-    places = [str(index) for index, each in enumerate(present) if each.get("name") == variable["name"]]
-    if not places:
-        yield append(case.document, path, variable)
-    yield from (Operation("replace", (*path, place), variable) for place in places)
+    present = review.raw(container).get("env") or ()
+    indices = [str(index) for index, entry in enumerate(present) if entry.get("name") == variable["name"]]
+    if not indices:
+        yield append(review.document, path, variable)
+    yield from (Operation("replace", (*path, index), variable) for index in indices)

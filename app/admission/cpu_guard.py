@@ -1,39 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU pods kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47)."""
+"""CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47)."""
 
 from collections.abc import Iterator
 
-from app.admission.affinity.mutator import prefer, require
-from app.admission.case import PodChange, ReviewedPod
+from app.admission.affinity.mutator import prefer_terms, require_terms
+from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
 from app.values.json_members import member, objects
 
 CPU_GUARD = PREFIX + "cpu-guard"
-"""Namespace label; "preferred" or "required" says how."""
+"""Namespace label; its value, "preferred" or "required", is the strength of the node affinity."""
 PRESENT = "nvidia.com/gpu.present"
 """GPU Feature Discovery's label of a node with GPUs."""
 WEIGHT = 100
+"""Weight of the preferred term; 100 is the highest that Kubernetes allows."""
 NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
 
 
-def keep_off_gpu_nodes(case: ReviewedPod) -> Iterator[PodChange]:
-    """Ask for nodes without GPUs; a DaemonSet's pod is for its node, one with a node has its place.
+def keep_off_gpu_nodes(review: ReviewedPod) -> Iterator[PodChange]:
+    """Add node affinity for nodes without GPUs.
 
-    One that claims devices of whatever kind, or has GPUs handed on to it, goes where they are.
+    The pod of a DaemonSet or a pod with spec.nodeName is left alone: its node is chosen already. So is a pod that
+    claims devices of any kind, or that gets GPUs by passthrough, since it must run where those devices are.
     """
-    how = case.namespace_labels.get(CPU_GUARD)
-    if how not in ("preferred", "required") or case.pod.node_name or _goes_to_devices(case) or _of_daemon_set(case):
+    strength = review.namespace_labels.get(CPU_GUARD)
+    if (
+        strength not in ("preferred", "required")
+        or review.pod.node_name
+        or _needs_devices(review)
+        or _belongs_to_daemon_set(review)
+    ):
         return
-    operations = require(case.document, [NO_GPU]) if how == "required" else prefer(case.document, [(WEIGHT, NO_GPU)])
+    operations = (
+        require_terms(review.document, [NO_GPU])
+        if strength == "required"
+        else prefer_terms(review.document, [(WEIGHT, NO_GPU)])
+    )
     if operations:
-        yield PodChange(operations, f"{how} node affinity added: no GPU node")
+        yield PodChange(operations, f"{strength} node affinity added: no GPU node")
 
 
-def _goes_to_devices(case: ReviewedPod) -> bool:
-    named = (name for each in case.pod.containers for name in each.resources())
-    return bool(case.pod.claims or case.handed_on) or any(map(case.knowledge.families.implicit_class, named))
+def _needs_devices(review: ReviewedPod) -> bool:
+    resources = (resource for container in review.pod.containers for resource in container.resources())
+    return bool(review.pod.claims or review.passthrough_amounts) or any(
+        map(review.knowledge.families.implicit_class, resources)
+    )
 
 
-def _of_daemon_set(case: ReviewedPod) -> bool:
-    metadata = member(case.document, "metadata", dict, "") or {}
-    return any(each.get("kind") == "DaemonSet" for _, each in objects(metadata, "ownerReferences", "metadata."))
+def _belongs_to_daemon_set(review: ReviewedPod) -> bool:
+    metadata = member(review.document, "metadata", dict, "") or {}
+    return any(owner.get("kind") == "DaemonSet" for _, owner in objects(metadata, "ownerReferences", "metadata."))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision annotation: what was done to a pod and why, for people; nothing reads it to decide (F15, F25)."""
+"""The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it (F15, F25)."""
 
 import hashlib
 import json
@@ -8,47 +8,47 @@ from typing import Any
 
 import msgspec
 
-from app.admission.case import ReviewedPod
 from app.admission.json_patch import Operation, put
+from app.admission.reviewed_pod import ReviewedPod
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX
 
 DECISION_VERSION = 1
 MOST_ACTIONS = 32
-"""Actions on record; a pod of more containers than a person reads needs no more."""
+"""Actions in one annotation; a pod with so many containers that it needs more is summed up in the last line."""
 
 
-def record_decision(case: ReviewedPod, record: tuple[str, ...], changed: bool) -> list[Operation]:
-    """Write the decision annotation, unless nothing changed and the one there fits the pod.
+def record_decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> list[Operation]:
+    """Write the decision annotation, unless nothing changed and the present one fits the pod.
 
-    A record for people; nothing reads it to decide. No time and no random value, so that it is idempotent. Where the
-    API server calls again because another webhook changed the pod, what the earlier pass did stays on record.
+    The annotation holds neither a time nor a random value, so that a second call writes the same bytes. Where the API
+    server calls again because another webhook changed the pod, the actions of the earlier call are kept.
     """
-    of = _fingerprint(case)
-    earlier = _record(case)
-    if not changed and earlier.get("of") == of:
+    fingerprint = _fingerprint(review)
+    earlier = _present_record(review)
+    if not changed and earlier.get("of") == fingerprint:
         return []
-    if not changed and not (case.asks and case.served):
-        known = DECISION in case.pod.annotations
-        return [Operation("remove", ("metadata", "annotations", DECISION))] if known else []
-    before = map(_text, earlier["actions"]) if earlier and _ours(case.document) else ()
-    done = dict.fromkeys([*before, *record])
+    if not changed and not (review.asks and review.served):
+        present = DECISION in review.pod.annotations
+        return [Operation("remove", ("metadata", "annotations", DECISION))] if present else []
+    earlier_actions = map(_as_text, earlier["actions"]) if earlier and _written_by_us(review.document) else ()
+    actions = dict.fromkeys([*earlier_actions, *record])
     value = {
         "v": DECISION_VERSION,
-        "policies": list(case.ruling.policies),
-        "hash": case.ruling.policy_hash[:12],
-        "actions": _shortened(list(done)),
-        "of": of,
+        "policies": list(review.ruling.policies),
+        "hash": review.ruling.policy_hash[:12],
+        "actions": _shortened(list(actions)),
+        "of": fingerprint,
     }
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    others = ((key, each) for key, each in case.pod.annotations.items() if key != DECISION)
+    others = ((key, value) for key, value in review.pod.annotations.items() if key != DECISION)
     if sum(len(part.encode()) for pair in (*others, (DECISION, text)) for part in pair) > ANNOTATIONS_BYTES:
         return []  # the pod's own leave no room for a record
-    return [put(case.document, ("metadata", "annotations", DECISION), text)]
+    return [put(review.document, ("metadata", "annotations", DECISION), text)]
 
 
-def _text(action: Any) -> str:
-    """Read an action of an earlier record; whatever it is, it becomes text that can be sent."""
+def _as_text(action: Any) -> str:
+    """Read an action of an earlier annotation; whatever its JSON type is, it becomes text that can be sent."""
     return str(action).encode("utf-8", "ignore").decode()
 
 
@@ -58,26 +58,28 @@ def _shortened(actions: list[str]) -> list[str]:
     return [*actions[: MOST_ACTIONS - 1], f"and {len(actions) - MOST_ACTIONS + 1} more"]
 
 
-def _record(case: ReviewedPod) -> dict[str, Any]:
-    """Read the record that is there; empty if there is none of our form."""
+def _present_record(review: ReviewedPod) -> dict[str, Any]:
+    """Read the decision annotation that the pod has; empty if it has none of our form."""
     try:
-        found = json.loads(case.pod.annotations.get(DECISION) or "null")
+        record = json.loads(review.pod.annotations.get(DECISION) or "null")
     except (ValueError, RecursionError):
         return {}
-    ours = isinstance(found, dict) and found.get("v") == DECISION_VERSION and isinstance(found.get("actions"), list)
-    return found if ours else {}
+    readable = (
+        isinstance(record, dict) and record.get("v") == DECISION_VERSION and isinstance(record.get("actions"), list)
+    )
+    return record if readable else {}
 
 
-def forged(case: ReviewedPod) -> bool:
-    """Tell whether a record is there that we did not write."""
-    return DECISION in case.pod.annotations and not _ours(case.document)
+def forged(review: ReviewedPod) -> bool:
+    """Tell whether the pod has a decision annotation that somebody else wrote."""
+    return DECISION in review.pod.annotations and not _written_by_us(review.document)
 
 
-def _ours(document: Mapping[str, Any]) -> bool:
-    """Tell whether the record is from an earlier call about the same request, after which another webhook spoke.
+def _written_by_us(document: Mapping[str, Any]) -> bool:
+    """Tell whether the annotation is from an earlier call of the same request, after which another webhook changed it.
 
-    managedFields name what the requester wrote; what a webhook's patch added is not in them on the next call (seen on
-    kube-apiserver 1.36). Without managedFields anybody may have written it.
+    managedFields name what the requester wrote; on a second call they do not yet name what a webhook's patch added
+    (seen on kube-apiserver 1.36). Without managedFields anybody may have written the annotation.
     """
     managers = (document.get("metadata") or {}).get("managedFields")
     if not isinstance(managers, list) or not managers:
@@ -88,26 +90,27 @@ def _ours(document: Mapping[str, Any]) -> bool:
         return False  # nothing that Kubernetes writes nests so deep
 
 
-def _fingerprint(case: ReviewedPod) -> str:
-    """Hash the parts of the Pod that decisions rest on.
+def _fingerprint(review: ReviewedPod) -> str:
+    """Hash the parts of the Pod that decisions rest on: 32 hexadecimal digits.
 
-    Not the whole spec: in-tree admission plugins change that after us
-    (docs/reference/control-plane.md#after-the-webhook), and a record that no longer fits would be rewritten for
-    nothing.
+    The rest of the spec is left out: in-tree admission plugins change it after us (CONTROL_PLANE §2.4), and an
+    annotation that no longer fits would be rewritten for nothing.
     """
-    pod = case.pod
-    asked = [
+    pod = review.pod
+    gpu_requests = [
         [
-            each.list_name,
-            each.name,
-            each.image,
-            each.env,
-            name,
-            *([str(side.get(name, "")) for side in (each.requests, each.limits)]),
+            container.list_name,
+            container.name,
+            container.image,
+            container.env,
+            resource,
+            *([str(side.get(resource, "")) for side in (container.requests, container.limits)]),
         ]
-        for each in pod.containers
-        for name in case.gpus_of(each)
+        for container in pod.containers
+        for resource in review.gpus_of(container)
     ]
-    ours = sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION)
-    parts = [asked, ours, pod.runtime_class_name, pod.scheduler_name]
+    annotations = sorted(
+        (key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION
+    )
+    parts = [gpu_requests, annotations, pod.runtime_class_name, pod.scheduler_name]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment hole: GPUs taken by a variable, a mount or a CDI annotation instead of being asked for (F12).
+"""The device guard: GPUs taken by a variable, a mount or a CDI annotation instead of being requested (F12).
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
-scheduler thinks, and the pod's own value counts before the device plugin's; other variables give GPUs, channels or
-control as well (app/knowledge/toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. What
-`envFrom` and an image's own environment bring is not in the pod, and not seen.
+scheduler decided, and the pod's own value counts before the device plugin's. Other variables give GPUs, IMEX channels
+or control as well (knowledge: toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. The guard
+cannot see what `envFrom` and an image's own environment bring, since that is not in the pod.
 """
 
 import posixpath
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import PodChange, PodForm, ReviewedPod
 from app.admission.json_patch import Operation, append
+from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.toolkit_env import EXPANDED, ToolkitEnv, ToolkitVariable
 from app.kube.pods import Container
 from app.values.errors import OversizedPod
@@ -22,9 +22,9 @@ from app.values.json_members import member, objects
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 DEVICE_FOLDER = "nvidia-container-devices"
 DEVICE_MOUNTS = f"/var/run/{DEVICE_FOLDER}"
-"""Mount paths below it are a device list (device-list-strategy volume-mounts)."""
-MOST_TAKINGS = 512
-"""Of a pod; each is taken away by an operation of its own. Guess: eight GPUs in each of 64 containers."""
+"""Mount paths below it are read as a device list (device-list-strategy volume-mounts of the device plugin)."""
+MOST_DEVICE_ACCESSES = 512
+"""Of one pod; every access is removed by an operation of its own. A guess: eight GPUs in each of 64 containers."""
 CDI = "cdi.k8s.io/"
 """Annotations with this prefix name devices for the container runtime (Container Device Interface)."""
 HIDDEN = {"name": VISIBLE, "value": "void"}
@@ -32,121 +32,129 @@ HIDDEN = {"name": VISIBLE, "value": "void"}
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccess:
-    """How devices are taken. `who`: the container's name, or "pod"; `given`: it asks for a GPU too; `word`: by what.
+    """One way in which a pod takes devices.
 
-    `hideable`: setting NVIDIA_VISIBLE_DEVICES to void ends it, and it is no reason to take away what is at `path`.
+    `owner` is the container's name, or "pod". `asks_for_gpu` is true where that container requests a GPU too.
+    `path` is the reference token path of the JSON member that takes them, and `setting` the name of that member.
+    `hideable` is true where NVIDIA_VISIBLE_DEVICES=void ends the access, so that the member at `path` can stay.
     """
 
-    who: str
-    given: bool
+    owner: str
+    asks_for_gpu: bool
     path: tuple[str, ...]
-    word: str
+    setting: str
     hideable: bool = False
 
     @property
-    def wants(self) -> str:
-        """Say what is wanted instead."""
+    def alternative(self) -> str:
+        """What the pod must have instead, for a refusal."""
         return f"{VISIBLE}: void beside it" if self.hideable else "no such setting"
 
 
-def takings(case: ReviewedPod) -> Iterator[DeviceAccess]:
-    """List every way in which devices are taken that nobody gave, those of one list in the order of the list.
+def device_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
+    """List every way in which the pod takes devices that it was not given; those of one list in its order.
 
-    Raises OversizedPod for more than a pod of people has.
+    Raises OversizedPod beyond MOST_DEVICE_ACCESSES.
     """
-    for count, taking in enumerate(_takings(case)):
-        if count == MOST_TAKINGS:
-            raise OversizedPod(f"devices: taken in more than {MOST_TAKINGS} ways, wants fewer variables and mounts")
-        yield taking
+    for count, access in enumerate(_all_accesses(review)):
+        if count == MOST_DEVICE_ACCESSES:
+            raise OversizedPod(
+                f"devices: taken in more than {MOST_DEVICE_ACCESSES} ways, wants fewer variables and mounts"
+            )
+        yield access
 
 
-def _takings(case: ReviewedPod) -> Iterator[DeviceAccess]:
-    for key, value in case.pod.annotations.items() if case.form is not PodForm.Ephemeral else ():
-        if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in case.knowledge.families.all):
-            yield DeviceAccess("pod", case.asks, ("metadata", "annotations", key), key[:40])
-    for container in guarded(case):
-        raw = case.raw(container)
+def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
+    for key, value in review.pod.annotations.items() if review.form is not PodForm.Ephemeral else ():
+        if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in review.knowledge.families.all):
+            yield DeviceAccess("pod", review.asks, ("metadata", "annotations", key), key[:40])
+    for container in guarded_containers(review):
+        raw = review.raw(container)
         where = f"spec.{container.list_name}[{container.index}]."
-        yield from _by_variables(case, container, [each for _, each in objects(raw, "env", where)])
+        yield from _by_variables(review, container, [variable for _, variable in objects(raw, "env", where)])
         for index, mount in objects(raw, "volumeMounts", where):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
-            if DEVICE_FOLDER in path and _cleaned(path).startswith(DEVICE_MOUNTS):
-                yield _taking(case, container, DEVICE_MOUNTS, "volumeMounts", index)
+            if DEVICE_FOLDER in path and _clean_path(path).startswith(DEVICE_MOUNTS):
+                yield _device_access(review, container, DEVICE_MOUNTS, "volumeMounts", index)
 
 
-def _by_variables(case: ReviewedPod, container: Container, env: Sequence[Mapping[str, Any]]) -> Iterator[DeviceAccess]:
-    """List the variables that give what the container was not given; those that another hides once, by the first."""
-    table, asks, hideable = case.knowledge.toolkit_env, given(case, container), set[str]()
+def _by_variables(
+    review: ReviewedPod, container: Container, env: Sequence[Mapping[str, Any]]
+) -> Iterator[DeviceAccess]:
+    """List the variables that give devices which the container was not given; of those that one variable hides, one."""
+    table, has_gpu, hideable = review.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
     for index, variable in enumerate(env):
         row = table.get(str(variable.get("name", "")))
-        if row is None or not row.takes(variable) or (row.beside_gpu and asks):
+        if row is None or not row.takes(variable) or (row.beside_gpu and has_gpu):
             continue
-        if row.hidden_by and (row.name in hideable or _hidden(row, env, table)):
+        if row.hidden_by and (row.name in hideable or _made_harmless(row, env, table)):
             continue
         hideable.add(row.name)
-        yield replace(_taking(case, container, row.name, "env", index), hideable=bool(row.hidden_by))
+        yield replace(_device_access(review, container, row.name, "env", index), hideable=bool(row.hidden_by))
 
 
-def _hidden(row: ToolkitVariable, env: Sequence[Mapping[str, Any]], table: ToolkitEnv) -> bool:
-    """Tell whether other variables of the same container make this one harmless; of a name given twice, both must."""
-    hiding = [each for each in env if each.get("name") == row.hidden_by]
-    required = [each for each in env if each.get("name") == row.required_by]
+def _made_harmless(row: ToolkitVariable, env: Sequence[Mapping[str, Any]], table: ToolkitEnv) -> bool:
+    """Tell whether other variables of the container make this one harmless; of repeated names both readings must."""
+    hiding = [variable for variable in env if variable.get("name") == row.hidden_by]
+    required = [variable for variable in env if variable.get("name") == row.required_by]
     hides = bool(hiding) and not table[row.hidden_by].takes(hiding[-1])
-    return hides or (bool(required) and all(map(_says_something, required)))
+    return hides or (bool(required) and all(map(_has_literal_value, required)))
 
 
-def _says_something(variable: Mapping[str, Any]) -> bool:
+def _has_literal_value(variable: Mapping[str, Any]) -> bool:
     value = variable.get("value") or ""
     return not variable.get("valueFrom") and bool(value) and EXPANDED not in value
 
 
-def _taking(case: ReviewedPod, container: Container, word: str, list_name: str, index: int) -> DeviceAccess:
-    return DeviceAccess(container.name, given(case, container), _path(container, list_name, str(index)), word)
+def _device_access(review: ReviewedPod, container: Container, setting: str, list_name: str, index: int) -> DeviceAccess:
+    return DeviceAccess(
+        container.name, asks_for_gpu(review, container), _path(container, list_name, str(index)), setting
+    )
 
 
-def _cleaned(path: str) -> str:
-    """Clean a mount path as the container toolkit does before it compares."""
+def _clean_path(path: str) -> str:
+    """Clean a mount path as NVIDIA's container toolkit does before it compares the path."""
     return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
-def guarded(case: ReviewedPod) -> tuple[Container, ...]:
-    """List the containers that the guard looks at; ephemeral ones that are there already cannot be changed."""
-    if case.form is not PodForm.Ephemeral:
-        return case.pod.containers
-    return tuple(each for each in case.pod.ephemeral if each.name not in case.settled)
+def guarded_containers(review: ReviewedPod) -> tuple[Container, ...]:
+    """List the containers that the guard looks at: all, or the new ephemeral ones, since others cannot change."""
+    if review.form is not PodForm.Ephemeral:
+        return review.pod.containers
+    return tuple(container for container in review.pod.ephemeral if container.name not in review.settled)
 
 
-def given(case: ReviewedPod, container: Container) -> bool:
-    """Tell whether a container asks for a GPU itself, by its resources or by a claim; one nobody knows yet may be."""
-    if case.units(container) > 0 or container.name in case.claimed.containers:
+def asks_for_gpu(review: ReviewedPod, container: Container) -> bool:
+    """Tell whether a container requests a GPU, by its resources or by a claim; an unknown claim counts as one."""
+    if review.units(container) > 0 or container.name in review.claimed.containers:
         return True
-    resources = case.raw(container).get("resources") or {}
-    return bool(resources.get("claims") and case.claimed.unknown)
+    resources = review.raw(container).get("resources") or {}
+    return bool(resources.get("claims") and review.claimed.unknown)
 
 
-def guard_devices(case: ReviewedPod) -> Iterator[PodChange]:
-    """Take away what would take GPUs (Strip); besides, show containers that ask for none that they have none (Void)."""
-    mode = case.rules.visible_devices
+def guard_devices(review: ReviewedPod) -> Iterator[PodChange]:
+    """Remove what takes devices (mode Strip), or set the variable to void where no GPU is requested (mode Void)."""
+    mode = review.rules.visible_devices
     if mode not in ("Strip", "Void"):
         return
-    for taking in reversed(list(takings(case))):  # from the end, so that positions before it stay true
-        if taking.hideable:
+    for access in reversed(list(device_accesses(review))):  # from the end, so that positions before it stay true
+        if access.hideable:
             if mode == "Strip":  # Void hides devices from every container that asks for none
-                yield _change(taking, Operation("add", (*taking.path[:-1], "-"), HIDDEN), f"hidden by {VISIBLE}: void")
-        elif mode == "Void" and taking.word == VISIBLE and not taking.given:
-            yield _change(taking, Operation("replace", taking.path, HIDDEN), "set to void")
+                yield _change(access, Operation("add", (*access.path[:-1], "-"), HIDDEN), f"hidden by {VISIBLE}: void")
+        elif mode == "Void" and access.setting == VISIBLE and not access.asks_for_gpu:
+            yield _change(access, Operation("replace", access.path, HIDDEN), "set to void")
         else:
-            yield _change(taking, Operation("remove", taking.path), "removed")
+            yield _change(access, Operation("remove", access.path), "removed")
 
 
-def hide_devices(case: ReviewedPod) -> Iterator[PodChange]:
-    """Set the variable to void where a container asks for no GPU, since its image may say otherwise (Void)."""
-    if case.rules.visible_devices != "Void":
+def hide_devices(review: ReviewedPod) -> Iterator[PodChange]:
+    """Set NVIDIA_VISIBLE_DEVICES to void where a container requests no GPU, since its image may set it (mode Void)."""
+    if review.rules.visible_devices != "Void":
         return
-    for container in guarded(case):
-        named = any(name == VISIBLE for name, _ in container.env)
-        if not named and not given(case, container):
-            operation = append(case.document, _path(container, "env"), HIDDEN)
+    for container in guarded_containers(review):
+        present = any(name == VISIBLE for name, _ in container.env)
+        if not present and not asks_for_gpu(review, container):
+            operation = append(review.document, _path(container, "env"), HIDDEN)
             yield PodChange((operation,), f"{container.name}: {VISIBLE} set to void")
 
 
@@ -154,6 +162,6 @@ def _path(container: Container, *rest: str) -> tuple[str, ...]:
     return ("spec", container.list_name, str(container.index), *rest)
 
 
-def _change(taking: DeviceAccess, operation: Operation, done: str) -> PodChange:
-    record = f"{taking.who}: {taking.word} {done}"
+def _change(access: DeviceAccess, operation: Operation, action: str) -> PodChange:
+    record = f"{access.owner}: {access.setting} {action}"
     return PodChange((operation,), record, f"{record}: ask for the GPU in limits")

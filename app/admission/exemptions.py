@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may exempt a namespace: a ValidatingAdmissionPolicy that guards our opt-out labels and the exempt names (F21).
+"""The right to exempt a namespace: a ValidatingAdmissionPolicy guards the opt-out labels and exempt names (F21).
 
-A tenant who may create or label namespaces could else walk past every guard. The API server evaluates it itself: no
-webhook on namespaces can hold up the cluster, and nothing is open while we are down. It asks RBAC for the verb `create`
-on `exemptions.gpu-usher.io`, of the cluster, which nothing serves: `cluster-admin` has it, whatever group a cloud's
-administrators are in; a role for namespaces, even one of wildcards in a namespace, does not.
+Without it a tenant who may create or label namespaces could bypass every check. The API server evaluates the policy
+itself, so that no webhook on namespaces can block the cluster and nothing is open while gpu-usher is down. The policy
+asks RBAC for the verb `create` on the cluster-scoped resource `exemptions.gpu-usher.io`, which no API server serves.
+`cluster-admin` has that right, whichever group a cloud's administrators are in; a Role, even with wildcards, does not.
 """
 
 from typing import Any
@@ -15,18 +15,18 @@ from app.kube.pods import PREFIX
 
 NAME = "gpu-usher-exemptions"
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
-"""Namespace labels; "true" exempts. A pod's own label never does (F21)."""
+"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts (F21)."""
 SUBRESOURCES = ("namespaces", "namespaces/finalize", "namespaces/status")
-"""All of them take labels (pkg/registry/core/namespace/strategy.go: neither subresource resets metadata)."""
+"""All of them accept changed labels (pkg/registry/core/namespace/strategy.go: no subresource resets metadata)."""
 _VERSION = "admissionregistration.k8s.io/v1"
 
 
 def exemption_policy(families: Families) -> list[dict[str, Any]]:
-    """Write the policy and its binding."""
+    """Write the ValidatingAdmissionPolicy and its ValidatingAdmissionPolicyBinding."""
     keys = ", ".join(map(quoted, EXEMPT_LABELS))
     names = ", ".join(map(quoted, sorted(families.infrastructure_namespaces)))
     new = f"request.operation == 'CREATE' && object.metadata.name in [{names}]"
-    labelled = f"[{keys}].exists(k, {_true('object')} && !(oldObject != null && {_true('oldObject')}))"
+    labelled = f"[{keys}].exists(k, {_exempting('object')} && !(oldObject != null && {_exempting('oldObject')}))"
     allowed = "authorizer.group('gpu-usher.io').resource('exemptions').check('create').allowed()"
     message = f"gpu-usher: {' and '.join(EXEMPT_LABELS)} and the names of exempt namespaces are reserved"
     spec = {
@@ -60,7 +60,7 @@ def exemption_policy(families: Families) -> list[dict[str, Any]]:
     ]
 
 
-def _true(owner: str) -> str:
-    """Ask whether a namespace has the label k with the value that exempts."""
+def _exempting(owner: str) -> str:
+    """Write the CEL expression that is true where a namespace has the label k with the value that exempts."""
     labels = f"{owner}.metadata.labels"
     return f"has({labels}) && k in {labels} && {labels}[k] == 'true'"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ValidatingAdmissionPolicy with the part of our validation that CEL can say, for when we are down.
+"""A ValidatingAdmissionPolicy with the part of our validation that CEL can express, for when gpu-usher is down.
 
-The API server evaluates it itself, after all mutating webhooks: where we are up and repair a pod, nothing is left for
-it to refuse. It knows neither nodes nor annotations, and cannot repair; CANNOT lists what is missing. Fractions,
-negatives, and GPU requests without limits or other than them are not in it: the API server refuses those before it asks
-any validating admission (pkg/apis/core/validation ValidateResourceRequirements; tests/e2e/test_fallback.py).
+The API server evaluates it itself, after all mutating webhooks: while gpu-usher is up and repairs a pod, the policy
+has nothing to refuse. It knows neither nodes nor annotations and cannot repair; LIMITATIONS lists what is missing. It
+does not check fractions, negative amounts, or GPU requests that lack limits or differ from them: the API server
+refuses those before any validating admission (pkg/apis/core/validation ValidateResourceRequirements;
+tests/e2e/test_fallback.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,15 +14,15 @@ from typing import Any
 
 from app.admission.device_guard import CDI, DEVICE_FOLDER, VISIBLE
 from app.admission.exemptions import EXEMPT_LABELS
-from app.admission.fallback_env import asks_for_some, hidden, taken_by
-from app.admission.match_conditions import device_conditions, match_conditions, names_ours, quoted
+from app.admission.fallback_env import container_asks_for_gpu, entry_gives_devices, made_harmless
+from app.admission.match_conditions import device_conditions, is_gpu_resource, match_conditions, quoted
 from app.admission.node_devices import ALL_FILES, GPU_FILES
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
 
 NAME = "gpu-usher-fallback"
-CANNOT = (
+LIMITATIONS = (
     "repair anything: limits, runtimeClassName, tolerations, node affinity are missing while we are down",
     "tell pods apart by namespace or label: the rules are those for a pod that no selector is for, without exceptions",
     "read the annotations gpu-usher.io/*, or tell that policies contradict each other",
@@ -37,55 +38,59 @@ _GUARDED = (
     " || !oldObject.spec.ephemeralContainers.exists(o, o.name == c.name))"
     " : object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 )
-"""The containers that somebody brings now: those of a new pod, or the new ephemeral ones of a running pod."""
+"""CEL: the containers that the request adds: those of a new pod, or the new ephemeral ones of a running pod."""
 _PRIVILEGED = "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged"
 _CREATED = "request.operation != 'CREATE' || "
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One validation: CEL that is true where the object is fine, and the words of the refusal."""
+    """One validation of the policy: a CEL expression that is true for an allowed object, and the denial's message."""
 
     expression: str
     message: str
 
 
-Maker = Callable[[AdmissionRules, Knowledge], Iterator[Validation]]
+ValidationBuilder = Callable[[AdmissionRules, Knowledge], Iterator[Validation]]
 
 
 def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F26: containers that run together; what starts before them is not counted."""
+    """F26: count the GPUs of containers that run together; init containers are not counted."""
     if rules.max_gpus_per_pod is None:
         return
     limits = "(has(c.resources) && has(c.resources.limits) ? c.resources.limits : {})"
     amount = "quantity(string(c.resources.limits[k]))"
-    ours = f"{limits}.filter(k, ({names_ours(knowledge.families)}) && {amount}.isInteger())"
-    expression = f"object.spec.containers.map(c, {ours}.map(k, {amount}.asInteger()).sum()).sum()"
+    gpu_names = f"{limits}.filter(k, ({is_gpu_resource(knowledge.families)}) && {amount}.isInteger())"
+    expression = f"object.spec.containers.map(c, {gpu_names}.map(k, {amount}.asInteger()).sum()).sum()"
     wants = f"at most {rules.max_gpus_per_pod} GPUs per pod"
     yield Validation(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"too many GPUs: wants {wants}")
 
 
 def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F12: where the policy would take it away, nobody does while we are down, so that it is refused."""
+    """F12: refuse what the policy would otherwise strip, since nothing strips it while gpu-usher is down."""
     if rules.visible_devices == "Leave":
         return
-    table = knowledge.toolkit_env.values()
-    taken = " || ".join(taken_by(each) for each in table if not (each.beside_gpu or each.hidden_by))
+    table, has_gpu = knowledge.toolkit_env.values(), container_asks_for_gpu(knowledge.families)
+    gives_always = " || ".join(
+        entry_gives_devices(variable) for variable in table if not (variable.beside_gpu or variable.hidden_by)
+    )
     yield Validation(
-        f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {taken}))",
+        f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {gives_always}))",
         f"{VISIBLE} or its like, or control of GPUs: wants no such setting, ask for the GPU in limits",
     )
-    beside = " || ".join(taken_by(each) for each in table if each.beside_gpu and not each.hidden_by)
+    gives_beside_gpu = " || ".join(
+        entry_gives_devices(variable) for variable in table if variable.beside_gpu and not variable.hidden_by
+    )
     yield Validation(
-        f"variables.guarded.all(c, !has(c.env) || {asks_for_some(knowledge.families)} || !c.env.exists(e, {beside}))",
+        f"variables.guarded.all(c, !has(c.env) || {has_gpu} || !c.env.exists(e, {gives_beside_gpu}))",
         "devices beside a GPU: wants no such setting, ask for the GPU in limits",
     )
-    for each in table:
-        if each.hidden_by:
+    for variable in table:
+        if hiding := variable.hidden_by:
             yield Validation(
-                f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {taken_by(each)})"
-                f" || {asks_for_some(knowledge.families)} || {hidden(each, knowledge.toolkit_env)})",
-                f"{each.name} without {each.hidden_by} gives every GPU: wants {each.hidden_by}: void beside it",
+                f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {entry_gives_devices(variable)})"
+                f" || {has_gpu} || {made_harmless(variable, knowledge.toolkit_env)})",
+                f"{variable.name} without {hiding} gives every GPU: wants {hiding}: void beside it",
             )
     mounts = f"c.volumeMounts.all(m, !m.mountPath.contains({quoted(DEVICE_FOLDER)}))"
     yield Validation(
@@ -93,21 +98,21 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
         f"a mount below {DEVICE_FOLDER}: wants no such mount, ask for the GPU in limits",
     )
     annotations = "object.metadata.annotations"
-    makers = " || ".join(
+    vendors = " || ".join(
         f"{annotations}[k].contains({quoted(f'{family.name}.com/')})" for family in knowledge.families.all
     )
-    named = f"{annotations}.all(k, !k.startsWith({quoted(CDI)}) || !({makers}))"
+    unnamed = f"{annotations}.all(k, !k.startsWith({quoted(CDI)}) || !({vendors}))"
     yield Validation(
-        f"{_CREATED}!has({annotations}) || {named}",
+        f"{_CREATED}!has({annotations}) || {unnamed}",
         f"an annotation {CDI}*: wants no such annotation, ask for the GPU in limits",
     )
 
 
 def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F14: of a pod that names a GPU no container may be privileged."""
+    """F14: no container of a pod that names a GPU may be privileged."""
     if rules.privileged != "Deny":
         return
-    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
+    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
     yield Validation(
         f"{_CREATED}!({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
         "privileged in a GPU pod: wants privileged: false",
@@ -115,7 +120,7 @@ def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Valida
 
 
 def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
-    """F13: a node of one's own choice, or another scheduler than the policy's."""
+    """F13: refuse a pod with spec.nodeName, or with another scheduler than the policy's."""
     if rules.bypass != "Deny":
         return
     yield Validation(
@@ -123,30 +128,30 @@ def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Va
         "spec.nodeName is set: wants none, so that the scheduler chooses",
     )
     if rules.scheduler_name:
-        wanted = quoted(rules.scheduler_name)
+        scheduler = quoted(rules.scheduler_name)
         yield Validation(
-            f"{_CREATED}object.spec.schedulerName == {wanted}",
+            f"{_CREATED}object.spec.schedulerName == {scheduler}",
             f"another scheduler than the policy's: wants schedulerName {rules.scheduler_name}",
         )
 
 
 def _amounts() -> str:
-    """List the limits and the requests of a container c, as maps m."""
+    """Write CEL that lists the limits and the requests of a container c, as maps m."""
     both = (f"(has(c.resources.{kind}) ? [c.resources.{kind}] : [])" for kind in ("limits", "requests"))
     return f"(has(c.resources) ? {' + '.join(both)} : [])"
 
 
 def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
-    """F12: device files of GPUs as a volume."""
+    """F12: refuse GPU device files as a hostPath volume."""
     if rules.visible_devices != "Leave":
         yield Validation(_no_volume(GPU_FILES), "a hostPath of GPUs: wants no such volume, ask for the GPU in limits")
 
 
 def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F14: a pod that asks for no GPU reaches all of a node's; one that asks is judged by `unprivileged`."""
+    """F14: a privileged pod without a GPU request reaches every GPU of the node; `unprivileged` judges the others."""
     if rules.privileged != "Deny":
         return
-    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {names_ours(knowledge.families)})))"
+    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
     yield Validation(
         f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
         "privileged, sees every GPU of its node: wants privileged: false",
@@ -156,45 +161,51 @@ def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Va
 
 def _no_volume(pattern: str) -> str:
     volumes = "object.spec.volumes"
-    found = f"has(v.hostPath) && v.hostPath.path.matches({quoted(pattern)})"
-    return f"{_CREATED}!has({volumes}) || !{volumes}.exists(v, {found})"
+    matching = f"has(v.hostPath) && v.hostPath.path.matches({quoted(pattern)})"
+    return f"{_CREATED}!has({volumes}) || !{volumes}.exists(v, {matching})"
 
 
-CHECKS: tuple[Maker, ...] = (not_too_many, devices_asked_for, unprivileged, scheduled_by_us)
+CHECKS: tuple[ValidationBuilder, ...] = (not_too_many, devices_asked_for, unprivileged, scheduled_by_us)
 
 
-DEVICE_CHECKS: tuple[Maker, ...] = (devices_not_mounted, node_not_reached)
-"""Of pods that need not concern GPUs otherwise: a policy of their own, which fails open as their webhook does."""
+DEVICE_CHECKS: tuple[ValidationBuilder, ...] = (devices_not_mounted, node_not_reached)
+"""Checks of pods that need not concern GPUs otherwise; their own policy fails open, as their webhook does."""
 
 
-def _checks(makers: tuple[Maker, ...], rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    for maker in makers:
-        yield from maker(rules, knowledge)
+def _checks(
+    builders: tuple[ValidationBuilder, ...], rules: AdmissionRules, knowledge: Knowledge
+) -> Iterator[Validation]:
+    for builder in builders:
+        yield from builder(rules, knowledge)
 
 
 def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledge: Knowledge) -> list[dict[str, Any]]:
-    """Write the policies and their bindings: what is enforced denies, what only Warn policies say warns."""
-    found = []
-    for name, makers, conditions, fails in (
+    """Write the policies and their bindings: enforced rules deny, rules of policies in mode Warn only warn."""
+    objects = []
+    for name, builders, conditions, failure_policy in (
         (NAME, CHECKS, match_conditions(knowledge), "Fail"),
         (f"{NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
     ):
         not_exempt = {"name": "not-exempt", "expression": _not_exempt(knowledge.families)}
-        denying = list(_checks(makers, enforced, knowledge))
-        warning = [check for check in _checks(makers, warned, knowledge) if check not in denying]
+        denying = list(_checks(builders, enforced, knowledge))
+        warning = [check for check in _checks(builders, warned, knowledge) if check not in denying]
         for suffix, checks, action in (("", denying, "Deny"), ("-warn", warning, "Warn")):
             if checks:
-                found += _pair(f"{name}{suffix}", checks, action, [*conditions, not_exempt], fails)
-    return found
+                objects += _policy_and_binding(
+                    f"{name}{suffix}", checks, action, [*conditions, not_exempt], failure_policy
+                )
+    return objects
 
 
-def _pair(
-    name: str, checks: list[Validation], action: str, conditions: list[dict[str, str]], fails: str
+def _policy_and_binding(
+    name: str, checks: list[Validation], action: str, conditions: list[dict[str, str]], failure_policy: str
 ) -> list[dict[str, Any]]:
     version = "admissionregistration.k8s.io/v1"
-    validations = [{"expression": each.expression, "message": f"gpu-usher: {each.message}"} for each in checks]
+    validations = [
+        {"expression": validation.expression, "message": f"gpu-usher: {validation.message}"} for validation in checks
+    ]
     spec = {
-        "failurePolicy": fails,
+        "failurePolicy": failure_policy,
         "matchConstraints": {
             "matchPolicy": "Equivalent",
             "namespaceSelector": {
@@ -226,5 +237,5 @@ def _rule(operation: str, resource: str) -> dict[str, Any]:
 
 
 def _not_exempt(families: Families) -> str:
-    """Ask whether the namespace is none of the vendors' own."""
+    """Write CEL that is true where the namespace is none of the vendors' own."""
     return f"!(request.namespace in [{', '.join(map(quoted, families.infrastructure_namespaces))}])"

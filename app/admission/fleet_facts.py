@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What admission knows of the cluster: kinds of GPU nodes, what is free, runtime classes, whose labels nodes carry."""
+"""What admission knows of the cluster: groups of GPU nodes, free units, RuntimeClasses, label dialects."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ Taint = tuple[str, str, str]
 """(key, value, effect)."""
 
 GFD_KEYS = (PRODUCT, MEMORY, SHARING, f"{COMPUTE[0]}.major", f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major")
-"""Labels of GPU Feature Discovery in which needs are written as affinity."""
+"""Labels of GPU Feature Discovery that node affinity may name for a pod's needs."""
 STATE_KEYS = (MIG_STATE, UPGRADE_STATE, PLUGIN)
-"""Labels of MIG Manager and of the GPU Operator that say what is being done to a node."""
+"""Labels of MIG Manager and of the GPU Operator that name a change in progress on a node."""
 
 
 NodeGroupKey = tuple[NodeClass, tuple[Taint, ...], tuple[tuple[str, str], ...]]
-"""What tells one group of nodes from another: class, taints, labels."""
+"""What distinguishes one group of nodes from another: node class, taints, labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeGroup:
-    """Nodes that admission need not tell apart: one class, the same taints, the same labels as far as they tell.
+    """Nodes that are alike for admission: one node class, the same taints, and the same values of affinity's labels.
 
-    Compared by identity: there is one for all nodes of a NodeGroupKey.
+    Compared by identity: there is one NodeGroup for all nodes of a NodeGroupKey.
     """
 
     node_class: NodeClass
@@ -37,17 +37,18 @@ class NodeGroup:
     labels: tuple[tuple[str, str], ...] = ()
 
     def label(self, key: str) -> str | None:
-        """Read a label that tells of GPUs."""
+        """Return the value of one of the labels that affinity may name, or None."""
         return next((value for name, value in self.labels if name == key), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetFacts:
-    """What admission knows of the cluster; compared by identity, so that what follows from it can be kept.
+    """What admission knows of the cluster; compared by identity, so that results can be cached by it.
 
-    `runtime_classes`: the node selector of each; None where they could not be listed. `provisioners`: dialects that
-    some node speaks, with or without GPUs. `pools`: labels of node pools on nodes that speak no dialect; their pools
-    may bring nodes whose labels nobody here knows. `free`: units of each GPU resource on nodes of a group, a live view.
+    `runtime_classes` is the node selector of each RuntimeClass, or None where they could not be listed.
+    `provisioners` are the label dialects that some node carries, with or without GPUs.
+    `pools` are the node pool labels on nodes of no known dialect; such a pool may bring nodes with labels unknown here.
+    `free` are the free units of a GPU resource on the nodes of a group; the mapping is a live view.
     """
 
     node_groups: tuple[NodeGroup, ...] = ()
@@ -58,49 +59,49 @@ class FleetFacts:
 
 
 def node_group_key(node: Node, knowledge: Knowledge) -> NodeGroupKey | None:
-    """Say which kind of GPU node it is; None for one without GPUs."""
+    """Return the key of the group that a GPU node belongs to; None for a node without GPUs."""
     if not node.has_gpus:
         return None
-    told = tuple((key, node.labels[key]) for key in telling_keys(knowledge) if key in node.labels)
-    return (node.node_class, node.taints, told)
+    labels = tuple((key, node.labels[key]) for key in affinity_label_keys(knowledge) if key in node.labels)
+    return (node.node_class, node.taints, labels)
 
 
-def fleet_of(
+def fleet_facts_of(
     nodes: Iterable[Node], runtime_classes: Mapping[str, Mapping[str, str]] | None, knowledge: Knowledge
 ) -> FleetFacts:
-    """Sum up nodes at once, as the state does one by one."""
-    kinds: dict[NodeGroupKey, NodeGroup] = {}
+    """Build the facts from all nodes at once; the cluster state keeps them up to date node by node."""
+    groups: dict[NodeGroupKey, NodeGroup] = {}
     free: dict[tuple[NodeGroup, str], int] = {}
     provisioners: set[str] = set()
-    groups: set[str] = set()
+    pools: set[str] = set()
     for node in nodes:
-        spoken, unspoken = words_of(node.labels, knowledge)
-        provisioners.update(spoken)
-        groups.update(unspoken)
+        dialects, pool_labels = label_dialects_of(node.labels, knowledge)
+        provisioners.update(dialects)
+        pools.update(pool_labels)
         key = node_group_key(node, knowledge)
         if key is not None:
-            group = kinds.setdefault(key, NodeGroup(*key))
+            group = groups.setdefault(key, NodeGroup(*key))
             for resource, units in node.free.units.items():
                 free[group, resource] = free.get((group, resource), 0) + max(0, units)
-    return FleetFacts(tuple(kinds.values()), runtime_classes, tuple(sorted(provisioners)), tuple(sorted(groups)), free)
+    return FleetFacts(tuple(groups.values()), runtime_classes, tuple(sorted(provisioners)), tuple(sorted(pools)), free)
 
 
-def words_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Give the dialects that a node speaks, and where it speaks none the labels that show its cloud's node group."""
-    spoken = knowledge.clouds.spoken(labels)
-    return spoken, () if spoken else tuple(key for key in knowledge.group_keys if key in labels)
+def label_dialects_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the label dialects that a node carries, and if none, its labels that name a cloud's node pool."""
+    dialects = knowledge.clouds.spoken(labels)
+    return dialects, () if dialects else tuple(key for key in knowledge.group_keys if key in labels)
 
 
 @lru_cache(maxsize=4)
-def telling_keys(knowledge: Knowledge) -> tuple[str, ...]:
-    """List every label key that affinity may use."""
+def affinity_label_keys(knowledge: Knowledge) -> tuple[str, ...]:
+    """List every label key that node affinity may use."""
     clouds = (key for dialect in knowledge.clouds.dialects for key in dialect.telling())
     return tuple(dict.fromkeys((*GFD_KEYS, *STATE_KEYS, *clouds)))
 
 
 @lru_cache(maxsize=256)
-def serving(demand: Demand, fleet: FleetFacts) -> tuple[NodeGroup, ...]:
-    """List the kinds of nodes that could serve a demand, now or with other pods gone."""
+def fitting_groups(demand: Demand, fleet: FleetFacts) -> tuple[NodeGroup, ...]:
+    """List the node groups that could serve a demand, now or once other pods are gone."""
     verdicts: dict[int, Reason | None] = {}
     for group in fleet.node_groups:
         key = id(group.node_class)

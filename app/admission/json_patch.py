@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Patch (RFC 6902), only what we send: `add`, `replace`, `remove`, applied here before it leaves.
+"""JSON Patch (RFC 6902): only the operations that we send, `add`, `replace` and `remove`.
 
-A patch that does not apply rejects the pod even under failurePolicy Ignore
-(docs/reference/control-plane.md#answers-to-the-api-server), so each operation is built against the object as it stands
-and applied at once. The library jsonpatch is the test oracle; at run time it would take 167 µs a pod
-(docs/reference/measurements.md#patches).
+A patch that does not apply rejects the pod even under failurePolicy Ignore (CONTROL_PLANE §3). So each operation is
+built against the object as it stands and applied here first. The library jsonpatch is the oracle of the tests; at run
+time it would cost 167 µs a pod (OPERATIONS §4.11).
 """
 
 import re
@@ -19,19 +18,19 @@ _INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
 
 
 class PatchError(UsherError):
-    """An operation that does not apply to its own input: a bug of ours."""
+    """An operation does not apply to the object that it was built for, which is a bug of gpu-usher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation; `path` holds the unescaped reference tokens, `-` appends to a list."""
+    """One operation. `path` are the unescaped reference tokens; a last token `-` appends to a list."""
 
     op: str
     path: tuple[str, ...]
     value: Any = None
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as RFC 6902 does."""
+        """Return the operation as RFC 6902 writes it."""
         written: dict[str, Any] = {"op": self.op, "path": "".join("/" + escape(token) for token in self.path)}
         if self.op != "remove":
             written["value"] = self.value
@@ -44,7 +43,7 @@ def escape(token: str) -> str:
 
 
 def apply(document: Any, operations: Iterable[Operation]) -> Any:
-    """Apply operations in order to a copy; whatever they do not touch is shared with the input.
+    """Apply operations in order and return the changed copy; untouched parts are shared with the input.
 
     Raises PatchError.
     """
@@ -92,9 +91,9 @@ def _apply_to_list(document: list[Any], operation: Operation, path: tuple[str, .
 
 
 def put(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Build the one operation that sets a member, whatever of its parents is there.
+    """Build the one operation that sets a member, whichever of its parents exist.
 
-    Missing parents (or null ones) are added as one value, the highest missing one first.
+    Missing parents (or null ones) are added as one value, from the highest missing one down.
     """
     parent: Any = document
     for depth, key in enumerate(path[:-1]):
@@ -107,7 +106,7 @@ def put(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Opera
 
 
 def append(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Build the one operation that appends to a list, or makes the list where there is none."""
+    """Build the one operation that appends to a list, or that adds the list where it is missing."""
     target: Any = document
     for key in path:
         target = target[int(key)] if isinstance(target, list) else target.get(key)

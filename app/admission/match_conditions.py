@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reaches us: the matchConditions of the webhooks, generated from the resource families (F22).
+"""The matchConditions of the webhooks, generated from the resource families (F22, INTERFACES §10).
 
-See docs/reference/admission.md#reviewed-objects.
-
-The API server evaluates them itself, so a pod or template that concerns nobody costs no call. Every condition is total
-(`has()` before each access): one that fails rejects the object under `Fail` and skips us silently under `Ignore`.
-`p` stands for the pod, or for the template that a workload makes its pods of.
+The API server evaluates them itself, so that a pod or template that does not concern GPUs costs no call. Every
+condition is total (`has()` before each access): one that fails to evaluate rejects the object under failurePolicy
+`Fail`, and skips the webhook silently under `Ignore`. In the expressions `p` is the pod, or the pod template of a
+workload, and `c` a container.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,88 +15,94 @@ from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
 
-PODS = (
+POD_OR_TEMPLATE = (
     "(has(object.spec.jobTemplate) ? [object.spec.jobTemplate.spec.template]"
     " : has(object.spec.template) ? [object.spec.template] : [object])"
 )
-"""What an object makes or is: the template of a CronJob's Job, of another workload, the pod itself."""
+"""CEL: a list with the pod template of a CronJob or another workload, or with the pod itself."""
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 AMOUNTS = ("limits", "requests")
 NVIDIA = "NVIDIA_"
-"""Prefix of all that the container toolkit reads but for a few."""
+"""Prefix of most variables that NVIDIA's container toolkit reads."""
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror: the pod runs already, whatever we say (ADM-07)."""
+"""Annotation of a static pod's mirror pod; the static pod runs already, whatever admission answers (ADM-07)."""
 
 
 def match_conditions(knowledge: Knowledge, also: Iterable[str] = ()) -> list[dict[str, str]]:
     """Write the matchConditions of the webhooks for pods and workloads.
 
-    `also`: extended resources that this cluster's DeviceClasses serve under names of their own.
+    `also` are extended resources that this cluster's own DeviceClasses serve.
     """
     return [
-        {"name": "concerns-gpus", "expression": f"{PODS}.exists(p, {' || '.join(_concerns(knowledge, also))})"},
+        {
+            "name": "concerns-gpus",
+            "expression": f"{POD_OR_TEMPLATE}.exists(p, {' || '.join(_gpu_questions(knowledge, also))})",
+        },
         {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {quoted(MIRROR)}')})"},
     ]
 
 
 def device_conditions(knowledge: Knowledge) -> list[dict[str, str]]:
-    """Write the matchConditions of the webhook for what reaches a node's devices without asking for a GPU.
+    """Write the matchConditions of the webhook for pods that reach a node's devices without requesting a GPU.
 
-    What concerns GPUs otherwise may come by both webhooks; the API server says the same warning once.
+    A pod that concerns GPUs otherwise may match both webhooks; the API server shows an identical warning once.
     """
     privileged = "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged"
     lists = (f"({_some_container(name, privileged)})" for name in CONTAINER_LISTS)
     paths = f"v.hostPath.path.matches({quoted(GPU_FILES)}) || v.hostPath.path.matches({quoted(ALL_FILES)})"
     volumes = f"(has(p.spec.volumes) && p.spec.volumes.exists(v, has(v.hostPath) && ({paths})))"
     return [
-        {"name": "reaches-devices", "expression": f"{PODS}.exists(p, {' || '.join((*lists, volumes))})"},
+        {"name": "reaches-devices", "expression": f"{POD_OR_TEMPLATE}.exists(p, {' || '.join((*lists, volumes))})"},
         match_conditions(knowledge)[1],
     ]
 
 
 def cpu_guard_conditions(families: Families) -> list[dict[str, str]]:
-    """Write the matchConditions of the cpu-guard: pods that ask for no GPU, by resource or by claim."""
-    asks = " || ".join(f"({_some_container(name, _asks(families))})" for name in CONTAINER_LISTS)
+    """Write the matchConditions of the cpu-guard webhook: pods that request no GPU, by resource or by claim."""
+    requested = " || ".join(f"({_some_container(name, _names_gpu_resource(families))})" for name in CONTAINER_LISTS)
     claims = "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
-    return [{"name": "asks-for-no-gpu", "expression": f"![object].exists(p, {asks} || {claims})"}]
+    return [{"name": "asks-for-no-gpu", "expression": f"![object].exists(p, {requested} || {claims})"}]
 
 
-def _concerns(knowledge: Knowledge, also: Iterable[str]) -> Iterator[str]:
+def _gpu_questions(knowledge: Knowledge, also: Iterable[str]) -> Iterator[str]:
     families = knowledge.families
-    named = ", ".join(quoted(name) for name in sorted(knowledge.toolkit_env) if not name.startswith(NVIDIA))
-    takes = (
-        f"(has(c.env) && c.env.exists(e, e.name.startsWith({quoted(NVIDIA)}) || e.name in [{named}]))",
+    other_variables = ", ".join(quoted(name) for name in sorted(knowledge.toolkit_env) if not name.startswith(NVIDIA))
+    taken_devices = (
+        f"(has(c.env) && c.env.exists(e, e.name.startsWith({quoted(NVIDIA)}) || e.name in [{other_variables}]))",
         f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({quoted(DEVICE_FOLDER)})))",
     )
     for name in CONTAINER_LISTS:
-        yield f"({_some_container(name, ' || '.join((_asks(families, also), *takes)))})"
+        yield f"({_some_container(name, ' || '.join((_names_gpu_resource(families, also), *taken_devices)))})"
     yield "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
     yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
-    ours = f"k.startsWith({quoted(PREFIX)}) || k.startsWith({quoted(CDI)})"
-    yield f"(has(p.metadata) && {_annotation('p', ours)})"
+    our_annotation = f"k.startsWith({quoted(PREFIX)}) || k.startsWith({quoted(CDI)})"
+    yield f"(has(p.metadata) && {_annotation('p', our_annotation)})"
 
 
 def _some_container(list_name: str, question: str) -> str:
     return f"has(p.spec.{list_name}) && p.spec.{list_name}.exists(c, {question})"
 
 
-def _asks(families: Families, also: Iterable[str] = ()) -> str:
-    """Ask of a container c whether it names a resource that gives GPUs or may, in limits or requests."""
+def _names_gpu_resource(families: Families, also: Iterable[str] = ()) -> str:
+    """Write CEL that is true where container c names a resource that gives or may give GPUs, in limits or requests."""
     more = f" || k in [{', '.join(map(quoted, sorted(also)))}]" if also else ""
-    ours = f"{names_ours(families)}{more} || k.startsWith({quoted(families.device_class_prefix)})"
-    named = (f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, {ours}))" for kind in AMOUNTS)
-    return f"(has(c.resources) && ({' || '.join(named)}))"
+    gpu = f"{is_gpu_resource(families)}{more} || k.startsWith({quoted(families.device_class_prefix)})"
+    named_in = (f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, {gpu}))" for kind in AMOUNTS)
+    return f"(has(c.resources) && ({' || '.join(named_in)}))"
 
 
-def names_ours(families: Families, handed_on: bool = True) -> str:
-    """Ask of a resource name k whether it is known to give GPUs; `handed_on`: also to virtual machines.
+def is_gpu_resource(families: Families, passthrough: bool = True) -> str:
+    """Write CEL that is true for a resource name k that is known to give GPUs.
 
-    Classes and names of a cluster's own making are not known here (doctor names those).
+    `passthrough` includes GPUs passed through to virtual machines. DeviceClasses and resources that a cluster defines
+    itself are not known here; `gpu-usher doctor` reports them.
     """
     implicit = (families.device_class_prefix + name for family in families.all for name in family.device_classes)
-    names = sorted(quoted(name) for name in (*implicit, *(name for each in families.all for name in each.resources)))
+    names = sorted(
+        quoted(name) for name in (*implicit, *(name for family in families.all for name in family.resources))
+    )
     prefixes = sorted(quoted(prefix) for family in families.all for prefix in family.prefixes)
-    patterns = [quoted(f"^{each.passthrough}$") for each in families.all if each.passthrough and handed_on]
+    patterns = [quoted(f"^{family.passthrough}$") for family in families.all if family.passthrough and passthrough]
     return " || ".join(
         [
             f"k in [{', '.join(names)}]",
@@ -112,5 +117,5 @@ def _annotation(owner: str, question: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """Quote a word for CEL; resource names hold neither quotes nor backslashes."""
+    """Quote a string for CEL; resource names contain neither quotes nor backslashes."""
     return f"'{word}'"

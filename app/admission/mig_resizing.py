@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizing: another slice than the one asked where the fleet has it not, the smallest that holds what the pod needs."""
+"""MIG resizing: a pod gets another slice than it asked for, the smallest of the fleet that holds what it needs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.affinity.mutator import REQUIRED, get, prefer
+from app.admission.affinity.mutator import REQUIRED, member_at, prefer_terms
 from app.admission.affinity.terms import NEED_WEIGHT
-from app.admission.case import PodChange, ReviewedPod
-from app.admission.fleet_facts import NodeGroup, serving, telling_keys
+from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import Operation, apply, put
-from app.admission.tolerations import tolerable
+from app.admission.reviewed_pod import PodChange, ReviewedPod
+from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
 from app.nodes.labels import PRODUCT
 from app.policy.schema_placement import SharingWish
@@ -19,130 +19,132 @@ from app.values.json_members import member, objects, strings
 from app.values.label_requirements import Requirement, requirement
 
 MEDIA = ".me"
-"""In the name of a profile that has media engines."""
+"""Part of the name of a MIG profile with media engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceOffer:
-    """A slice resource that nodes advertise which fit: its least size on any of them, and whether one is free."""
+    """A slice resource on nodes that fit the pod: its smallest size on any of them, and whether a unit is free."""
 
     resource: str
     size: SliceSize
     free: bool
 
 
-def fall_back(case: ReviewedPod) -> Iterator[PodChange]:
-    """Rewrite a slice that is asked "at least" to the smallest sufficient one that a node advertises.
+def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
+    """Replace a slice that the pod asks for as "at least" by the smallest sufficient one on a node (INTERFACES §7).
 
-    See docs/reference/sharing-and-memory.md#mig-at-least.
-
-    The name of a resource is exact for kube-scheduler and kubelet; after admission nobody can relax it.
+    kube-scheduler and the kubelet take a resource name as exact, so that it can only be relaxed at admission.
     """
-    mode, wish = case.rules.mig_fallback, case.ruling.demand.mig_profile
-    asked = _slice_asked(case)
-    if mode == "Off" or wish is None or not wish[1] or asked is None or not case.fleet.node_groups:
+    mode, wish = review.rules.mig_fallback, review.ruling.demand.mig_profile
+    requested = _requested_slice(review)
+    if mode == "Off" or wish is None or not wish[1] or requested is None or not review.fleet.node_groups:
         return
-    present = any(group.node_class.allocatable(asked) > 0 for group in case.fleet.node_groups)
+    present = any(group.node_class.allocatable(requested) > 0 for group in review.fleet.node_groups)
     if present and mode is None:
         return
-    offers = [each for each in _offers(case) if _covers(each, wish[0])]
-    if not offers or (best := offers[0].resource) == asked:
+    offers = [offer for offer in _offers(review) if _covers(offer, wish[0])]
+    if not offers or (best := offers[0].resource) == requested:
         return
-    why = f"no node has {asked}" if not present else f"it is the smallest that covers {wish[0]}"
+    why = f"no node has {requested}" if not present else f"it is the smallest that covers {wish[0]}"
     if mode == "Warn":
-        yield PodChange((), f"{asked} could be {best}", f"{asked} could be {best}: {why}")
+        yield PodChange((), f"{requested} could be {best}", f"{requested} could be {best}: {why}")
         return
-    yield PodChange(tuple(_renamed(case, asked, best)), f"{asked} made {best}", f"{asked} made {best}: {why}")
+    yield PodChange(
+        tuple(_replace_resource(review, requested, best)), f"{requested} made {best}", f"{requested} made {best}: {why}"
+    )
 
 
-def right_size(case: ReviewedPod) -> Iterator[PodChange]:
-    """Give a pod of one GPU that states its memory the smallest slice, or else product, that holds it (F130)."""
-    demand, whole = case.ruling.demand, "nvidia.com/gpu"
-    if not case.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
+def right_size(review: ReviewedPod) -> Iterator[PodChange]:
+    """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it (F130)."""
+    demand, whole = review.ruling.demand, "nvidia.com/gpu"
+    if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
     if demand.sharing is not SharingWish.Any or demand.nvlink or demand.mig_profile is not None:
         return
-    offers = _offers(case)
+    offers = _offers(review)
     if offers:
         best = offers[0].resource
         why = f"{demand.memory_mib} MiB is all that gpu-memory asks"
-        yield PodChange(tuple(_renamed(case, whole, best)), f"{whole} made {best}", f"{whole} made {best}: {why}")
+        yield PodChange(
+            tuple(_replace_resource(review, whole, best)), f"{whole} made {best}", f"{whole} made {best}: {why}"
+        )
         return
-    products = _smallest_products(case)
+    products = _smallest_products(review)
     if products:
         term = ({"key": PRODUCT, "operator": "In", "values": products},)
-        operations = prefer(case.document, [(NEED_WEIGHT, term)])
+        operations = prefer_terms(review.document, [(NEED_WEIGHT, term)])
         if operations:
             names = " and ".join(products)
             yield PodChange(operations, f"{names} preferred, the smallest that holds what gpu-memory asks")
 
 
-def _slice_asked(case: ReviewedPod) -> str | None:
-    """Give the one slice resource that the pod asks for; None if there is none, or several."""
-    slices = [name for name, _ in case.amounts() if profile_of(name)]
+def _requested_slice(review: ReviewedPod) -> str | None:
+    """Return the one slice resource that the pod asks for; None if it asks for none, or for several."""
+    slices = [name for name, _ in review.amounts() if profile_of(name)]
     return slices[0] if len(slices) == 1 and not slices[0].endswith(".shared") else None
 
 
 def _covers(offer: SliceOffer, profile: str) -> bool:
-    """Tell whether a slice is at least a profile; one with media engines is no other.
-
-    See docs/reference/sharing-and-memory.md#mig-at-least.
-    """
-    wanted = nominal_size(profile)
-    return wanted is not None and offer.size.covers(wanted) and (MEDIA in offer.resource or MEDIA not in profile)
+    """Tell whether a slice is at least a profile; one with media engines needs a slice with them (INTERFACES §10)."""
+    least = nominal_size(profile)
+    return least is not None and offer.size.covers(least) and (MEDIA in offer.resource or MEDIA not in profile)
 
 
-def _offers(case: ReviewedPod) -> list[SliceOffer]:
-    """List the slices on nodes that fit the pod in all else; free ones first, then by size, plain ones first."""
-    found: dict[str, SliceOffer] = {}
-    for group in case.fleet.node_groups:
-        for resource, units in group.node_class.offered if _reachable(case, group) else ():
+def _offers(review: ReviewedPod) -> list[SliceOffer]:
+    """List the slices on nodes that otherwise fit the pod: free ones first, then by size, plain profiles first."""
+    offers: dict[str, SliceOffer] = {}
+    for group in review.fleet.node_groups:
+        for resource, units in group.node_class.offered if _pod_may_use(review, group) else ():
             profile = profile_of(resource)
-            size = case.knowledge.mig.size(group.node_class.product, profile) if profile and units > 0 else None
-            if size is None or resource.endswith(".shared") or group not in _fitting(case, resource):
+            size = review.knowledge.mig.size(group.node_class.product, profile) if profile and units > 0 else None
+            if size is None or resource.endswith(".shared") or group not in _groups_with_slice(review, resource):
                 continue
-            free = case.fleet.free.get((group, resource), 0) > 0
-            known = found.get(resource)
-            least = size if known is None or known.size.covers(size) else known.size
-            found[resource] = SliceOffer(resource, least, free or (known is not None and known.free))
-    return sorted(found.values(), key=_rank)
+            free = review.fleet.free.get((group, resource), 0) > 0
+            offer = offers.get(resource)
+            least = size if offer is None or offer.size.covers(size) else offer.size
+            offers[resource] = SliceOffer(resource, least, free or (offer is not None and offer.free))
+    return sorted(offers.values(), key=_rank)
 
 
 def _rank(offer: SliceOffer) -> tuple[Any, ...]:
     return (not offer.free, offer.size.memory_mib, offer.size.compute, len(offer.resource), offer.resource)
 
 
-def _fitting(case: ReviewedPod, resource: str) -> tuple[NodeGroup, ...]:
-    """List the kinds of nodes that would take the pod if it asked for this slice."""
-    return serving(replace(case.ruling.demand, resources=((resource, 1),), mig_profile=None), case.fleet)
+def _groups_with_slice(review: ReviewedPod, resource: str) -> tuple[NodeGroup, ...]:
+    """List the node groups that would take the pod if it asked for this slice."""
+    return fitting_groups(replace(review.ruling.demand, resources=((resource, 1),), mig_profile=None), review.fleet)
 
 
-def _reachable(case: ReviewedPod, group: NodeGroup) -> bool:
-    """Tell whether the pod's own selector, affinity and tolerations surely let it there; labels not known are a no."""
-    spec = case.document["spec"]
-    chosen = strings(spec, "nodeSelector", "spec.")
-    known = telling_keys(case.knowledge)
-    if any(group.label(key) != value for key, value in chosen.items()):
+def _pod_may_use(review: ReviewedPod, group: NodeGroup) -> bool:
+    """Tell whether the pod's selector, affinity and tolerations certainly allow the group; unknown labels do not."""
+    spec = review.document["spec"]
+    selector = strings(spec, "nodeSelector", "spec.")
+    known_keys = affinity_label_keys(review.knowledge)
+    if any(group.label(key) != value for key, value in selector.items()):
         return False
-    terms = get(case.document, REQUIRED)
-    if terms and not (isinstance(terms, list) and any(_lets(group, term, known) for term in terms)):
+    terms = member_at(review.document, REQUIRED)
+    if terms and not (isinstance(terms, list) and any(_term_selects(group, term, known_keys) for term in terms)):
         return False
-    return all(tolerable(case, taint) for taint in group.taints)
+    return all(taint_tolerated(review, taint) for taint in group.taints)
 
 
-def _lets(group: NodeGroup, term: Any, known: tuple[str, ...]) -> bool:
-    """Tell whether a term surely lets the pod there; one that the API server is yet to refuse does not."""
+def _term_selects(group: NodeGroup, term: Any, known_keys: tuple[str, ...]) -> bool:
+    """Tell whether a term certainly selects the group; a term that the API server has yet to refuse does not."""
     if not isinstance(term, dict) or term.get("matchFields"):
         return False
     try:
-        wanted = [_wanted(each) for _, each in objects(term, "matchExpressions", "")]
+        requirements = [_read_requirement(item) for _, item in objects(term, "matchExpressions", "")]
     except BadInput:
         return False
-    return bool(wanted) and all(each.key in known and each.allows(group.label(each.key)) for each in wanted)
+    return bool(requirements) and all(
+        requirement.key in known_keys and requirement.allows(group.label(requirement.key))
+        for requirement in requirements
+    )
 
 
-def _wanted(item: Mapping[str, Any]) -> Requirement:
-    """Read an expression of the pod's own, which nobody has validated yet.
+def _read_requirement(item: Mapping[str, Any]) -> Requirement:
+    """Read an expression of the pod's own node affinity, which the API server has not validated yet.
 
     Raises BadInput.
     """
@@ -152,25 +154,25 @@ def _wanted(item: Mapping[str, Any]) -> Requirement:
     return requirement(member(item, "key", str, "") or "", member(item, "operator", str, "") or "", values)
 
 
-def _smallest_products(case: ReviewedPod) -> list[str]:
-    """Name the products with the least memory that holds the pod; none where all have the same."""
+def _smallest_products(review: ReviewedPod) -> list[str]:
+    """Name the products with the least memory that holds the pod; none where all have the same memory."""
     sizes: dict[str, int] = {}
-    for group in serving(case.ruling.demand, case.fleet):
+    for group in fitting_groups(review.ruling.demand, review.fleet):
         label, memory = group.label(PRODUCT), group.node_class.memory_mib
-        if label and memory and _reachable(case, group):
+        if label and memory and _pod_may_use(review, group):
             sizes[label] = min(memory, sizes.get(label, memory))
     least = min(sizes.values(), default=0)
     return sorted(label for label, size in sizes.items() if size == least) if len(set(sizes.values())) > 1 else []
 
 
-def _renamed(case: ReviewedPod, asked: str, given: str) -> Iterator[Operation]:
-    """Ask for another resource in every container, in requests and limits, in the same amounts."""
-    document: Any = case.document
-    for container in case.pod.containers:
+def _replace_resource(review: ReviewedPod, old: str, new: str) -> Iterator[Operation]:
+    """Replace a resource in every container, in requests and limits, with the same amounts."""
+    document: Any = review.document
+    for container in review.pod.containers:
         for side in ("limits", "requests"):
-            amounts = (case.raw(container).get("resources") or {}).get(side) or {}
-            if asked in amounts:
+            amounts = (review.raw(container).get("resources") or {}).get(side) or {}
+            if old in amounts:
                 path = ("spec", container.list_name, str(container.index), "resources", side)
-                for operation in (put(document, (*path, given), amounts[asked]), Operation("remove", (*path, asked))):
+                for operation in (put(document, (*path, new), amounts[old]), Operation("remove", (*path, old))):
                     document = apply(document, [operation])
                     yield operation

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reducing a Pod to the members that some decision reads; the test of the recorder shows that they suffice.
+"""Redaction of a Pod to the members that some decision reads; the recorder's test shows that they suffice.
 
-A list of what is kept, not of what is left out: a member that nobody thought of is never written down.
+The lists name what is kept, not what is left out, so that a member nobody thought of is never written to a log.
 """
 
 from collections.abc import Mapping
@@ -19,34 +19,42 @@ CONTAINER = ("name", "image", "resources", "restartPolicy")
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
-def reduce_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a Pod, or a pod template, that was read without complaint."""
+def redact_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Redact a Pod, or a pod template, that was read without an error."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
-    kept = {key: metadata[key] for key in METADATA if key in metadata}
+    kept_metadata = {key: metadata[key] for key in METADATA if key in metadata}
     annotations = metadata.get("annotations") or {}
     ours = {key: annotations[key] for key in annotations if key.startswith((PREFIX, CDI))}
     reduced = {key: spec[key] for key in SPEC if key in spec}
-    reduced |= {each: [_container(item) for item in spec[each]] for each in CONTAINERS if spec.get(each)}
+    reduced |= {
+        list_name: [_container(container) for container in spec[list_name]]
+        for list_name in CONTAINERS
+        if spec.get(list_name)
+    }
     if spec.get("volumes"):
-        reduced["volumes"] = [{"name": each.get("name", "")} for each in spec["volumes"]]
+        reduced["volumes"] = [{"name": volume.get("name", "")} for volume in spec["volumes"]]
     nominated = status.get("nominatedNodeName")
     return {
-        "metadata": {**kept, **({"annotations": ours} if ours else {})},
+        "metadata": {**kept_metadata, **({"annotations": ours} if ours else {})},
         "spec": reduced,
         **({"status": {"nominatedNodeName": nominated}} if nominated else {}),
     }
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a container: of its environment the NVIDIA_* variables, of mounts where they are, whether privileged."""
-    kept = {key: container[key] for key in CONTAINER if key in container}
-    variables = [each for each in container.get("env") or () if str(each.get("name", "")).startswith("NVIDIA_")]
+    """Redact a container: keep its NVIDIA_* variables, the paths of its mounts, and whether it is privileged."""
+    redacted = {key: container[key] for key in CONTAINER if key in container}
+    variables = [
+        variable for variable in container.get("env") or () if str(variable.get("name", "")).startswith("NVIDIA_")
+    ]
     if variables:
-        kept["env"] = [{**each, **({"valueFrom": {"": {}}} if each.get("valueFrom") else {})} for each in variables]
+        redacted["env"] = [
+            {**variable, **({"valueFrom": {"": {}}} if variable.get("valueFrom") else {})} for variable in variables
+        ]
     if container.get("volumeMounts"):
-        kept["volumeMounts"] = [
-            {key: each[key] for key in ("name", "mountPath") if key in each} for each in container["volumeMounts"]
+        redacted["volumeMounts"] = [
+            {key: mount[key] for key in ("name", "mountPath") if key in mount} for mount in container["volumeMounts"]
         ]
     if (container.get("securityContext") or {}).get("privileged") is True:
-        kept["securityContext"] = {"privileged": True}
-    return kept
+        redacted["securityContext"] = {"privileged": True}
+    return redacted

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One review: mutate, validate the result, and put on record what was done and why."""
+"""One admission review: mutate the object, validate the result, and record what was done and why."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.case import TEMPLATES, WARNING_LIMIT, PodChange, PodForm, ReviewedPod, one_line
 from app.admission.decision_annotation import forged, record_decision
 from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation
-from app.admission.mutators import AMOUNTS, REPAIRS, Mutator, mutators_of
+from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
+from app.admission.reviewed_pod import TEMPLATES, WARNING_LIMIT, PodChange, PodForm, ReviewedPod, one_line
 from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
 from app.kube.pods import DECISION, Pod, read_pod
@@ -22,19 +22,19 @@ from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code, Reason, reason
 
 MOST_WARNINGS = 3
-"""Warnings of one answer; the API server cuts all of them short past about 4,096 characters in sum (ADM-29)."""
+"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
 MESSAGE_LIMIT = 512
 """Characters of a denial (ADM-28)."""
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
-"""Schedulers whose pods are ours to complete, besides those that policies name; others' are left alone (S14)."""
+"""Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewContext:
-    """Where a review happens: the policies in force, the fleet as known now, the fact tables.
+    """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
 
-    `form`, `settled`, `before`: what the object is, and what of it was there before (see Case).
-    `claimed`: says which GPUs a pod claims through DRA. `rule`: rules on a pod.
+    `form`, `settled` and `before` are as in ReviewedPod. `claimed` returns the devices that a pod claims through DRA.
+    `rule` returns the ruling on a pod.
     """
 
     policies: PolicySet
@@ -47,15 +47,15 @@ class ReviewContext:
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = rule_on
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
-        """Rule on a pod with all that it asks, by resources and by claims. `labels` are its namespace's."""
+        """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
         return self.rule(pod, labels, self.policies, self.knowledge, self.claimed(pod))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a review. `operations` is empty where nothing changes; `reasons` is empty where it is allowed.
+    """The answer to a review. `operations` is empty where nothing changes, `reasons` where the object is allowed.
 
-    `concerned`: the object asks for a GPU and was judged. `record`: what was done, in the order it was done.
+    `concerned` is true where the object asks for a GPU and was judged. `record` lists the changes in order.
     """
 
     concerned: bool
@@ -68,175 +68,174 @@ class Verdict:
 
     @property
     def allowed(self) -> bool:
-        """Tell whether the object is let in."""
+        """True where the object is admitted."""
         return not self.reasons
 
 
 UNCONCERNED = Verdict(concerned=False)
 
 
-def denial(verdict: Verdict) -> str:
-    """Say on one line what is wrong and what to do about it."""
-    parts = [f"{each.message} ({each.remedy})" for each in verdict.reasons]
+def denial_message(verdict: Verdict) -> str:
+    """Write the denial's message on one line: what is wrong, and its remedies."""
+    parts = [f"{reason.message} ({reason.remedy})" for reason in verdict.reasons]
     return one_line(f"gpu-usher: {'; '.join(parts)}", MESSAGE_LIMIT)
 
 
-def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: ReviewContext) -> Verdict:
-    """Repair a Pod (or a template, or new ephemeral containers) and judge the result. `labels` are the namespace's.
+def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext) -> Verdict:
+    """Mutate a Pod, a template or new ephemeral containers, and judge the result. `labels` are the namespace's.
 
-    Raises MalformedPod, QuantityError for shapes that Kubernetes would refuse too.
+    Raises MalformedPod, and QuantityError for amounts that Kubernetes would refuse too.
     """
-    case = _open(document, namespace, labels, setting)
-    if case is None:
+    review = _read_review(document, namespace, labels, context)
+    if review is None:
         return UNCONCERNED
-    case, done = _enforce(case, lambda changed: _open(changed, namespace, labels, setting))
-    reasons, lenient = _judge(case)
+    review, changes = _run_mutators(review, lambda changed: _read_review(changed, namespace, labels, context))
+    reasons, warned_reasons = _run_validators(review)
     if reasons:
-        return _ruled(case, warnings=_limited(lenient), reasons=reasons)
-    kept = [change for mutator, change in done if case.form not in TEMPLATES or _of_template(mutator, change)]
-    known = [change for _, change in done]
-    warned = _changes_at(case, case.ruling.warned, case.ruling.demand.warned, known)
-    more = case.ruling.audited != case.ruling.warned
-    audited = _changes_at(case, case.ruling.audited, None, [*known, *warned]) if more else []
+        return _verdict(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
+    applied = [
+        change for mutator, change in changes if review.form not in TEMPLATES or _applies_to_template(mutator, change)
+    ]
+    made = [change for _, change in changes]
+    warned = _changes_under(review, review.ruling.warned, review.ruling.demand.warned, made)
+    audits_more = review.ruling.audited != review.ruling.warned
+    audited = _changes_under(review, review.ruling.audited, None, [*made, *warned]) if audits_more else []
     record = (
-        *(change.record for change in kept),
+        *(change.record for change in applied),
         *(f"not done, policy only warns: {change.record}" for change in warned),
         *(f"not done, policy only audits: {change.record}" for change in audited),
     )
-    operations = [each for change in kept for each in change.operations]
-    warnings = [*lenient, *(change.warning for change in kept if change.warning)]
+    operations = [operation for change in applied for operation in change.operations]
+    warnings = [*warned_reasons, *(change.warning for change in applied if change.warning)]
     warnings += [f"not done, policy only warns: {change.record}" for change in warned]
-    warnings += case.ruling.warnings if _ours_to_complete(case) else ()
-    warnings += [f"{each} is not known yet: whether it claims GPUs cannot be told" for each in case.claimed.unknown]
-    if case.form is PodForm.Pod:
-        written = record_decision(case, record, changed=bool(operations))
-        operations += written
-        if written and forged(case):
+    warnings += review.ruling.warnings if _is_recorded(review) else ()
+    warnings += [f"{claim} is not known yet: whether it claims GPUs cannot be told" for claim in review.claimed.unknown]
+    if review.form is PodForm.Pod:
+        annotation = record_decision(review, record, changed=bool(operations))
+        operations += annotation
+        if annotation and forged(review):
             warnings.append(
-                f"{DECISION} did not fit the pod and was {'removed' if written[0].op == 'remove' else 'rewritten'}"
+                f"{DECISION} did not fit the pod and was {'removed' if annotation[0].op == 'remove' else 'rewritten'}"
             )
-    elif case.form in TEMPLATES and DECISION in case.pod.annotations:
+    elif review.form in TEMPLATES and DECISION in review.pod.annotations:
         warnings.append(reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message)
-    if not (_ours_to_complete(case) or operations or warnings or record):
+    if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
-    return _ruled(case, operations=tuple(operations), warnings=_limited(warnings), record=record)
+    return _verdict(review, operations=tuple(operations), warnings=_limited_warnings(warnings), record=record)
 
 
-def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: ReviewContext) -> Verdict:
-    """Judge a Pod as it is, a template as its pods will be; never a patch.
+def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext) -> Verdict:
+    """Judge a Pod as it stands, or a template as its pods will be after mutation; the verdict has no operations.
 
     Raises MalformedPod, QuantityError.
     """
-    case = _open(document, namespace, labels, setting)
-    if case is None:
+    review = _read_review(document, namespace, labels, context)
+    if review is None:
         return UNCONCERNED
-    if case.form in TEMPLATES:
-        case, _ = _enforce(case, lambda changed: _open(changed, namespace, labels, setting))
-    reasons, lenient = _judge(case)
-    if not (_ours_to_complete(case) or reasons or lenient):
+    if review.form in TEMPLATES:
+        review, _ = _run_mutators(review, lambda changed: _read_review(changed, namespace, labels, context))
+    reasons, warned_reasons = _run_validators(review)
+    if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
-    return _ruled(case, warnings=_limited(lenient), reasons=reasons)
+    return _verdict(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
 
 
-def _ours_to_complete(case: ReviewedPod) -> bool:
-    """Tell whether an answer is on record even where nothing was done: GPU pods and their templates."""
-    return case.asks and case.form is not PodForm.Ephemeral
+def _is_recorded(review: ReviewedPod) -> bool:
+    """Tell whether the answer is recorded even where nothing was changed: for GPU pods and their templates."""
+    return review.asks and review.form is not PodForm.Ephemeral
 
 
-def _ruled(case: ReviewedPod, **found: Any) -> Verdict:
-    return Verdict(True, policies=case.ruling.policies, policy_hash=case.ruling.policy_hash, **found)
+def _verdict(review: ReviewedPod, **fields: Any) -> Verdict:
+    return Verdict(True, policies=review.ruling.policies, policy_hash=review.ruling.policy_hash, **fields)
 
 
-def exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
-    """Tell whether a namespace is exempt, by label or as infrastructure by name.
-
-    See docs/reference/admission.md#exemptions.
-    """
+def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
+    """Tell whether a namespace is exempt, by its label or as vendor infrastructure by its name (INTERFACES §10)."""
     return knowledge.families.infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
-def _open(
-    document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], setting: ReviewContext
+def _read_review(
+    document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext
 ) -> ReviewedPod | None:
-    """Read the Pod; None if its namespace is exempt. Zero GPUs asked is no GPU pod (F9)."""
+    """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod (F9)."""
     pod = read_pod(document, namespace)
-    if exempt(pod.namespace, labels, setting.knowledge):
+    if is_exempt(pod.namespace, labels, context.knowledge):
         return None
-    ruling = setting.ruling(pod, labels)
+    ruling = context.ruling(pod, labels)
     return ReviewedPod(
         document=document,
         pod=pod,
         ruling=ruling,
         rules=ruling.enforced,
-        fleet=setting.fleet,
-        knowledge=setting.knowledge,
-        form=setting.form,
-        asks=bool(ruling.claimed.classes) or _asks(pod, setting.knowledge),
-        served=served(pod, ruling, setting.policies),
+        fleet=context.fleet,
+        knowledge=context.knowledge,
+        form=context.form,
+        asks=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.knowledge),
+        served=has_our_scheduler(pod, ruling, context.policies),
         namespace_labels=labels,
-        settled=setting.settled,
-        before=setting.before,
+        settled=context.settled,
+        before=context.before,
         claimed=ruling.claimed,
     )
 
 
-def served(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
-    """Tell whether a pod's scheduler is one that asks us, or the default one; others' pods are left alone (S14)."""
-    named = pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(policies)
-    return named or "scheduler_name" in ruling.enforced.override
+def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
+    """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone (S14)."""
+    ours = pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(policies)
+    return ours or "scheduler_name" in ruling.enforced.override
 
 
-def _asks(pod: Pod, knowledge: Knowledge) -> bool:
+def _asks_for_gpu(pod: Pod, knowledge: Knowledge) -> bool:
     is_gpu = knowledge.families.of
-    return any(is_gpu(name) and each.names(name) for each in pod.containers for name in each.resources())
+    return any(is_gpu(name) and container.names(name) for container in pod.containers for name in container.resources())
 
 
 def _named_schedulers(policies: PolicySet) -> set[str]:
-    named = (each.spec.admission.scheduler_name for each in policies.policies)
-    return {name for name in named if name}
+    names = (policy.spec.admission.scheduler_name for policy in policies.policies)
+    return {name for name in names if name}
 
 
-def _enforce(
-    case: ReviewedPod, reopen: Callable[[Mapping[str, Any]], ReviewedPod | None]
+def _run_mutators(
+    review: ReviewedPod, reopen: Callable[[Mapping[str, Any]], ReviewedPod | None]
 ) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
-    """Run the mutators one after another, each on what the earlier ones left; other amounts are ruled on anew."""
+    """Run the mutators in order, each on what the earlier ones left; a pod with changed amounts gets a new ruling."""
     changes: list[tuple[Mutator, PodChange]] = []
-    for mutator in mutators_of(case):
-        done = list(mutator(case))
-        operations = [each for change in done for each in change.operations]
-        after = case.after(operations)
-        case = (reopen(after.document) or after) if operations and mutator in AMOUNTS else after
+    for mutator in mutators_of(review):
+        done = list(mutator(review))
+        operations = [operation for change in done for operation in change.operations]
+        after = review.with_operations(operations)
+        review = (reopen(after.document) or after) if operations and mutator in CHANGING_AMOUNTS else after
         changes += [(mutator, change) for change in done]
-    return case, changes
+    return review, changes
 
 
-def _of_template(mutator: Mutator, change: PodChange) -> bool:
-    """Tell whether a change is for a template: a repair, or word of what its pods will not get (F18)."""
+def _applies_to_template(mutator: Mutator, change: PodChange) -> bool:
+    """Tell whether a change applies to a template: a repair, or a warning of what its pods will not get (F18)."""
     return mutator in REPAIRS or not change.operations
 
 
-def _changes_at(
-    case: ReviewedPod, rules: AdmissionRules, demand: Demand | None, known: list[PodChange]
+def _changes_under(
+    review: ReviewedPod, rules: AdmissionRules, demand: Demand | None, made: list[PodChange]
 ) -> list[PodChange]:
-    """List what milder rules, and a milder demand, would change besides what is known; nothing of it is applied."""
-    if rules == case.rules and demand is None:
+    """List what milder rules, and a milder demand, would change besides the changes made; nothing of it is applied."""
+    if rules == review.rules and demand is None:
         return []
-    milder = replace(case, rules=rules, ruling=replace(case.ruling, demand=demand or case.ruling.demand))
-    seen = {change.record for change in known}
-    return [change for mutator in mutators_of(case) for change in mutator(milder) if change.record not in seen]
+    milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))
+    seen = {change.record for change in made}
+    return [change for mutator in mutators_of(review) for change in mutator(milder) if change.record not in seen]
 
 
-def _judge(case: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
-    """Run every validator: (reasons to refuse, warnings of what milder rules would refuse)."""
-    reasons = tuple(dict.fromkeys(found for validator in validators_of(case) for found in validator(case)))
-    if case.ruling.warned == case.rules:
+def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
+    """Run every validator: (reasons to refuse, warnings of what policies that only warn would refuse)."""
+    reasons = tuple(dict.fromkeys(problem for validator in validators_of(review) for problem in validator(review)))
+    if review.ruling.warned == review.rules:
         return reasons, []
-    milder = replace(case, rules=case.ruling.warned)
-    warned = (found for validator in validators_of(case) for found in validator(milder))
-    return reasons, [f"{found.message} (policy only warns)" for found in warned if found not in reasons]
+    milder = replace(review, rules=review.ruling.warned)
+    warned = (problem for validator in validators_of(review) for problem in validator(milder))
+    return reasons, [f"{problem.message} (policy only warns)" for problem in warned if problem not in reasons]
 
 
-def _limited(warnings: list[str]) -> tuple[str, ...]:
+def _limited_warnings(warnings: list[str]) -> tuple[str, ...]:
     lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
     if len(lines) <= MOST_WARNINGS:
         return tuple(lines)

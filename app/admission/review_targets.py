@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a review is about: a pod, a workload's template, new ephemeral containers; None for what is let through.
+"""The part of an object that is reviewed: a pod, a workload's pod template, or new ephemeral containers.
 
-On UPDATE a template that is as it was is nobody's doing now: a Deployment must still scale and a ReplicaSet still go
-where a policy has since become stricter (docs/reference/admission.md#reviewed-objects).
+An UPDATE that leaves the template unchanged is not reviewed: a Deployment must still scale, and a ReplicaSet be
+deleted, after a policy has become stricter (INTERFACES §10, Rules).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.case import PodForm
 from app.admission.json_patch import Operation
+from app.admission.reviewed_pod import PodForm
 from app.values.json_members import member, objects
 
 _TEMPLATE = ("spec", "template")
@@ -22,12 +22,12 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
     ("batch", "jobs"): (_TEMPLATE, frozenset({"CREATE"})),
     ("batch", "cronjobs"): (("spec", "jobTemplate", *_TEMPLATE), frozenset({"CREATE", "UPDATE"})),
 }
-"""By (group, resource): where the pod template stands, and the operations that are reviewed."""
+"""By (API group, resource): the path of the pod template, and the operations that are reviewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewTarget:
-    """A pod, or what stands for one. `path`: where it stands in the object; `settled`, `before`: as in Case."""
+    """A pod, or what stands for one, at `path` in the reviewed object. `settled` and `before` are as in ReviewedPod."""
 
     document: Mapping[str, Any]
     form: PodForm = PodForm.Pod
@@ -35,51 +35,51 @@ class ReviewTarget:
     settled: frozenset[str] = frozenset()
     before: Mapping[str, Any] | None = None
 
-    def placed(self, operation: Operation) -> Operation:
-        """Turn an operation on the subject into one on the object."""
+    def operation_on_object(self, operation: Operation) -> Operation:
+        """Turn an operation on the pod or template into one on the object."""
         return Operation(operation.op, (*self.path, *operation.path), operation.value)
 
 
-def subject_of(request: Mapping[str, Any]) -> ReviewTarget | None:
-    """Find what a request is about.
+def review_target_of(request: Mapping[str, Any]) -> ReviewTarget | None:
+    """Find the part of an AdmissionReview's request to review; None if nothing of it is reviewed.
 
     Raises MalformedPod.
     """
     resource = member(request, "resource", dict, "request.") or {}
-    found = (str(resource.get("group") or ""), str(resource.get("resource")))
-    made, before = member(request, "object", dict, "request."), member(request, "oldObject", dict, "request.")
-    if made is None:
+    group_resource = (str(resource.get("group") or ""), str(resource.get("resource")))
+    new, old = member(request, "object", dict, "request."), member(request, "oldObject", dict, "request.")
+    if new is None:
         return None
-    kind = str(request.get("operation")), str(request.get("subResource") or "")
-    if found == ("", "pods") and kind == ("CREATE", ""):
-        return ReviewTarget(made)
-    if found == ("", "pods") and kind == ("UPDATE", "ephemeralcontainers"):
-        return ReviewTarget(made, PodForm.Ephemeral, settled=_ephemeral_names(before or {}))
-    if found in WORKLOADS and kind[1] == "":
-        path, operations = WORKLOADS[found]
-        form = PodForm.DaemonSet if found[1] == "daemonsets" else PodForm.Template
-        return _template(made, before, path, form) if kind[0] in operations else None
+    operation = str(request.get("operation")), str(request.get("subResource") or "")
+    if group_resource == ("", "pods") and operation == ("CREATE", ""):
+        return ReviewTarget(new)
+    if group_resource == ("", "pods") and operation == ("UPDATE", "ephemeralcontainers"):
+        return ReviewTarget(new, PodForm.Ephemeral, settled=_ephemeral_names(old or {}))
+    if group_resource in WORKLOADS and operation[1] == "":
+        path, reviewed = WORKLOADS[group_resource]
+        form = PodForm.DaemonSet if group_resource[1] == "daemonsets" else PodForm.Template
+        return _template(new, old, path, form) if operation[0] in reviewed else None
     return None
 
 
 def _template(
-    made: Mapping[str, Any], before: Mapping[str, Any] | None, path: tuple[str, ...], form: PodForm
+    new: Mapping[str, Any], old: Mapping[str, Any] | None, path: tuple[str, ...], form: PodForm
 ) -> ReviewTarget | None:
-    template = _at(made, path)
-    leaving = (member(made, "metadata", dict, "") or {}).get("deletionTimestamp") is not None
-    old = _at(before, path) if before is not None else None
-    if template is None or leaving or old == template:
+    template = _member_at(new, path)
+    being_deleted = (member(new, "metadata", dict, "") or {}).get("deletionTimestamp") is not None
+    old_template = _member_at(old, path) if old is not None else None
+    if template is None or being_deleted or old_template == template:
         return None
-    return ReviewTarget(template, form, path, before=old)
+    return ReviewTarget(template, form, path, before=old_template)
 
 
-def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = document
+def _member_at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:
+    value: Mapping[str, Any] | None = document
     for depth, key in enumerate(path):
-        found = member(found, key, dict, "".join(f"{each}." for each in path[:depth])) if found is not None else None
-    return found
+        value = member(value, key, dict, "".join(f"{name}." for name in path[:depth])) if value is not None else None
+    return value
 
 
 def _ephemeral_names(pod: Mapping[str, Any]) -> frozenset[str]:
     spec = member(pod, "spec", dict, "") or {}
-    return frozenset(str(each.get("name", "")) for _, each in objects(spec, "ephemeralContainers", "spec."))
+    return frozenset(str(container.get("name", "")) for _, container in objects(spec, "ephemeralContainers", "spec."))

@@ -1,49 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tolerations from the taints that nodes really carry; only allow-listed keys, never another team's taint (F3)."""
+"""Tolerations for the taints that nodes really have; only allow-listed keys, never another team's taint (F3)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from app.admission.case import ReviewedPod
-from app.admission.fleet_facts import Taint, serving
+from app.admission.fleet_facts import Taint, fitting_groups
+from app.admission.reviewed_pod import ReviewedPod
 
 Toleration = dict[str, str]
 
 
-def wanted_tolerations(case: ReviewedPod) -> list[Toleration]:
+def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
     """List the tolerations that the pod needs and lacks, in a fixed order.
 
-    A family's own taint key is tolerated even where no node carries it now: an autoscaler may bring one.
+    A family's own taint key is tolerated even where no node has the taint now: an autoscaler may add such a node.
     """
-    if not case.rules.tolerate:
+    if not review.rules.tolerate:
         return []
-    present = _present(case.document)
-    seen = seen_taints(case)
-    own = {*case.gpu_resources, *(family.whole for family in case.families())}
-    wanted: list[Toleration] = []
-    for key in _allowed_keys(case):
-        taints = {taint for taint in seen if taint[0] == key}
-        if not taints and key in own:
-            wanted.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
-        wanted.extend(_of_key(key, taints))
-    return [toleration for toleration in wanted if not any(covers(each, toleration) for each in present)]
+    present = _present_tolerations(review.document)
+    node_taints = taints_of_fitting_nodes(review)
+    own_keys = {*review.gpu_resources, *(family.whole for family in review.families())}
+    needed: list[Toleration] = []
+    for key in _allowed_keys(review):
+        taints = {taint for taint in node_taints if taint[0] == key}
+        if not taints and key in own_keys:
+            needed.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
+        needed.extend(_tolerations_for(key, taints))
+    return [toleration for toleration in needed if not any(tolerates(own, toleration) for own in present)]
 
 
-def _allowed_keys(case: ReviewedPod) -> tuple[str, ...]:
-    """List the taint keys that may be tolerated: those of the asked families, and those of the policies."""
-    keys = [key for family in case.families() for key in (family.whole, *family.taint_keys)]
-    return tuple(dict.fromkeys((*keys, *case.gpu_resources, *case.rules.toleration_keys)))
+def _allowed_keys(review: ReviewedPod) -> tuple[str, ...]:
+    """List the taint keys that may be tolerated: those of the requested families, and those of the policies."""
+    keys = [key for family in review.families() for key in (family.whole, *family.taint_keys)]
+    return tuple(dict.fromkeys((*keys, *review.gpu_resources, *review.rules.toleration_keys)))
 
 
-def seen_taints(case: ReviewedPod) -> set[Taint]:
-    """Collect the taints of the nodes that could serve the pod, now or with other pods gone."""
-    if not case.rules.from_node_taints:
+def taints_of_fitting_nodes(review: ReviewedPod) -> set[Taint]:
+    """Collect the taints of the nodes that could serve the pod, now or once other pods are gone."""
+    if not review.rules.from_node_taints:
         return set()
-    return {taint for group in serving(case.ruling.demand, case.fleet) for taint in group.taints}
+    return {taint for group in fitting_groups(review.ruling.demand, review.fleet) for taint in group.taints}
 
 
-def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
-    """Copy value and effect; `Exists` only where one effect comes with two values."""
+def _tolerations_for(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
+    """Copy a taint's value and effect; `Exists` is used only where taints of one effect have several values."""
     by_effect: dict[str, set[str]] = {}
     for _, value, effect in taints:
         by_effect.setdefault(effect, set()).add(value)
@@ -54,23 +54,23 @@ def _of_key(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
             yield {"key": key, "operator": "Exists", "effect": effect}
 
 
-def tolerable(case: ReviewedPod, taint: Taint) -> bool:
-    """Tell whether a pod tolerates a taint, or would by what may be added."""
+def taint_tolerated(review: ReviewedPod, taint: Taint) -> bool:
+    """Tell whether a pod tolerates a taint, or would after the tolerations that may be added."""
     key, value, effect = taint
     if effect == "PreferNoSchedule":
         return True
-    asked = {"key": key, "value": value, "effect": effect}
-    mine = case.rules.tolerate and case.rules.from_node_taints and key in _allowed_keys(case)
-    return mine or any(covers(each, asked) for each in _present(case.document))
+    node_taint = {"key": key, "value": value, "effect": effect}
+    addable = review.rules.tolerate and review.rules.from_node_taints and key in _allowed_keys(review)
+    return addable or any(tolerates(toleration, node_taint) for toleration in _present_tolerations(review.document))
 
 
-def _present(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _present_tolerations(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     spec = document.get("spec") or {}
-    return [each for each in spec.get("tolerations") or () if isinstance(each, dict)]
+    return [toleration for toleration in spec.get("tolerations") or () if isinstance(toleration, dict)]
 
 
-def covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether a toleration tolerates all that another one does (core/v1 Toleration.ToleratesTaint)."""
+def tolerates(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
     if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
         return False
     if toleration.get("key") and toleration.get("key") != other.get("key"):

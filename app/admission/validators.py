@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone; the tuple at the foot is the product."""
+"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end."""
 
 from collections.abc import Callable, Iterator
 
-from app.admission.case import PodForm, ReviewedPod
-from app.admission.device_guard import takings
-from app.admission.fleet_facts import serving
+from app.admission.device_guard import device_accesses
+from app.admission.fleet_facts import fitting_groups
 from app.admission.node_devices import devices_not_mounted, is_privileged, node_not_reached
+from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.kube.pods import Container
 from app.nodes.model import REPLICAS
 from app.values.quantity import whole
@@ -15,39 +15,41 @@ from app.values.reasons import Code, Reason, reason
 Validator = Callable[[ReviewedPod], Iterator[Reason]]
 
 
-def amounts_whole(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse fractions and negatives in words that name the alternative (F8)."""
-    for container in case.pod.containers:
-        for resource in case.gpus_of(container):
+def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse fractions and negative amounts, with the alternative in the message (F8)."""
+    for container in review.pod.containers:
+        for resource in review.gpus_of(container):
             for amounts in (container.requests, container.limits):
                 amount = amounts.get(resource)
                 if amount is None:
                     continue
                 if amount < 0:
-                    yield _about(container, Code.QuantityNegative, f"negative {resource}", "zero or more")
-                elif not whole(amount) and case.rules.fractional == "Deny":
-                    yield _about(container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number")
+                    yield _container_reason(container, Code.QuantityNegative, f"negative {resource}", "zero or more")
+                elif not whole(amount) and review.rules.fractional == "Deny":
+                    yield _container_reason(
+                        container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number"
+                    )
 
 
-def limits_present(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse requests without limits, where the policy says so (F7)."""
-    if case.rules.requests_only != "Deny":
+def limits_present(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse requests without limits, where the policy denies them (F7)."""
+    if review.rules.requests_only != "Deny":
         return
-    for container in case.pod.containers:
-        for resource in case.gpus_of(container):
+    for container in review.pod.containers:
+        for resource in review.gpus_of(container):
             if resource not in container.limits and container.names(resource):
-                yield _about(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
+                yield _container_reason(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
 
 
-def limits_equal_requests(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse requests that differ from limits, where the policy says so (F7)."""
-    if case.rules.mismatch != "Deny":
+def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse requests that differ from limits, where the policy denies them (F7)."""
+    if review.rules.mismatch != "Deny":
         return
-    for container in case.pod.containers:
-        for resource in case.gpus_of(container):
+    for container in review.pod.containers:
+        for resource in review.gpus_of(container):
             both = resource in container.limits and resource in container.requests
             if both and container.limits[resource] != container.requests[resource]:
-                yield _about(
+                yield _container_reason(
                     container,
                     Code.RequestLimitMismatch,
                     f"{resource} requests differ from limits",
@@ -55,76 +57,82 @@ def limits_equal_requests(case: ReviewedPod) -> Iterator[Reason]:
                 )
 
 
-def not_too_many(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse more GPUs than the policy allows a pod (F26)."""
-    allowed, claims = case.rules.max_gpus_per_pod, case.claimed.classes
+def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse a pod that asks for more GPUs than the policy allows (F26)."""
+    allowed, claims = review.rules.max_gpus_per_pod, review.claimed.classes
     if allowed is None:
         return
-    asked = sum(amount for _, amount in (*case.amounts(), *case.handed_on)) + sum(count or 0 for _, count in claims)
-    if asked > allowed:
-        yield reason(Code.TooManyGPUs, f"{asked} GPUs asked", f"at most {allowed} per pod")
+    total = sum(amount for _, amount in (*review.amounts(), *review.passthrough_amounts)) + sum(
+        count or 0 for _, count in claims
+    )
+    if total > allowed:
+        yield reason(Code.TooManyGPUs, f"{total} GPUs asked", f"at most {allowed} per pod")
     elif any(count is None for _, count in claims):
         yield reason(Code.TooManyGPUs, "all GPUs of a node claimed", f"at most {allowed} per pod")
 
 
-def annotations_parse(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse annotations that do not parse: a need nobody understands would be no need."""
-    yield from case.ruling.invalid
+def annotations_parse(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse annotations that do not parse: a need that cannot be read would silently be ignored."""
+    yield from review.ruling.invalid
 
 
-def policies_agree(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse a pod for which policies and annotations contradict each other."""
-    yield from case.ruling.conflicts
+def policies_agree(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse a pod whose policies and annotations contradict each other."""
+    yield from review.ruling.conflicts
 
 
-def devices_asked_for(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse GPUs that are taken through the environment or a mount instead of being asked for (F12)."""
-    if case.rules.visible_devices != "Deny":
+def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse GPUs that are taken through the environment or a mount instead of being requested (F12)."""
+    if review.rules.visible_devices != "Deny":
         return
-    for taking in takings(case):
-        beside = "beside a GPU" if taking.given else "without a GPU"
-        who = "pod" if taking.path[0] == "metadata" else f"container {taking.who[:24]}"
-        yield reason(Code.VisibleDevicesForbidden, f"{who}: {taking.word} {beside}", taking.wants)
+    for access in device_accesses(review):
+        beside = "beside a GPU" if access.asks_for_gpu else "without a GPU"
+        owner = "pod" if access.path[0] == "metadata" else f"container {access.owner[:24]}"
+        yield reason(Code.VisibleDevicesForbidden, f"{owner}: {access.setting} {beside}", access.alternative)
 
 
-def unprivileged(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse privileged containers in GPU pods: they see every GPU of the node (F14)."""
-    if case.rules.privileged != "Deny":
+def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse privileged containers in GPU pods, which see every GPU of the node (F14)."""
+    if review.rules.privileged != "Deny":
         return
-    for container in case.pod.containers:
-        if is_privileged(case, container):
-            yield _about(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
+    for container in review.pod.containers:
+        if is_privileged(review, container):
+            yield _container_reason(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
 
 
-def scheduled_by_us(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse pods that go around the scheduler: to a node of their choice, or to one that the policy does not name."""
-    if case.rules.bypass != "Deny":
+def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse pods that bypass the scheduler by spec.nodeName, or that name another scheduler than the policy's."""
+    if review.rules.bypass != "Deny":
         return
-    if case.pod.node_name:
+    if review.pod.node_name:
         yield reason(Code.BypassesScheduling, "spec.nodeName is set", "none, so that the scheduler chooses")
-    wanted = case.rules.scheduler_name
-    if wanted is not None and case.pod.scheduler_name != wanted:
-        yield reason(Code.BypassesScheduling, "another scheduler than the policy's", f"schedulerName {wanted}")
+    scheduler = review.rules.scheduler_name
+    if scheduler is not None and review.pod.scheduler_name != scheduler:
+        yield reason(Code.BypassesScheduling, "another scheduler than the policy's", f"schedulerName {scheduler}")
 
 
-def replicas_not_gpus(case: ReviewedPod) -> Iterator[Reason]:
-    """Refuse several replicas of shared GPUs, which may all be of one GPU: more are not more of it (F68).
+def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse several replicas of shared GPUs: replicas may be of one GPU, so that more of them are not more GPU (F68).
 
-    A `.shared` resource says so itself; a plain one does where every GPU that would do is shared.
+    A `.shared` resource is always shared; a plain one counts as shared where every GPU that fits is.
     """
-    if case.rules.shared_replicas != "Deny":
+    if review.rules.shared_replicas != "Deny":
         return
-    kinds = [group.node_class for group in serving(case.ruling.demand, case.fleet)]
-    for container in case.pod.containers:
-        for resource in case.gpus_of(container):
-            asked = container.asks(resource)
-            only = [kind.unit(resource) in REPLICAS for kind in kinds if kind.allocatable(resource)]
-            if asked > 1 and (resource.endswith(".shared") or (only and all(only))):
-                yield _about(container, Code.SharedReplicasAskedAsGPUs, f"{asked} replicas of shared GPUs", "1 of them")
+    classes = [group.node_class for group in fitting_groups(review.ruling.demand, review.fleet)]
+    for container in review.pod.containers:
+        for resource in review.gpus_of(container):
+            amount = container.asks(resource)
+            shared = [
+                node_class.unit(resource) in REPLICAS for node_class in classes if node_class.allocatable(resource)
+            ]
+            if amount > 1 and (resource.endswith(".shared") or (shared and all(shared))):
+                yield _container_reason(
+                    container, Code.SharedReplicasAskedAsGPUs, f"{amount} replicas of shared GPUs", "1 of them"
+                )
 
 
-def _about(container: Container, code: Code, wrong: str, wants: str) -> Reason:
-    return reason(code, f"container {container.name[:24]}: {wrong}", wants)
+def _container_reason(container: Container, code: Code, problem: str, wants: str) -> Reason:
+    return reason(code, f"container {container.name[:24]}: {problem}", wants)
 
 
 VALIDATORS: tuple[Validator, ...] = (
@@ -141,14 +149,14 @@ VALIDATORS: tuple[Validator, ...] = (
     scheduled_by_us,
     replicas_not_gpus,
 )
-"""All of them run, so that one answer names everything."""
+"""All of them run, so that one answer names every reason."""
 
 GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted, node_not_reached})
-"""Those for whatever reaches us, whether it asks for a GPU or not."""
+"""Validators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 
-def validators_of(case: ReviewedPod) -> tuple[Validator, ...]:
-    """List the validators that an object is for."""
-    if (case.asks or case.handed_on) and case.form is not PodForm.Ephemeral:
+def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
+    """List the validators that apply to the object."""
+    if (review.asks or review.passthrough_amounts) and review.form is not PodForm.Ephemeral:
         return VALIDATORS
-    return tuple(each for each in VALIDATORS if each in GUARDS)
+    return tuple(validator for validator in VALIDATORS if validator in GUARDS)

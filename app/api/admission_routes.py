@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from app.admission.json_patch import apply
-from app.admission.review import UNCONCERNED, ReviewContext, Verdict, denial, mutate, validate
-from app.admission.review_targets import subject_of
+from app.admission.review import UNCONCERNED, ReviewContext, Verdict, denial_message, mutate, validate
+from app.admission.review_targets import review_target_of
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
@@ -141,7 +141,7 @@ def _judge(
     """
     if is_policy(request):
         return Verdict(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
-    subject = subject_of(request)
+    subject = review_target_of(request)
     if subject is None:
         return None
     setting = replace(backend.setting(), form=subject.form, settled=subject.settled, before=subject.before)
@@ -149,7 +149,7 @@ def _judge(
         verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
     except OversizedPod as error:
         return Verdict(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
-    operations = tuple(map(subject.placed, verdict.operations))
+    operations = tuple(map(subject.operation_on_object, verdict.operations))
     apply(request["object"], operations)
     return replace(verdict, operations=operations)
 
@@ -181,7 +181,7 @@ def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
     if verdict.reasons:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial(verdict)}
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(verdict)}
     if verdict.concerned or verdict.reasons:
         response["auditAnnotations"] = _audit(verdict)
     return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}

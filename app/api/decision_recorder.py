@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.admission.case import PodForm
-from app.admission.redaction import reduce_pod
-from app.admission.review_targets import subject_of
+from app.admission.redaction import redact_pod
+from app.admission.review_targets import review_target_of
+from app.admission.reviewed_pod import PodForm
 from app.api.decision_line import Decision
 from app.api.extender_routes import meta_victims
 from app.api.wire import decode_extender_args, decode_json, decode_node, decode_preemption_args, encode
@@ -121,17 +121,17 @@ def _private(path: str, flags: int) -> int:
 def _review(body: bytes) -> dict[str, Any] | None:
     """Reduce an AdmissionReview; None for kinds and operations that are let through."""
     request: Mapping[str, Any] = decode_json(body)["request"]
-    subject = subject_of(request)
+    subject = review_target_of(request)
     if subject is None:
         return None
     asked: dict[str, Any] = {
         "namespace": request.get("namespace") or "default",
         "form": subject.form.name,
-        "pod": reduce_pod(subject.document),
+        "pod": redact_pod(subject.document),
     }
     if subject.form is not PodForm.Pod:
         asked["settled"] = sorted(subject.settled)
-        asked["before"] = None if subject.before is None else reduce_pod(subject.before)
+        asked["before"] = None if subject.before is None else redact_pod(subject.before)
     return asked
 
 
@@ -142,11 +142,11 @@ def _question(verb: str, body: bytes) -> dict[str, Any]:
         given = asked.NodeNameToMetaVictims
         if given is None:
             given = {name: meta_victims(name, whole) for name, whole in (asked.NodeNameToVictims or {}).items()}
-        return {"pod": reduce_pod(decode_json(bytes(asked.Pod))), "victims": given}
+        return {"pod": redact_pod(decode_json(bytes(asked.Pod))), "victims": given}
     args = decode_extender_args(body)
     if args.NodeNames is not None:
         names, whole = args.NodeNames, False
     else:
         raws = (args.Nodes.items if args.Nodes else None) or []
         names, whole = [decode_node(raw)["metadata"]["name"] for raw in raws], True
-    return {"pod": reduce_pod(decode_json(bytes(args.Pod))), "nodes": names, "whole_nodes": whole}
+    return {"pod": redact_pod(decode_json(bytes(args.Pod))), "nodes": names, "whole_nodes": whole}

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.case import PodForm
+from app.admission.reviewed_pod import PodForm
 from app.api.admission_routes import REVIEWS
 from app.api.backend import Backend
 from app.api.decision_recorder import VERSION

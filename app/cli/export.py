@@ -5,7 +5,7 @@ import typer
 import yaml
 
 from app import __version__
-from app.admission.fallback_policy import CANNOT, fallback_policies
+from app.admission.fallback_policy import LIMITATIONS, fallback_policies
 from app.cli.help import Verb, VerbGroup
 from app.cli.source import Policies
 from app.cluster.files import read_knowledge, shipped_policies
@@ -46,5 +46,5 @@ def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
         f"# Made by `gpu-usher export vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
         "# It cannot:",
     ]
-    head += [f"# - {each};" for each in CANNOT]
+    head += [f"# - {each};" for each in LIMITATIONS]
     return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)

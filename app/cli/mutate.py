@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.preview import Preview, created, preview
+from app.admission.preview import Preview, preview, target_of_new_object
 from app.admission.review import ReviewContext
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
@@ -49,7 +49,7 @@ def mutate(
     what was done and what the user would be told. Objects of other kinds pass through. Exit 1 where one is denied.
     """
     objects = read_file(file)
-    if not any(map(created, objects)):
+    if not any(map(target_of_new_object, objects)):
         raise BadInput(f"{file}: no Pod and no workload in it, wants one")
     fleet = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(fleet)
@@ -58,7 +58,7 @@ def mutate(
     found = {
         index: _previewed(each, namespace_of(each, namespace), state.namespace_labels, setting)
         for index, each in enumerate(objects)
-        if created(each) is not None
+        if target_of_new_object(each) is not None
     }
     said = MutatedFile(tuple(found.values()))
     after = [found[index].object if index in found else each for index, each in enumerate(objects)]

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.preview import admitted, created
+from app.admission.preview import admitted_pod, target_of_new_object
 from app.admission.review import ReviewContext
 from app.cli.help import Verb, VerbGroup
 from app.cli.mutate import namespace_of, read_file
@@ -115,7 +115,7 @@ def node_template_(
     Autoscaler (tags), so that a group that has no node yet is seen to fit. A fleet is not needed; with one, admission
     adds tolerations of the taints that its nodes carry. Exit 1 where no product will do.
     """
-    asked = [each for each in read_file(file) if created(each) is not None]
+    asked = [each for each in read_file(file) if target_of_new_object(each) is not None]
     if len(asked) != 1:
         raise BadInput(f"{file}: got {len(asked)} Pods and workloads, wants one")
     given = snapshot or kubeconfig or demo_fleet
@@ -124,7 +124,7 @@ def node_template_(
     rules = policies_in(objects, policies, state)
     setting = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     where = namespace_of(asked[0], namespace)
-    pod = admitted(asked[0], where, state.namespace_labels, setting)
+    pod = admitted_pod(asked[0], where, state.namespace_labels, setting)
     ruling = setting.ruling(read_pod(pod, where), state.namespace_labels(where))
     if not ruling.demand.judged:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")

@@ -7,7 +7,7 @@ Counted node by node, so that a change costs the same whatever the fleet's size.
 from collections.abc import Iterable
 from typing import Any
 
-from app.admission.fleet_facts import NodeGroup, NodeGroupKey, node_group_key, words_of
+from app.admission.fleet_facts import NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 
@@ -66,7 +66,7 @@ class NodeGroups:
         if left is not None and left not in self._members:
             self._forget(left)
         former = self._words.pop(before.name, NO_WORDS) if before is not None else NO_WORDS
-        words = words_of(after.labels, self._knowledge) if after is not None else NO_WORDS
+        words = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_WORDS
         if after is not None:
             self._words[after.name] = words
         if former != words:

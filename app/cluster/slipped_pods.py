@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.review import exempt, served
+from app.admission.review import has_our_scheduler, is_exempt
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
@@ -83,10 +83,10 @@ class SlippedPod:
 def slip_of(pod: Pod, node: Node, state: State, judges: PolicyView) -> SlippedPod | None:
     """Say how a running GPU pod slipped, if it did. A pod that is both is unadmitted: that is the cause."""
     labels = state.namespace_labels(pod.namespace)
-    if exempt(pod.namespace, labels, state.knowledge):
+    if is_exempt(pod.namespace, labels, state.knowledge):
         return None
     ruling = judges.ruling(pod)
-    if not judges.shadow and DECISION not in pod.annotations and served(pod, ruling, judges.policies()):
+    if not judges.shadow and DECISION not in pod.annotations and has_our_scheduler(pod, ruling, judges.policies()):
         return SlippedPod("unadmitted")
     demand = ruling.demand
     refusal = judge_class(demand, facts(demand, node)) if demand.judged else None

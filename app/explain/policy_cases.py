@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.admission.fleet_facts import fleet_of
+from app.admission.fleet_facts import fleet_facts_of
 from app.admission.json_patch import apply
 from app.admission.review import ReviewContext, mutate
 from app.knowledge.tables import Knowledge
@@ -30,7 +30,7 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
     nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
     names = case.runtime_classes
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
-    setting = ReviewContext(policies, fleet_of(nodes, classes, knowledge), knowledge)
+    setting = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
     namespace = read_pod(case.pod).namespace
     verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
     codes = [each.code.name for each in verdict.reasons]

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app.admission.case import PodForm
 from app.admission.json_patch import apply
 from app.admission.match_conditions import CONTAINER_LISTS
-from app.admission.redaction import reduce_pod
-from app.admission.review import ReviewContext, Verdict, denial, mutate
+from app.admission.redaction import redact_pod
+from app.admission.review import ReviewContext, Verdict, denial_message, mutate
+from app.admission.reviewed_pod import PodForm
 from app.kube.pods import DECISION, read_pod
 from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
@@ -194,12 +194,12 @@ def _requirements(matches: Iterable[PodSelection]) -> Iterator[Any]:
 
 def _template(asked: ComparedPod, keys: frozenset[str]) -> Any:
     """Reduce a pod to what decides, as a hashable key."""
-    reduced = reduce_pod(asked.document)
+    reduced = redact_pod(asked.document)
     labels = reduced["metadata"].get("labels") or {}
     kept = [(key, labels[key]) for key in labels if key in keys]
     annotations = reduced["metadata"].get("annotations") or {}
     text = msgspec.json.encode([kept, annotations, reduced["spec"]])
-    before = None if asked.before is None else msgspec.json.encode(reduce_pod(asked.before))
+    before = None if asked.before is None else msgspec.json.encode(redact_pod(asked.before))
     return asked.namespace, text, asked.form, asked.settled, before
 
 
@@ -253,7 +253,7 @@ def _seats(asked: ComparedPod, judged: _Judged, seats: Placements) -> tuple[str 
 
 
 def _words(verdict: Verdict) -> str:
-    return "allowed" if verdict.allowed else denial(verdict).removeprefix("gpu-usher: ")
+    return "allowed" if verdict.allowed else denial_message(verdict).removeprefix("gpu-usher: ")
 
 
 def _otherwise(old: Verdict, new: Verdict) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from app.admission.tolerations import covers
+from app.admission.tolerations import tolerates
 from app.intree.existing_pods import REQUIRED, PodAmongOthers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, amounts_of, requests_of
@@ -171,7 +171,7 @@ def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) ->
 
 def schedulable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """NodeUnschedulable."""
-    if node.unschedulable and not any(covers(each, UNSCHEDULABLE_TAINT) for each in pod.tolerations):
+    if node.unschedulable and not any(tolerates(each, UNSCHEDULABLE_TAINT) for each in pod.tolerations):
         yield CORDONED
 
 
@@ -181,7 +181,7 @@ def taints_tolerated(pod: PodConstraints, node: Node, _used: Mapping[str, int]) 
         if effect == "PreferNoSchedule" or key == UNSCHEDULABLE_TAINT["key"]:
             continue
         asked = {"key": key, "value": value, "effect": effect}
-        if not any(covers(each, asked) for each in pod.tolerations):
+        if not any(tolerates(each, asked) for each in pod.tolerations):
             yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect))
 
 

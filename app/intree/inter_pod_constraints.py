@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.admission.tolerations import covers
+from app.admission.tolerations import tolerates
 from app.intree.checks import InTreeCause, InTreeRefusal, PodConstraints, selected
 from app.intree.existing_pods import (
     EVERY_ADDRESS,
@@ -173,6 +173,6 @@ def _looked_at(constraint: SpreadConstraint, pod_constraints: PodConstraints, no
         return False
     return not constraint.honors_taints or all(
         effect == "PreferNoSchedule"
-        or any(covers(each, {"key": key, "value": value, "effect": effect}) for each in pod_constraints.tolerations)
+        or any(tolerates(each, {"key": key, "value": value, "effect": effect}) for each in pod_constraints.tolerations)
         for key, value, effect in node.taints
     )

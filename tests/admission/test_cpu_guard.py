@@ -8,8 +8,8 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.admission.case import PodForm
 from app.admission.review import ReviewContext, Verdict, mutate, validate
+from app.admission.reviewed_pod import PodForm
 from app.knowledge.families import Family
 from app.kube.pods import DECISION
 from app.kube.resource_claims import ClaimedDevices

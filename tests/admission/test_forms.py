@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.admission.case import PodForm
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate, validate
+from app.admission.reviewed_pod import PodForm
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.admission.case import PodForm
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import Verdict, mutate
+from app.admission.reviewed_pod import PodForm
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting

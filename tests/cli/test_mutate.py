@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from app.admission.preview import created, preview
+from app.admission.preview import preview, target_of_new_object
 from app.admission.review_targets import WORKLOADS
 from app.api.admission_routes import review
 from app.cli.main import app
@@ -42,7 +42,7 @@ def test_preview_of_every_pod_of_the_corpus_is_what_the_webhook_answers(tmp_path
     """F85: same patch, same warnings, same refusal."""
     service = make_service(tmp_path)
     documents = [yaml.safe_load(path.read_text("utf-8"))["object"] for path in CORPUS]
-    reviewed = [each for each in documents if created(each) is not None]
+    reviewed = [each for each in documents if target_of_new_object(each) is not None]
     for document in reviewed:
         namespace = (document.get("metadata") or {}).get("namespace") or "default"
         answer = json.loads(review(json.dumps(request_of(document)).encode(), "mutate", service).body)["response"]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Needs in the words of node labels: one function each, an expression list by dialect. The tuple is the product.
+"""Needs as node label expressions: one function per need, which returns the expressions of each label dialect.
 
-Every list is a necessary condition: a node that speaks the dialect and that the filters accept fulfils it. What no
-label can say is left to the extender.
+A dialect is one vendor's or cloud's set of labels about GPUs. All expressions are necessary conditions: every node
+with the dialect's labels that the filters accept fulfils them. What no label can express is left to the extender.
 
-A need that somebody declared may ask for a label. One that was only inferred, from an image, never does: a node group
-at zero carries no label that software writes on running nodes. It excludes the values that nodes carry now and that
-the filters refuse, and NotIn lets a node without the label in.
+A declared need may require that a label is present. A need that was only inferred, from an image, never may: a node
+group at zero does not yet have the labels that software writes on running nodes. It only excludes the values that
+nodes have now and that the filters refuse, since a node without the label fulfils NotIn.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from math import floor
 from typing import Any
 
 from app.admission.affinity.product_labels import (
-    carried,
-    closed,
+    label_values,
     labels_accepted,
     labels_refused,
+    names_only_known_products,
     values_accepted,
     values_refused,
 )
@@ -50,156 +50,162 @@ from app.values.label_requirements import requirement
 from app.values.versions import Version
 
 GFD, OLD_GFD = "GFD", "GFD, old names"
-"""Dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 calls deprecated, and writes."""
+"""The dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 deprecates but still writes."""
 DRIVER_MAJOR, OLD_DRIVER_MAJOR = f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major"
 CAPABILITY_MAJOR = f"{COMPUTE[0]}.major"
 NEWEST = 999
-"""A minor or patch number above any that a driver branch will have."""
+"""A minor or patch number above that of any driver release."""
 
 Expression = dict[str, Any]
 EXCLUDING = ("NotIn", "DoesNotExist")
 """Operators that a node without the label fulfils, also in Karpenter (kubernetes-sigs/karpenter
-pkg/scheduling/requirements.go Compatible); so such expressions of several dialects may stand in one term."""
-Words = Mapping[str, tuple[Expression, ...] | None]
-"""Expressions by dialect. One that has no word for the need is not there; None: none of its nodes can meet the need."""
+pkg/scheduling/requirements.go Compatible); so expressions with them from several dialects may stand in one term."""
+ExpressionsByDialect = Mapping[str, tuple[Expression, ...] | None]
+"""Expressions by dialect. A dialect without a label for the need is absent; None means that no node of it will do."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedContext:
-    """What a need is written from: the demand, the fleet, the kinds of nodes in it that fit, the dialects of clouds.
+    """What the needs are written from.
 
-    `cuda`, `compute_capability`: those needs of the demand that are looked at: what was declared, or what was inferred.
+    `cuda` and `compute_capability` are the needs of the demand under consideration: the declared or the inferred ones.
+    `fitting_groups` are the node groups of the fleet that fit the demand. `clouds` are the cloud dialects to use.
     """
 
     demand: Demand
     cuda: tuple[CUDANeed, ...]
     compute_capability: Version | None
     fleet: FleetFacts
-    serving: tuple[NodeGroup, ...]
+    fitting_groups: tuple[NodeGroup, ...]
     knowledge: Knowledge
     clouds: tuple[Dialect, ...]
 
 
-def product(asked: NeedContext) -> Words:
-    """Say which products will do, by the table and by what suffixes tell: a closed list, or all but those refused."""
-    demand, facts = asked.demand, asked.knowledge
-    words: dict[str, tuple[Expression, ...] | None] = {}
+def product_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require a product by its label: a list of values where the products are known, else all but refused ones."""
+    demand, knowledge = context.demand, context.knowledge
+    expressions: dict[str, tuple[Expression, ...] | None] = {}
     by_gfd = (
-        labels_accepted(demand, asked.serving, facts)
-        if closed(demand)
-        else labels_refused(demand, asked.fleet.node_groups, asked.serving, facts)
+        labels_accepted(demand, context.fitting_groups, knowledge)
+        if names_only_known_products(demand)
+        else labels_refused(demand, context.fleet.node_groups, context.fitting_groups, knowledge)
     )
-    words[GFD] = words[OLD_GFD] = _listed(demand, PRODUCT, by_gfd)
-    for dialect in asked.clouds:
-        values = (values_accepted if closed(demand) else values_refused)(demand, dialect, asked.serving, facts)
-        words[dialect.name] = _listed(demand, dialect.key, values)
-    return words
+    expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd)
+    for dialect in context.clouds:
+        values = (values_accepted if names_only_known_products(demand) else values_refused)(
+            demand, dialect, context.fitting_groups, knowledge
+        )
+        expressions[dialect.name] = _product_expressions(demand, dialect.key, values)
+    return expressions
 
 
-def _listed(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...] | None:
-    """Name the values: In for a closed demand; else NotIn, and where a product is wished for, one must be known."""
-    if closed(demand):
+def _product_expressions(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...] | None:
+    """Write In for products that can be listed, else NotIn; where a product is required, the label must be present."""
+    if names_only_known_products(demand):
         return ({"key": key, "operator": "In", "values": values},) if values else None
-    known = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
-    return (*known, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
+    present = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
+    return (*present, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
 
 
-def memory(asked: NeedContext) -> Words:
-    """Say how much memory a GPU must have; a slice asked by name says it itself.
-
-    See docs/reference/sharing-and-memory.md#memory.
-    """
-    wish = asked.demand.memory_mib
-    if not wish or any(profile_of(resource) for resource, _ in asked.demand.resources):
+def memory_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require GPU memory in MiB; a slice requested by name states its own memory (INTERFACES §10, Memory)."""
+    memory_mib = context.demand.memory_mib
+    if not memory_mib or any(profile_of(resource) for resource, _ in context.demand.resources):
         return {}
-    least = floor(MEMORY_TOLERANCE * wish)
-    by_cloud = {each.name: _at_least(each.memory_key, least) for each in asked.clouds if each.memory_key}
+    least = floor(MEMORY_TOLERANCE * memory_mib)
+    by_cloud = {dialect.name: _at_least(dialect.memory_key, least) for dialect in context.clouds if dialect.memory_key}
     return {GFD: _at_least(MEMORY, least), OLD_GFD: _at_least(MEMORY, least), **by_cloud}
 
 
-def compute_capability(asked: NeedContext) -> Words:
-    """Say the major number at least; what the minor one decides is said by the products."""
-    floors = [asked.compute_capability, *(need.capability_floor for need in asked.cuda)]
-    least = max((each for each in floors if each is not None), default=None)
+def compute_capability_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require the major compute capability; the minor one is decided by the product labels."""
+    minima = [context.compute_capability, *(need.capability_floor for need in context.cuda)]
+    least = max((minimum for minimum in minima if minimum is not None), default=None)
     if least is None:
         return {}
-    wanted = _at_least(CAPABILITY_MAJOR, least[0])
-    return {GFD: wanted, OLD_GFD: wanted}
+    major = _at_least(CAPABILITY_MAJOR, least[0])
+    return {GFD: major, OLD_GFD: major}
 
 
-def driver(asked: NeedContext) -> Words:
-    """Say the driver branch at least, and which branches of the fleet an image refuses whatever their minor number."""
-    accept = asked.demand.accept
-    least = max((found for need in asked.cuda if (found := _lowest_branch(need, accept))), default=None)
+def driver_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require a lowest driver branch, and exclude branches of the fleet that an image refuses in every release."""
+    accept = context.demand.accept
+    least = max((branch for need in context.cuda if (branch := _lowest_branch(need, accept))), default=None)
     if least is None:
         return {}
-    majors = {text for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for text in carried(asked.fleet.node_groups, key)}
-    above = sorted(int(text) for text in majors if text.isdecimal() and least <= int(text) <= NEWEST)
-    refused = [str(branch) for branch in above if any(_refuses(need, branch, asked) for need in asked.cuda)]
+    label_majors = {
+        value for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for value in label_values(context.fleet.node_groups, key)
+    }
+    branches = sorted(int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= NEWEST)
+    refused = [str(branch) for branch in branches if any(_refuses(need, branch, context) for need in context.cuda)]
 
-    def words(key: str) -> tuple[Expression, ...]:
-        not_those = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
-        return (*_at_least(key, least), *not_those)
+    def driver_branches(key: str) -> tuple[Expression, ...]:
+        exclusion = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
+        return (*_at_least(key, least), *exclusion)
 
-    return {GFD: words(DRIVER_MAJOR), OLD_GFD: words(OLD_DRIVER_MAJOR)}
+    return {GFD: driver_branches(DRIVER_MAJOR), OLD_GFD: driver_branches(OLD_DRIVER_MAJOR)}
 
 
 def _lowest_branch(need: CUDANeed, accept: AcceptedCompatibility) -> int | None:
-    """Give the oldest driver branch on which a need could ever start; None where that cannot be said."""
+    """Return the oldest driver branch on which the need could start; None where that is not known."""
     branches = [need.floor(accept)[0]]
     if accept is AcceptedCompatibility.ForwardCompatible:
         if need.requirement:
-            return None  # whoever writes the requirement vouches for the driver
+            return None  # forward compatibility: the author of the requirement answers for the driver
         branches += [branch for branch, _ in need.forward]
     return min(branches)
 
 
-def _refuses(need: CUDANeed, branch: int, asked: NeedContext) -> bool:
-    """Tell whether even the last driver of a branch is refused; an environment's own requirement is not asked."""
+def _refuses(need: CUDANeed, branch: int, context: NeedContext) -> bool:
+    """Tell whether even the last driver of a branch is refused; a requirement of the environment is not judged."""
     newest: Version = (branch, NEWEST, NEWEST)
-    best = HostFacts(newest, asked.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
-    return not need.requirement and judge_driver(need, best) < asked.demand.accept
+    best = HostFacts(newest, context.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
+    return not need.requirement and judge_driver(need, best) < context.demand.accept
 
 
-def sharing(asked: NeedContext) -> Words:
-    """Say whether a GPU is shared, where one unit of the resource asked may be either."""
-    wish = asked.demand.sharing
-    if not any(_whole(name, asked.knowledge) for name, _ in asked.demand.resources):
+def sharing_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require shared or exclusive GPUs, where a unit of the requested resource may be either."""
+    sharing = context.demand.sharing
+    if not any(_is_whole_gpu(name, context.knowledge) for name, _ in context.demand.resources):
         return {}
-    if wish is SharingWish.Any:
-        return _no_mps(asked) if _several(asked) else {}
-    if wish is SharingWish.Shared:
-        values = ["time-slicing"] if _several(asked) else ["mps", "time-slicing"]
+    if sharing is SharingWish.Any:
+        return _no_mps(context) if _asks_for_several(context) else {}
+    if sharing is SharingWish.Shared:
+        values = ["time-slicing"] if _asks_for_several(context) else ["mps", "time-slicing"]
         shared = ({"key": SHARING, "operator": "In", "values": values},)
-        by_cloud = {each.name: _shared(each, "Exists") for each in asked.clouds}
+        by_cloud = {dialect.name: _sharing_labels(dialect, "Exists") for dialect in context.clouds}
     else:
         shared = ({"key": SHARING, "operator": "NotIn", "values": ["mps", "time-slicing"]},)
-        by_cloud = {each.name: _shared(each, "DoesNotExist") for each in asked.clouds}
-    return {GFD: shared, OLD_GFD: shared, **{name: words for name, words in by_cloud.items() if words}}
+        by_cloud = {dialect.name: _sharing_labels(dialect, "DoesNotExist") for dialect in context.clouds}
+    return {
+        GFD: shared,
+        OLD_GFD: shared,
+        **{name: expressions for name, expressions in by_cloud.items() if expressions},
+    }
 
 
-def _several(asked: NeedContext) -> bool:
-    """Tell whether one container asks several units: the kubelet gives it one share of an MPS GPU at most."""
-    return any(amount > 1 and _whole(name, asked.knowledge) for name, amount in asked.demand.most)
+def _asks_for_several(context: NeedContext) -> bool:
+    """Tell whether one container asks for several units: the kubelet gives a container only one share of an MPS GPU."""
+    return any(amount > 1 and _is_whole_gpu(name, context.knowledge) for name, amount in context.demand.most)
 
 
-def _no_mps(asked: NeedContext) -> Words:
-    """Keep off MPS shares, where the fleet has any."""
-    if not any(group.node_class.sharing is Sharing.MPS for group in asked.fleet.node_groups):
+def _no_mps(context: NeedContext) -> ExpressionsByDialect:
+    """Exclude nodes with MPS shares, where the fleet has any."""
+    if not any(group.node_class.sharing is Sharing.MPS for group in context.fleet.node_groups):
         return {}
-    other = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
-    keys = {each.name: each.sharing_key for each in asked.clouds if each.sharing_key}
+    not_mps = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
+    keys = {dialect.name: dialect.sharing_key for dialect in context.clouds if dialect.sharing_key}
     by_cloud = {name: ({"key": key, "operator": "NotIn", "values": ["mps"]},) for name, key in keys.items()}
-    return {GFD: other, OLD_GFD: other, **by_cloud}
+    return {GFD: not_mps, OLD_GFD: not_mps, **by_cloud}
 
 
-def _whole(resource: str, knowledge: Knowledge) -> bool:
+def _is_whole_gpu(resource: str, knowledge: Knowledge) -> bool:
     family = knowledge.families.of(resource)
     return family is not None and resource == family.whole
 
 
-def _shared(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
-    """Ask for the label of shared GPUs, or for neither that nor that of slices."""
+def _sharing_labels(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
+    """Require the cloud's label of shared GPUs, or exclude it together with the cloud's label of MIG slices."""
     keys: Iterable[str | None] = (dialect.sharing_key,)
     if operator == "DoesNotExist":
         keys = (dialect.sharing_key, dialect.slice_key)
@@ -207,48 +213,59 @@ def _shared(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
 
 
 def _at_least(key: str, number: int) -> tuple[Expression, ...]:
-    """Say a least number; one below 1 says nothing, and `-1` is no label's value."""
+    """Require a label's number to be at least `number`; below 1 nothing is required, as Gt takes no negative."""
     return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
 
 
-NEEDS: tuple[Callable[[NeedContext], Words], ...] = (product, memory, compute_capability, driver, sharing)
-"""In this order a person reads them."""
-INFERRED: tuple[Callable[[NeedContext], Words], ...] = (compute_capability, driver)
-"""Those that an image alone can bring about, besides products that it refuses, which `product` excludes anyway."""
+NEEDS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
+    product_expressions,
+    memory_expressions,
+    compute_capability_expressions,
+    driver_expressions,
+    sharing_expressions,
+)
+"""The order in which a person reads the expressions of a term."""
+INFERABLE_NEEDS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
+    compute_capability_expressions,
+    driver_expressions,
+)
+"""Needs that an image alone can imply; `product_expressions` excludes the products that an image refuses."""
 
 
-def excluding(words: Words) -> bool:
-    """Tell whether nodes without any of the labels fulfil the words of every dialect."""
-    return all(said is not None and all(each["operator"] in EXCLUDING for each in said) for said in words.values())
+def only_excludes(expressions: ExpressionsByDialect) -> bool:
+    """Tell whether nodes without any of the labels fulfil the expressions of every dialect."""
+    lists = expressions.values()
+    return all(items is not None and all(item["operator"] in EXCLUDING for item in items) for items in lists)
 
 
-def exclusions(asked: NeedContext, words: Words) -> Iterator[Expression]:
-    """Say a need by what it excludes: the values that GPU nodes carry now and that its words refuse.
+def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Iterator[Expression]:
+    """Rewrite a need as exclusions: the label values that GPU nodes have now and that its expressions refuse.
 
-    Nothing that a node which fits carries is excluded. GFD's deprecated names count where a node has no others.
+    No value of a node that fits is excluded. A node's deprecated GFD names count only where it has no others.
     """
-    for dialect, said in words.items():
-        nodes = [group for group in asked.fleet.node_groups if dialect != OLD_GFD or not group.label(DRIVER_MAJOR)]
-        for key in dict.fromkeys(each["key"] for each in said or ()):
-            of_key = [each for each in said or () if each["key"] == key]
-            yield from (each for each in of_key if each["operator"] == "DoesNotExist")
-            values = _refused(of_key, carried(nodes, key)) - carried(asked.serving, key)
+    for dialect, items in expressions.items():
+        nodes = [group for group in context.fleet.node_groups if dialect != OLD_GFD or not group.label(DRIVER_MAJOR)]
+        for key in dict.fromkeys(item["key"] for item in items or ()):
+            key_items = [item for item in items or () if item["key"] == key]
+            yield from (item for item in key_items if item["operator"] == "DoesNotExist")
+            values = _refused_values(key_items, label_values(nodes, key)) - label_values(context.fitting_groups, key)
             if values:
                 yield {"key": key, "operator": "NotIn", "values": sorted(values)}
 
 
-def _refused(expressions: Sequence[Expression], values: set[str]) -> set[str]:
-    """List the values of a label that expressions refuse: those that they name, and of `values` any other."""
-    named = {value for each in expressions if each["operator"] == "NotIn" for value in each["values"]}
-    asking = [each for each in expressions if each["operator"] != "DoesNotExist"]
-    meant = [requirement(each["key"], each["operator"], each.get("values", ())) for each in asking]
-    return named | {value for value in values if not all(each.allows(value) for each in meant)}
+def _refused_values(expressions: Sequence[Expression], values: set[str]) -> set[str]:
+    """List the refused values of a label: those that the expressions name, and those of `values` that they exclude."""
+    named = {value for item in expressions if item["operator"] == "NotIn" for value in item["values"]}
+    asking = [item for item in expressions if item["operator"] != "DoesNotExist"]
+    requirements = [requirement(item["key"], item["operator"], item.get("values", ())) for item in asking]
+    return named | {value for value in values if not all(item.allows(value) for item in requirements)}
 
 
-def unsettled(fleet: FleetFacts) -> tuple[Expression, ...]:
-    """Exclude nodes of which the MIG layout or the driver is being changed, where an operator writes such states.
+def exclude_changing_nodes(fleet: FleetFacts) -> tuple[Expression, ...]:
+    """Exclude nodes whose MIG layout or driver is being changed, where an operator writes labels about that.
 
-    The filters refuse them too; but a label's edit wakes for certain only pods that node affinity kept off the node.
+    The filters refuse such nodes too. But when the label changes, kube-scheduler certainly retries only those pods
+    that node affinity kept off the node.
     """
     if not any(group.label(key) for group in fleet.node_groups for key in STATE_KEYS):
         return ()

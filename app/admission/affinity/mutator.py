@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Affinity written into a pod: ANDed into what the user wrote, never instead of it (F10, F136)."""
+"""Node affinity written into a pod: it is ANDed into what the user wrote, and replaces none of it (F10, F136)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,22 +12,22 @@ NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
 REQUIRED = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 PREFERRED = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 MOST_TERMS = 16
-"""OR-terms after multiplying with the user's (docs/reference/admission.md#affinity)."""
+"""Required terms of one pod, after the user's terms are multiplied with ours (INTERFACES §10, Affinity)."""
 
 
-def require(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operation, ...] | None:
-    """Build the operations that AND one of the wanted terms into every required term of the user.
+def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operation, ...] | None:
+    """Build the operations that AND the wanted terms into every required term of the user.
 
-    Each of the user's terms stands with the first wanted one where it stood; with the others as copies at the end.
-    None where that would be more than MOST_TERMS.
+    Terms are ORed, so that each of the user's terms is needed once per wanted term: with the first one in its place,
+    with the others as copies at the end. Returns None where that would be more than MOST_TERMS.
     """
-    terms = get(document, REQUIRED)
+    terms = member_at(document, REQUIRED)
     if not terms:
-        if get(document, REQUIRED[:-1]) is not None:
+        if member_at(document, REQUIRED[:-1]) is not None:
             return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
         return (put(document, REQUIRED, [{"matchExpressions": list(term)} for term in wanted]),)
-    # An empty term selects no node; ANDing into it would make it select some.
-    open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _holds_one(term, wanted)]
+    # An empty term selects no node; an expression added to it would make it select some.
+    open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _covers_one(term, wanted)]
     if len(terms) + len(open_terms) * (len(wanted) - 1) > MOST_TERMS and open_terms:
         return None
     operations: list[Operation] = []
@@ -43,9 +43,9 @@ def require(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operat
     return tuple(operations)
 
 
-def prefer(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]) -> tuple[Operation, ...]:
-    """Build the operations that add (weight, term) as preferred terms, unless they are there."""
-    present = get(document, PREFERRED) or ()
+def prefer_terms(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]) -> tuple[Operation, ...]:
+    """Build the operations that add (weight, term) as preferred terms, unless the pod has them."""
+    present = member_at(document, PREFERRED) or ()
     operations: list[Operation] = []
     for weight, expressions in wanted:
         term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
@@ -58,9 +58,9 @@ def _selects(term: Mapping[str, Any]) -> bool:
     return bool(term.get("matchExpressions") or term.get("matchFields"))
 
 
-def _holds_one(term: Mapping[str, Any], wanted: Sequence[Term]) -> bool:
-    """Tell whether a term says all of some wanted one already, by an earlier pass or by the user."""
-    return any(not list(_missing(term, each)) for each in wanted)
+def _covers_one(term: Mapping[str, Any], wanted: Sequence[Term]) -> bool:
+    """Tell whether a term has all expressions of some wanted one already, by an earlier pass or by the user."""
+    return any(not list(_missing(term, wanted_term)) for wanted_term in wanted)
 
 
 def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[Expression]:
@@ -68,8 +68,8 @@ def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[Expression]:
     return (expression for expression in wanted if expression not in present)
 
 
-def get(document: Any, path: tuple[str, ...]) -> Any:
-    """Follow members of objects; None where one is missing."""
+def member_at(document: Any, path: tuple[str, ...]) -> Any:
+    """Follow members of JSON objects; None where one is missing."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document

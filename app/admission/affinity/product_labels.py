@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which product labels mean nodes that a demand may run on: what a product's name tells, by table and by suffix."""
+"""The product labels of nodes that a demand may run on, judged by the product table and the label's suffixes."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -30,75 +30,78 @@ BY_PRODUCT: tuple[ClassFilter, ...] = (
     interconnect_present,
     form_factor_allowed,
 )
-"""Filters that a product decides, whatever else a node of it is."""
+"""Filters that the product decides, whatever else is on the node."""
 
 LONGEST_VALUE = 63
-"""Characters of a label's value (Kubernetes labels syntax); no node can carry a longer one, no pod ask for it."""
+"""Characters of a label's value (Kubernetes label syntax); no node can have a longer one, and no pod select it."""
 
 
-def closed(demand: Demand) -> bool:
-    """Tell whether only products known today can be meant, so that they can be listed."""
-    return bool(demand.products) and all(pattern.labels is not None for each in demand.products for pattern in each)
+def names_only_known_products(demand: Demand) -> bool:
+    """Tell whether the demand names only products that are known today, so that their labels can be listed."""
+    return bool(demand.products) and all(pattern.labels is not None for any_of in demand.products for pattern in any_of)
 
 
 def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
-    """Tell whether a GFD product label alone, with its suffixes, says that no node with it will ever do."""
+    """Tell whether a GFD product label with its suffixes shows that no node with it can ever serve the demand."""
     node_class = _class_of(label, knowledge)
-    if any(refuses(demand, node_class) for refuses in (*BY_PRODUCT, mig_profile_offered)):
+    if any(class_filter(demand, node_class) for class_filter in (*BY_PRODUCT, mig_profile_offered)):
         return True
     return demand.sharing is SharingWish.Exclusive and sharing_allowed(demand, node_class) is not None
 
 
 def refused_by_value(demand: Demand, dialect: Dialect, value: str, knowledge: Knowledge) -> bool:
-    """Tell whether a cloud's word for a product means only products that no need lets through."""
+    """Tell whether all products that a cloud's label value stands for are refused by some filter."""
     classes = [_class_of(label, knowledge) for label in dialect.values.get(value, ())]
-    return bool(classes) and all(any(refuses(demand, each) for refuses in BY_PRODUCT) for each in classes)
+    return bool(classes) and all(
+        any(class_filter(demand, node_class) for class_filter in BY_PRODUCT) for node_class in classes
+    )
 
 
 @lru_cache(maxsize=1024)
 def _class_of(label: str, knowledge: Knowledge) -> NodeClass:
-    """Make the class of a node of which only the product label is known."""
+    """Build the class of a node of which only the product label is known."""
     return read_class({PRODUCT: label}, (), knowledge)
 
 
-def labels_accepted(demand: Demand, serving: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
-    """List the product labels that a closed demand may run on.
+def labels_accepted(demand: Demand, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
+    """List the product labels that a demand for known products may run on.
 
-    The table's, in every form that GFD writes, and those that nodes which fit carry now.
+    They are the table's, in every form that GFD writes, and those that fitting nodes carry now.
     """
     known = {label for label in _known_labels(demand, knowledge) if not refused_by_label(demand, label, knowledge)}
-    return sorted(known | carried(serving, PRODUCT))
+    return sorted(known | label_values(fitting, PRODUCT))
 
 
 def labels_refused(
-    demand: Demand, group: Iterable[NodeGroup], serving: Iterable[NodeGroup], knowledge: Knowledge
+    demand: Demand, node_groups: Iterable[NodeGroup], fitting: Iterable[NodeGroup], knowledge: Knowledge
 ) -> list[str]:
-    """List the product labels of the fleet that a demand can never run on."""
-    doubtful = carried(group, PRODUCT) - carried(serving, PRODUCT)
-    return sorted(label for label in doubtful if refused_by_label(demand, label, knowledge))
+    """List the product labels of the fleet that the demand can never run on."""
+    other_labels = label_values(node_groups, PRODUCT) - label_values(fitting, PRODUCT)
+    return sorted(label for label in other_labels if refused_by_label(demand, label, knowledge))
 
 
-def values_accepted(demand: Demand, dialect: Dialect, serving: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
-    """List a cloud's words for the products that a closed demand may run on."""
+def values_accepted(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
+    """List a cloud's label values of the products that a demand for known products may run on."""
     known = {value for value in dialect.values if not refused_by_value(demand, dialect, value, knowledge)}
-    return sorted(known | carried(serving, dialect.key))
+    return sorted(known | label_values(fitting, dialect.key))
 
 
-def values_refused(demand: Demand, dialect: Dialect, serving: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
-    """List a cloud's words for the products that a demand can never run on, whether the fleet has them or not."""
-    doubtful = set(dialect.values) - carried(serving, dialect.key)
-    return sorted(value for value in doubtful if refused_by_value(demand, dialect, value, knowledge))
+def values_refused(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
+    """List a cloud's label values of the products that the demand can never run on, in the fleet or not."""
+    other_values = set(dialect.values) - label_values(fitting, dialect.key)
+    return sorted(value for value in other_values if refused_by_value(demand, dialect, value, knowledge))
 
 
-def carried(group: Iterable[NodeGroup], key: str) -> set[str]:
-    """Collect the values of a label."""
-    return {value for each in group if (value := each.label(key)) is not None}
+def label_values(node_groups: Iterable[NodeGroup], key: str) -> set[str]:
+    """Collect the values of a label in node groups."""
+    return {value for group in node_groups if (value := group.label(key)) is not None}
 
 
 def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
-    """List the labels of the products that are asked for, also as old drivers wrote them.
+    """List the labels of the requested products, also as old drivers wrote them.
 
-    With -SHARED, and where a slice counts as a GPU (MIG strategy single) with -MIG-<profile>.
+    Each label comes with the suffix -SHARED too, and where a slice counts as a GPU (MIG strategy single) with
+    -MIG-<profile>.
     """
     sliced = not any(profile_of(resource) for resource, _ in demand.resources)
     for form, product in knowledge.products.by_form.items():
@@ -107,4 +110,4 @@ def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
         for label in (product.label, *product.aliases):
             slices = knowledge.mig.profiles(form) if sliced else ()
             for unit in (label, *(f"{label}-MIG-{profile}" for profile in slices)):
-                yield from (each for each in (unit, f"{unit}-SHARED") if len(each) <= LONGEST_VALUE)
+                yield from (value for value in (unit, f"{unit}-SHARED") if len(value) <= LONGEST_VALUE)

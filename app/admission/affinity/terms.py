@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node affinity terms: one OR-term a dialect, each need in it that the dialect has words for, and no node lost by it.
+"""Node affinity terms of a demand: one term per label dialect; the terms are ORed, and no node that fits is lost.
 
-A term asks for labels of one dialect alone, since a provisioner refuses a term that asks for one that it does not
-know. What only excludes nodes stands in every term. A need by which the terms would exclude a node that fits is only
-preferred; so is one that asks for labels of which nothing shows that a node to come will carry them.
+A term requires labels of one dialect alone, since a provisioner refuses a term with a label that it does not know.
+Expressions that only exclude nodes stand in every term. A need whose terms would exclude a node that fits is only
+preferred; so is a need for labels of which nothing shows that a future node will have them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,18 +14,18 @@ from app.admission.affinity.label_needs import (
     DRIVER_MAJOR,
     EXCLUDING,
     GFD,
-    INFERRED,
+    INFERABLE_NEEDS,
     NEEDS,
     OLD_DRIVER_MAJOR,
     OLD_GFD,
     Expression,
+    ExpressionsByDialect,
     NeedContext,
-    Words,
-    excluding,
+    exclude_changing_nodes,
     exclusions,
-    unsettled,
+    only_excludes,
 )
-from app.admission.fleet_facts import FleetFacts, NodeGroup, serving
+from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodes.labels import PRODUCT
@@ -33,23 +33,24 @@ from app.policy.demand import Demand
 from app.values.label_requirements import expression, requirement
 
 NEED_WEIGHT = 100
-"""Of a need that is only preferred: the highest that Kubernetes allows."""
+"""Weight of a need that is only preferred: the highest that Kubernetes allows."""
 FIRST_PRODUCT_WEIGHT, LAST_PRODUCT_WEIGHT = 50, 10
-"""Of the first and the last product preferred: less than any need (a guess)."""
+"""Weights of the first and the last preferred product: below that of any need (a guess)."""
 DRIVER_WEIGHT = 5
-"""Of a driver that runs the image natively: less than any product (a guess)."""
+"""Weight of a driver that runs the image natively: below that of any product (a guess)."""
 MOST_PREFERENCES = 8
+"""Preferred products that are written into a pod; the others are left out."""
 
 Term = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What to write: OR-terms that are required, (weight, term) that are preferred.
+    """The terms to write: ORed ones that are required, and (weight, term) that are preferred.
 
-    `soft`: needs that were declared and are only preferred, since nodes that fit lack the label. `unsure`: the same,
-    since nothing shows that nodes to come will carry it. `closed`: labels without which a node group at zero does not
-    come, where there may be such groups.
+    `soft` is true where a declared need is only preferred because nodes that fit lack the label. `unsure` is true
+    where it is only preferred because nothing shows that future nodes will have the label. `closed` are the labels
+    without which no node of a node group at zero is added, where the cluster may have such groups.
     """
 
     required: tuple[Term, ...] = ()
@@ -60,174 +61,224 @@ class Terms:
 
 
 @lru_cache(maxsize=256)
-def terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
-    """Write a demand as affinity. `keys`: the dialects to use; None: GFD, and those that the fleet's nodes speak."""
-    known = replace(demand, refuse_unknown=False)  # what a label does not tell is the node's to tell
-    if not _labelled(demand):
+def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
+    """Write a demand as node affinity. `keys` are the dialects to use; None means GFD and the fleet's."""
+    demand_by_labels = replace(demand, refuse_unknown=False)  # a label that is absent decides nothing
+    if not _is_nvidia(demand):
         return Terms()
     names = _dialects(fleet, keys)
-    clouds = tuple(each for each in knowledge.clouds.dialects if each.name in names)
-    declared = tuple(need for need in known.cuda if not need.inferred)
-    asked = NeedContext(known, declared, known.compute_capability, fleet, serving(demand, fleet), knowledge, clouds)
-    of_images = replace(asked, cuda=tuple(need for need in known.cuda if need.inferred), compute_capability=None)
-    inferred = [words for need in INFERRED if any((words := need(of_images)).values())]
-    needs = [words for need in NEEDS if any((words := need(asked)).values())]
-    dialects = (*_old_names(asked, needs, names), *names)
-    kept = _harmless(asked, needs, dialects)
-    sure = _sure(asked, kept, dialects)
-    hard = kept if sure else [words for words in kept if excluding(words)]
-    soft = [words for words in (*needs, *inferred) if words not in hard]
-    common = _common(asked, [words for words in (*inferred, *needs) if words not in hard], dialects)
-    required = tuple(_terms(asked, hard, dialects, common))
-    preferred = [(NEED_WEIGHT, term) for term in _terms(asked, soft, (GFD,) if GFD in dialects else dialects[-1:])]
+    clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
+    declared = tuple(need for need in demand_by_labels.cuda if not need.inferred)
+    context = NeedContext(
+        demand_by_labels,
+        declared,
+        demand_by_labels.compute_capability,
+        fleet,
+        fitting_groups(demand, fleet),
+        knowledge,
+        clouds,
+    )
+    image_context = replace(
+        context, cuda=tuple(need for need in demand_by_labels.cuda if need.inferred), compute_capability=None
+    )
+    inferred = [expressions for need in INFERABLE_NEEDS if any((expressions := need(image_context)).values())]
+    needs = [expressions for need in NEEDS if any((expressions := need(context)).values())]
+    dialects = (*_deprecated_names(context, needs, names), *names)
+    harmless = _without_harmful(context, needs, dialects)
+    certain = _labels_expected(context, harmless, dialects)
+    required_needs = harmless if certain else [expressions for expressions in harmless if only_excludes(expressions)]
+    preferred_needs = [expressions for expressions in (*needs, *inferred) if expressions not in required_needs]
+    common = _common_expressions(
+        context, [expressions for expressions in (*inferred, *needs) if expressions not in required_needs], dialects
+    )
+    required = tuple(_terms(context, required_needs, dialects, common))
+    preferred = [
+        (NEED_WEIGHT, term) for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
+    ]
     return Terms(
-        _selected(demand, required),
-        (*preferred, *_preferences(asked, dialects)),
-        soft=len(kept) < len(needs),
-        unsure=hard != kept,
-        closed=_asked_keys(required[:1]) if fleet.pools or not (fleet.node_groups or fleet.provisioners) else (),
+        _with_node_selector(demand, required),
+        (*preferred, *_preferences(context, dialects)),
+        soft=len(harmless) < len(needs),
+        unsure=required_needs != harmless,
+        closed=_required_labels(required[:1]) if fleet.pools or not (fleet.node_groups or fleet.provisioners) else (),
     )
 
 
-def _sure(asked: NeedContext, needs: Sequence[Words], dialects: tuple[str, ...]) -> bool:
-    """Tell whether some node carries, or will carry, the labels that needs ask for.
+def _labels_expected(context: NeedContext, needs: Sequence[ExpressionsByDialect], dialects: tuple[str, ...]) -> bool:
+    """Tell whether some node has, or will have, the labels that the needs require.
 
-    Those that are there and fit do; those that a provisioner will bring do, where it has words for the needs. Where no
-    cloud shows, nodes are labelled by the software that labels those that are there.
+    That is so where fitting nodes exist, where a provisioner's dialect has labels for all the needs, or where no node
+    pool of an unknown cloud is seen: then new nodes are labelled by the software that labels the present ones.
     """
     by_provisioner = any(
-        all(words.get(name, ()) is not None for words in needs) for name in asked.fleet.provisioners if name in dialects
+        all(expressions.get(name, ()) is not None for expressions in needs)
+        for name in context.fleet.provisioners
+        if name in dialects
     )
-    return bool(asked.serving) or by_provisioner or not asked.fleet.pools
+    return bool(context.fitting_groups) or by_provisioner or not context.fleet.pools
 
 
-def _common(asked: NeedContext, unsaid: Iterable[Words], dialects: tuple[str, ...]) -> Term:
-    """List what every term excludes: what needs refuse that no term asks for, and nodes that are being changed."""
-    spoken = [{name: said for name, said in words.items() if name in (*dialects, OLD_GFD)} for words in unsaid]
-    found = [*(each for words in spoken for each in exclusions(asked, words)), *unsettled(asked.fleet)]
-    harmless = (each for each in found if all(fulfils(group, (each,)) for group in asked.serving))
+def _common_expressions(context: NeedContext, needs: Iterable[ExpressionsByDialect], dialects: tuple[str, ...]) -> Term:
+    """List what every term excludes: what the needs refuse without requiring a label, and nodes that are changing."""
+    by_dialect = [
+        {name: items for name, items in expressions.items() if name in (*dialects, OLD_GFD)} for expressions in needs
+    ]
+    candidates = [
+        *(item for expressions in by_dialect for item in exclusions(context, expressions)),
+        *exclude_changing_nodes(context.fleet),
+    ]
+    harmless = (item for item in candidates if all(group_fulfils(group, (item,)) for group in context.fitting_groups))
     return _distinct(harmless)
 
 
 def _distinct(expressions: Iterable[Expression]) -> Term:
-    return tuple({repr(each): each for each in expressions}.values())
+    return tuple({repr(item): item for item in expressions}.values())
 
 
-def _asked_keys(terms: Iterable[Term]) -> tuple[str, ...]:
-    """List the labels that terms ask for."""
-    keys = (each["key"] for term in terms for each in term if each["operator"] not in EXCLUDING)
+def _required_labels(terms: Iterable[Term]) -> tuple[str, ...]:
+    """List the labels that the terms require."""
+    keys = (item["key"] for term in terms for item in term if item["operator"] not in EXCLUDING)
     return tuple(dict.fromkeys(keys))
 
 
-def _selected(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Add the policies' node selectors to every term: they are in the operator's own words, whatever the dialect."""
+def _with_node_selector(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Add the policies' node selectors to every term; their labels are the operator's own, of no dialect."""
     selector = tuple(map(expression, demand.node_selector))
     return tuple((*term, *selector) for term in terms or ((),)) if selector else terms
 
 
-def _labelled(demand: Demand) -> bool:
-    """Tell whether it is of NVIDIA's GPUs, which the labels are about; other vendors' nodes carry none of them."""
+def _is_nvidia(demand: Demand) -> bool:
+    """Tell whether the demand is for NVIDIA's GPUs, which the labels describe; other vendors' nodes have none."""
     domain = PRODUCT.partition("/")[0] + "/"
     return bool(demand.claims) or any(resource.startswith(domain) for resource, _ in demand.resources)
 
 
 def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Order the dialects: the provisioner's last.
+    """Order the dialects, the provisioner's last.
 
     Karpenter tries the first term together with the heaviest preference, and drops all terms but the last before it
     drops a preference (kubernetes-sigs/karpenter pkg/controllers/provisioning/scheduling/preferences.go).
     """
-    spoken = [name for name in fleet.provisioners if keys is None or name in keys]
-    return (*(name for name in (keys or (GFD,)) if name not in spoken), *spoken)
+    provisioners = [name for name in fleet.provisioners if keys is None or name in keys]
+    return (*(name for name in (keys or (GFD,)) if name not in provisioners), *provisioners)
 
 
-def _old_names(asked: NeedContext, needs: Sequence[Words], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Add GFD's deprecated names where nodes that fit have no others, and they make a difference."""
-    old = any(group.label(OLD_DRIVER_MAJOR) and not group.label(DRIVER_MAJOR) for group in asked.serving)
-    of_drivers = any(words.get(GFD) != words.get(OLD_GFD) for words in needs)
-    return (OLD_GFD,) if GFD in names and old and of_drivers else ()
+def _deprecated_names(
+    context: NeedContext, needs: Sequence[ExpressionsByDialect], names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Add GFD's deprecated names where some fitting node has no others and the needs differ between the two."""
+    deprecated = any(
+        group.label(OLD_DRIVER_MAJOR) and not group.label(DRIVER_MAJOR) for group in context.fitting_groups
+    )
+    differs = any(expressions.get(GFD) != expressions.get(OLD_GFD) for expressions in needs)
+    return (OLD_GFD,) if GFD in names and deprecated and differs else ()
 
 
-def _harmless(asked: NeedContext, needs: list[Words], dialects: tuple[str, ...]) -> list[Words]:
-    """Take needs out until every node that fits fulfils some term."""
-    kept = list(needs)
-    for group in asked.serving:
-        if not _admits(asked, kept, dialects, group):
-            fewer = [[words for words in kept if fulfils(group, words.get(dialect, ()))] for dialect in dialects]
-            fewer.append([words for words in kept if all(fulfils(group, words.get(each, ())) for each in dialects)])
-            suited = [each for each in fewer if len(each) < len(kept) and _admits(asked, each, dialects, group)]
-            kept = max(suited, key=len, default=[])
-    return kept
+def _without_harmful(
+    context: NeedContext, needs: list[ExpressionsByDialect], dialects: tuple[str, ...]
+) -> list[ExpressionsByDialect]:
+    """Drop needs, as few as possible, until every node that fits fulfils some term."""
+    remaining = list(needs)
+    for group in context.fitting_groups:
+        if not _some_term_fits(context, remaining, dialects, group):
+            subsets = [
+                [expressions for expressions in remaining if group_fulfils(group, expressions.get(dialect, ()))]
+                for dialect in dialects
+            ]
+            subsets.append(
+                [
+                    expressions
+                    for expressions in remaining
+                    if all(group_fulfils(group, expressions.get(dialect, ())) for dialect in dialects)
+                ]
+            )
+            fitting = [
+                subset
+                for subset in subsets
+                if len(subset) < len(remaining) and _some_term_fits(context, subset, dialects, group)
+            ]
+            remaining = max(fitting, key=len, default=[])
+    return remaining
 
 
-def _admits(asked: NeedContext, needs: Sequence[Words], dialects: tuple[str, ...], group: NodeGroup) -> bool:
-    terms = list(_terms(asked, needs, dialects))
-    return not terms or any(fulfils(group, term) for term in terms)
+def _some_term_fits(
+    context: NeedContext, needs: Sequence[ExpressionsByDialect], dialects: tuple[str, ...], group: NodeGroup
+) -> bool:
+    terms = list(_terms(context, needs, dialects))
+    return not terms or any(group_fulfils(group, term) for term in terms)
 
 
-def _terms(asked: NeedContext, needs: Iterable[Words], dialects: tuple[str, ...], common: Term = ()) -> Iterator[Term]:
-    """Write one term a dialect that can meet all needs; beside others, each with a label that only its nodes have.
+def _terms(
+    context: NeedContext, needs: Iterable[ExpressionsByDialect], dialects: tuple[str, ...], common: Term = ()
+) -> Iterator[Term]:
+    """Write one term for each dialect that can meet all needs, with a label that only the dialect's nodes have.
 
-    One term for all where the needs only exclude nodes. `common`: what stands in every term.
+    Where the needs only exclude nodes, one term stands for all dialects. `common` stands in every term.
     """
     needs = list(needs)
-    able = [dialect for dialect in dialects if all(words.get(dialect, ()) is not None for words in needs)]
-    terms = [tuple(said for words in needs for said in words.get(dialect) or ()) for dialect in able]
-    if not any(_asks(term) for term in terms):
-        together = _distinct((*(each for term in terms for each in term), *common))
+    able_dialects = [
+        dialect for dialect in dialects if all(expressions.get(dialect, ()) is not None for expressions in needs)
+    ]
+    terms = [
+        tuple(items for expressions in needs for items in expressions.get(dialect) or ()) for dialect in able_dialects
+    ]
+    if not any(_requires_label(term) for term in terms):
+        together = _distinct((*(item for term in terms for item in term), *common))
         yield from (together,) if together else ()
         return
-    for dialect, term in zip(able, terms, strict=True):
-        anchor = () if _asks(term) else ({"key": _anchor(asked.knowledge, dialect), "operator": "Exists"},)
+    for dialect, term in zip(able_dialects, terms, strict=True):
+        anchor = () if _requires_label(term) else ({"key": _anchor(context.knowledge, dialect), "operator": "Exists"},)
         yield _distinct((*anchor, *term, *common))
 
 
-def _asks(term: Term) -> bool:
-    """Tell whether a term asks for a label, so that a node without it does not fulfil it."""
-    return any(each["operator"] not in EXCLUDING for each in term)
+def _requires_label(term: Term) -> bool:
+    """Tell whether a term requires a label, so that a node without it does not fulfil the term."""
+    return any(item["operator"] not in EXCLUDING for item in term)
 
 
 def _anchor(knowledge: Knowledge, dialect: str) -> str:
-    return next((each.key for each in knowledge.clouds.dialects if each.name == dialect), PRODUCT)
+    return next((cloud.key for cloud in knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
 
 
-def fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
-    """Tell whether nodes of a kind meet all expressions, as kube-scheduler reads them."""
+def group_fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
+    """Tell whether the nodes of a group fulfil all expressions, by kube-scheduler's rules."""
     return term is not None and all(
-        requirement(each["key"], each["operator"], each.get("values", ())).allows(group.label(each["key"]))
-        for each in term
+        requirement(item["key"], item["operator"], item.get("values", ())).allows(group.label(item["key"]))
+        for item in term
     )
 
 
-def _preferences(asked: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
-    """Write what is preferred, best first, in GFD's words and those of the provisioner (F136)."""
-    patterns = asked.demand.preferred_products[:MOST_PREFERENCES]
+def _preferences(context: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
+    """Write the preferences, best first, in the labels of GFD and of the provisioner (F136)."""
+    patterns = context.demand.preferred_products[:MOST_PREFERENCES]
     step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
-    for place, pattern in enumerate(patterns):
+    for index, pattern in enumerate(patterns):
         for dialect in dialects:
-            key, values = _preferred_values(asked, dialect, pattern)
+            key, values = _preferred_values(context, dialect, pattern)
             if values:
-                said = {"key": key, "operator": "In", "values": values}
-                yield FIRST_PRODUCT_WEIGHT - place * step, (said,)
-    natives = [need.native[0] for need in (*asked.demand.cuda, *asked.demand.cuda_wishes)]
+                item = {"key": key, "operator": "In", "values": values}
+                yield FIRST_PRODUCT_WEIGHT - index * step, (item,)
+    natives = [need.native[0] for need in (*context.demand.cuda, *context.demand.cuda_wishes)]
     if max(natives, default=0) > 0 and GFD in dialects:
         yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)
 
 
-def _preferred_values(asked: NeedContext, dialect: str, pattern: ProductPattern) -> tuple[str, list[str]]:
-    """List a pattern's products in a dialect: plain names, and in GFD's also those that the fleet's nodes carry."""
-    products = asked.knowledge.products.by_form
-    meant = {product.label for form, product in products.items() if pattern.matches(form)}
+def _preferred_values(context: NeedContext, dialect: str, pattern: ProductPattern) -> tuple[str, list[str]]:
+    """List a pattern's products as label values of a dialect; for GFD also those that the fleet's nodes carry."""
+    products = context.knowledge.products.by_form
+    labels = {product.label for form, product in products.items() if pattern.matches(form)}
     if dialect == GFD:
-        seen = {
+        fleet_labels = {
             label
-            for group in asked.fleet.node_groups
+            for group in context.fleet.node_groups
             if (label := group.label(PRODUCT))
             and group.node_class.product
             and pattern.matches(group.node_class.product)
         }
-        return PRODUCT, sorted(meant | seen)
-    spoken = next((each for each in asked.knowledge.clouds.dialects if each.name == dialect), None)
-    if spoken is None:
+        return PRODUCT, sorted(labels | fleet_labels)
+    cloud = next(
+        (dialect_row for dialect_row in context.knowledge.clouds.dialects if dialect_row.name == dialect), None
+    )
+    if cloud is None:
         return PRODUCT, []
-    return spoken.key, sorted(value for value, may in spoken.values.items() if meant & set(may))
+    return cloud.key, sorted(value for value, product_labels in cloud.values.items() if labels & set(product_labels))

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The object of one admission review: its pod, the facts read from it, its ruling, and the facts about the fleet."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from app.admission.fleet_facts import FleetFacts
+from app.admission.json_patch import Operation, apply
+from app.knowledge.families import Family
+from app.knowledge.tables import Knowledge
+from app.kube.pods import Container, Pod, gpu_amounts, read_pod
+from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
+from app.policy.match import Ruling
+from app.policy.merge_admission import AdmissionRules
+
+WARNING_LIMIT = 120
+"""Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""
+
+
+class PodForm(Enum):
+    """The kind of object under review: a pod, a workload's pod template, or a pod's new ephemeral containers."""
+
+    Pod = "Pod"
+    Template = "PodTemplate"
+    DaemonSet = "PodTemplate of a DaemonSet"
+    Ephemeral = "EphemeralContainers"
+
+
+TEMPLATES = frozenset({PodForm.Template, PodForm.DaemonSet})
+
+
+@dataclass(frozen=True)
+class ReviewedPod:
+    """Everything that a mutator or a validator may read.
+
+    `document` is the Pod as earlier mutators left it, or the pod template.
+    `rules` are the admission rules of the level under review: enforced, warned or audited.
+    `form` is the kind of the object.
+    `asks` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
+    `served` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
+    `settled` are the names of the ephemeral containers that the pod had before this request.
+    `before` is the pod template before an UPDATE, or None.
+    `claimed` are the devices that the pod claims through DRA.
+    """
+
+    document: Mapping[str, Any]
+    pod: Pod
+    ruling: Ruling
+    rules: AdmissionRules
+    fleet: FleetFacts
+    knowledge: Knowledge
+    form: PodForm = PodForm.Pod
+    asks: bool = True
+    served: bool = True
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    settled: frozenset[str] = frozenset()
+    before: Mapping[str, Any] | None = None
+    claimed: ClaimedDevices = NOTHING_CLAIMED
+
+    @cached_property
+    def gpu_resources(self) -> tuple[str, ...]:
+        """The GPU resources of which some container requests an amount other than zero, sorted by name."""
+        names = {
+            resource
+            for container in self.pod.containers
+            for resource in container.resources()
+            if container.names(resource)
+        }
+        return tuple(sorted(filter(self.knowledge.families.of, names)))
+
+    @cached_property
+    def _gpus(self) -> frozenset[str]:
+        return frozenset(self.gpu_resources)
+
+    @cached_property
+    def former_containers(self) -> Mapping[str, Container]:
+        """The containers of the pod template before an UPDATE, by name; empty if there was no template.
+
+        Of several containers with one name the first counts. Raises MalformedPod.
+        """
+        containers = read_pod(self.before).containers if self.before is not None else ()
+        return {container.name: container for container in reversed(containers)}
+
+    def gpus_of(self, container: Container) -> tuple[str, ...]:
+        """List the GPU resources of the pod that a container names, including those with an amount of zero."""
+        return tuple(name for name in container.resources() if name in self._gpus)
+
+    def with_operations(self, operations: Sequence[Operation]) -> "ReviewedPod":
+        """Return the review of the pod with the operations applied.
+
+        Raises PatchError if an operation does not apply, which is a bug of gpu-usher.
+        """
+        if not operations:
+            return self
+        document = apply(self.document, operations)
+        return replace(self, document=document, pod=read_pod(document, self.pod.namespace))
+
+    def amounts(self) -> tuple[tuple[str, int], ...]:
+        """List what the pod asks for as it stands now: (GPU resource, units)."""
+        return gpu_amounts(self.pod, self.knowledge.families.of)
+
+    @cached_property
+    def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
+        """The GPUs that the pod asks for by passthrough into a virtual machine: (resource, units)."""
+        return gpu_amounts(self.pod, self.knowledge.families.hands_on)
+
+    def raw(self, container: Container) -> Mapping[str, Any]:
+        """Return the JSON object of a container."""
+        container_object: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
+        return container_object
+
+    def units(self, container: Container) -> int:
+        """Count the GPUs, MIG slices or shares that a container asks for; a fraction is rounded up."""
+        return sum(-int(-container.asks(name) // 1) for name in self.gpus_of(container))
+
+    def families(self) -> tuple[Family, ...]:
+        """List the GPU families of what the pod asks for, by resource or by DRA claim."""
+        families = map(self.knowledge.families.of, self.gpu_resources)
+        return tuple(dict.fromkeys((*filter(None, families), *self.claimed.families)))
+
+    def gpu_containers(self) -> Iterator[Container]:
+        """Iterate over the containers that ask for a GPU in their resources; a DRA claim alone does not count."""
+        return (container for container in self.pod.containers if self.units(container) > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PodChange:
+    """One change that a mutator makes.
+
+    `operations` are JSON Patch operations, applied in order. `record` is the text for the decision annotation.
+    `warning` is the text for the user, or None.
+    """
+
+    operations: tuple[Operation, ...]
+    record: str
+    warning: str | None = None
+
+
+def one_line(text: str, limit: int) -> str:
+    """Make a text fit for an admission warning or a status message: printable, on one line, cut with an ellipsis.
+
+    The API server silently drops a warning with a newline or a tab (CONTROL_PLANE §3). `limit` is in characters.
+    """
+    clean = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
