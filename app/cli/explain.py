@@ -22,7 +22,7 @@ from app.cluster.view import bound_volumes, view
 from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
 from app.explain.pending_pod import Explanation, explain
 from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import neighbours_of
+from app.intree.existing_pods import existing_pods_of
 from app.values.errors import ApiError, BadInput
 from app.values.steps import finish
 
@@ -147,7 +147,7 @@ def world_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:
     """
     state = state_of(objects)
     pods = (each for each in objects if each.get("kind") == "Pod")
-    return view(state, policies_in(objects, policies, state), bound_volumes(objects), neighbours_of(pods))
+    return view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
 
 
 def _pod(objects: list[Any], key: str) -> Object:

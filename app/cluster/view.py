@@ -14,7 +14,7 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.checks import NodeSelectorTerm, read_terms
-from app.intree.existing_pods import Neighbours
+from app.intree.existing_pods import ExistingPods
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
 from app.policy.match import rule_on
@@ -25,7 +25,7 @@ def view(
     state: State,
     policies: PolicySet,
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
-    neighbours: Neighbours | None = None,
+    neighbours: ExistingPods | None = None,
     expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
     """Copy what is known; the copy is shallow, for nodes and sums are never changed, only replaced."""

@@ -23,7 +23,7 @@ from app.explain.survey import (
     pose,
     without_promise,
 )
-from app.intree.checks import InTreeRefusal, unjudged
+from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, facts, judge_class, total
@@ -159,7 +159,7 @@ def explain(
         dra=equivalent(scheduled_pod.demand, world.setting.knowledge) if scheduled_pod.demand.resources else None,
         unsourced=_unsourced(world),
         unjudged=tuple(
-            unjudged(
+            unjudged_constraints(
                 bool(scheduled_pod.pod.claims or scheduled_pod.demand.claims),
                 None if company else scheduled_pod.pod_among_others,
             )

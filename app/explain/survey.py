@@ -10,9 +10,9 @@ from app.admission.affinity.mutator import NODE_AFFINITY
 from app.admission.json_patch import apply
 from app.admission.review import ReviewContext, Verdict, mutate
 from app.explain.funnel import Objection
-from app.intree.checks import NodeSelectorTerm, PodConstraints, gated, read_seeker, refusals
-from app.intree.existing_pods import REQUIRED, Neighbours, PodAmongOthers, read_companion
-from app.intree.inter_pod_constraints import InterPodConstraints, keep_company
+from app.intree.checks import NodeSelectorTerm, PodConstraints, scheduling_gate_refusal, read_pod_constraints, refusals
+from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
+from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, read_pod
 from app.nodes.model import Node
@@ -47,7 +47,7 @@ class ClusterSnapshot:
     namespace_labels: Callable[[str], Mapping[str, str]]
     holdings: Callable[[str], tuple[GPUUsage, ...]] = lambda _name: ()
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
-    neighbours: Neighbours | None = None
+    neighbours: ExistingPods | None = None
     expected: ExpectedDemand | None = None
     group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
@@ -74,7 +74,7 @@ class ScheduledPod:
 
     def against(self) -> tuple[Objection, ...]:
         """List what stands against the pod itself, whatever the node: admission's reasons, gates."""
-        gate = gated(self.pod_constraints)
+        gate = scheduling_gate_refusal(self.pod_constraints)
         return (*self.verdict.reasons, *((gate,) if gate else ()))
 
 
@@ -89,11 +89,11 @@ def pose(document: Mapping[str, Any], world: ClusterSnapshot, admit: bool) -> Sc
     admitted = apply(document, verdict.operations) if admit else document
     pod = read_pod(admitted)
     ruling = setting.ruling(pod, labels)
-    pod_constraints = read_seeker(admitted, setting.knowledge.families.of, world.volumes)
-    own = read_seeker(plain(document, world), setting.knowledge.families.of)
+    pod_constraints = read_pod_constraints(admitted, setting.knowledge.families.of, world.volumes)
+    own = read_pod_constraints(plain(document, world), setting.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
     demand = scheduler_demand(pod, ruling.demand, world.group_cliques(pod), world.expected)
-    return ScheduledPod(admitted, pod, verdict, ruling, demand, pod_constraints, bare, read_companion(admitted))
+    return ScheduledPod(admitted, pod, verdict, ruling, demand, pod_constraints, bare, read_pod_among_others(admitted))
 
 
 def without_promise(uid: str, world: ClusterSnapshot) -> ClusterSnapshot:
@@ -106,7 +106,7 @@ def company_of(scheduled_pod: ScheduledPod, world: ClusterSnapshot) -> InterPodC
     """Count what the pods that are there mean to a pod; None where they are not known."""
     if world.neighbours is None:
         return None
-    return keep_company(
+    return inter_pod_constraints_of(
         scheduled_pod.pod_among_others,
         scheduled_pod.pod_constraints,
         world.neighbours,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why kube-scheduler itself refuses a node: its own plugins' checks, in their own words, so that an answer is whole.
+"""kube-scheduler's own reasons to refuse a node, in its own words, so that an explanation is complete.
 
-Words and order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). One function a cause; the tuple at
-the foot is the product. What depends on other pods is in company.py; where those are not known, `unjudged` names it.
+The messages and their order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). Each plugin has one
+function; the table of all checks stands at the end. Constraints between pods are in inter_pod_constraints.py; where
+the other pods are not known, `unjudged_constraints` names these constraints.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +22,11 @@ from app.values.json_members import member, strings
 from app.values.label_requirements import Requirement, requirement
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-"""core/v1 TaintNodeUnschedulable: a pod that tolerates it goes to cordoned nodes too (node_unschedulable.go)."""
+"""core/v1 TaintNodeUnschedulable: a pod that tolerates this taint may run on cordoned nodes (node_unschedulable.go)."""
 
 
 class InTreeCause(Enum):
-    """One cause of kube-scheduler's own; the value is its remedy."""
+    """A cause for which kube-scheduler itself refuses a node; the value is its remedy."""
 
     NodeUnschedulable = "uncordon the node, or add nodes"
     UntoleratedTaint = "add the toleration, if the node is meant for this pod"
@@ -44,7 +45,7 @@ class InTreeCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InTreeRefusal:
-    """Why not, for kube-scheduler. `message`: its own words; `about`: which taint, label or resource it is about."""
+    """A refusal by kube-scheduler. `message` is its own text; `about` names the taint, label or resource."""
 
     cause: InTreeCause
     message: str
@@ -52,35 +53,37 @@ class InTreeRefusal:
 
     @property
     def remedy(self) -> str:
-        """The one thing to do about it."""
+        """The one action that would remove the cause."""
         return self.cause.value
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
-    """One node selector term. `expressions`: None for one that is not valid, which nothing fulfils.
+    """One term of a node selector.
 
-    `names`: (In, name) or (NotIn, name) of matchFields.
+    `expressions` are (label key, requirement); the requirement is None for an invalid expression, which never holds.
+    `names` are the matchFields of metadata.name: (True for In and False for NotIn, node name).
     """
 
     expressions: tuple[tuple[str, Requirement | None], ...]
     names: tuple[tuple[bool, str], ...]
 
     def selects(self, node: Node) -> bool:
-        """Tell whether the node is one of the term's; a term that says nothing selects none (nodeaffinity.go)."""
+        """Tell whether the term selects the node; an empty term selects none (nodeaffinity.go)."""
         if not self.expressions and not self.names:
             return False
         labels = node.labels
-        return all(wanted is not None and wanted.allows(labels.get(key)) for key, wanted in self.expressions) and all(
-            (name == node.name) is within for within, name in self.names
-        )
+        expressions_hold = all(rule is not None and rule.allows(labels.get(key)) for key, rule in self.expressions)
+        return expressions_hold and all((name == node.name) is within for within, name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """What of a pod kube-scheduler looks at. `terms`: None where there is no required node affinity.
+    """What kube-scheduler reads of a pod to judge one node.
 
-    `requests`: but for GPUs, which the filters count. `volumes`: the node affinity of each of its bound volumes.
+    `selector` is the nodeSelector. `terms` are the required node affinity terms, or None where there is none.
+    `requests` are the resource requests without GPUs, which gpu-usher's filters count. `gates` are scheduling gates.
+    `volumes` are the node affinity terms of each bound volume.
     """
 
     tolerations: tuple[Mapping[str, Any], ...]
@@ -92,19 +95,22 @@ class PodConstraints:
     volumes: tuple[tuple[NodeSelectorTerm, ...], ...] = ()
 
 
-def read_seeker(
+def read_pod_constraints(
     document: Mapping[str, Any],
     counted: Callable[[str], object],
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
 ) -> PodConstraints:
-    """Read a Pod that `read_pod` has read before. `counted`: resources that others count; `volumes`: by PVC's key.
+    """Read the node constraints of a Pod that `read_pod` has accepted.
+
+    `counted` is true of resources that gpu-usher counts itself. `volumes` are the node affinity terms of bound
+    volumes, by "namespace/name" of the PersistentVolumeClaim.
 
     Raises MalformedPod, OversizedPod.
     """
     spec = document.get("spec") or {}
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     namespace = (document.get("metadata") or {}).get("namespace") or "default"
-    found = (volumes or {}).get
+    volume_terms = (volumes or {}).get
     selector = strings(spec, "nodeSelector", "spec.")
     terms = None if required is None else read_terms(required)
     check_constraints(len(selector), "spec.nodeSelector")
@@ -114,19 +120,19 @@ def read_seeker(
         selector=tuple(sorted(selector.items())),
         terms=terms,
         node_name=member(spec, "nodeName", str, "spec.") or "",
-        requests=tuple(each for each in requests_of(spec) if not counted(each[0])),
-        gates=tuple(str(each.get("name")) for each in _objects(spec, "schedulingGates")),
-        volumes=tuple(filter(None, (found(f"{namespace}/{claim}") for claim in claims_of(spec)))),
+        requests=tuple(amount for amount in requests_of(spec) if not counted(amount[0])),
+        gates=tuple(str(gate.get("name")) for gate in _objects(spec, "schedulingGates")),
+        volumes=tuple(filter(None, (volume_terms(f"{namespace}/{claim}") for claim in claims_of(spec)))),
     )
 
 
 def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
-    """Read a NodeSelector, of affinity or of a PersistentVolume."""
+    """Read the terms of a NodeSelector: of a pod's node affinity, or of a PersistentVolume."""
     return tuple(map(_term, _objects(selector, "nodeSelectorTerms"))) if isinstance(selector, dict) else ()
 
 
 def claims_of(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Name the PersistentVolumeClaims that a pod mounts."""
+    """List the names of the PersistentVolumeClaims that a pod mounts."""
     for volume in _objects(spec, "volumes"):
         claim = volume.get("persistentVolumeClaim")
         if isinstance(claim, dict) and isinstance(claim.get("claimName"), str):
@@ -134,28 +140,30 @@ def claims_of(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _objects(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    found = parent.get(key)
-    return (each for each in found if isinstance(each, dict)) if isinstance(found, list) else iter(())
+    items = parent.get(key)
+    return (item for item in items if isinstance(item, dict)) if isinstance(items, list) else iter(())
 
 
 def _term(term: Mapping[str, Any]) -> NodeSelectorTerm:
-    expressions = tuple((str(each.get("key")), _requirement(each)) for each in _objects(term, "matchExpressions"))
+    expressions = tuple(
+        (str(expression.get("key")), _requirement(expression)) for expression in _objects(term, "matchExpressions")
+    )
     return NodeSelectorTerm(expressions, tuple(map(_name, _objects(term, "matchFields"))))
 
 
 def _name(field: Mapping[str, Any]) -> tuple[bool, str]:
-    """Read a matchFields requirement: metadata.name In or NotIn one name (validated so by the API server)."""
+    """Read a matchFields expression, which the API server allows only as metadata.name In or NotIn one name."""
     return field.get("operator") == "In", next(iter(_values(field)), "")
 
 
-def _values(said: Mapping[str, Any]) -> tuple[str, ...]:
-    found = said.get("values")
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+def _values(expression: Mapping[str, Any]) -> tuple[str, ...]:
+    values = expression.get("values")
+    return tuple(map(str, values)) if isinstance(values, list) else ()
 
 
-def _requirement(said: Mapping[str, Any]) -> Requirement | None:
+def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
     try:
-        return requirement(str(said.get("key")), str(said.get("operator")), _values(said))
+        return requirement(str(expression.get("key")), str(expression.get("operator")), _values(expression))
     except BadInput:
         return None
 
@@ -164,29 +172,29 @@ Check = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefus
 
 
 def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
-    """NodeName."""
+    """Check the plugin NodeName."""
     if pod.node_name and pod.node_name != node.name:
         yield WRONG_NAME
 
 
 def schedulable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
-    """NodeUnschedulable."""
-    if node.unschedulable and not any(tolerates(each, UNSCHEDULABLE_TAINT) for each in pod.tolerations):
+    """Check the plugin NodeUnschedulable."""
+    if node.unschedulable and not any(tolerates(toleration, UNSCHEDULABLE_TAINT) for toleration in pod.tolerations):
         yield CORDONED
 
 
 def taints_tolerated(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
-    """TaintToleration; all taints that are not tolerated, where the plugin names the first. Cordoning has its own."""
+    """Check the plugin TaintToleration; it reports the first untolerated taint, this check all but the cordon's."""
     for key, value, effect in node.taints:
         if effect == "PreferNoSchedule" or key == UNSCHEDULABLE_TAINT["key"]:
             continue
-        asked = {"key": key, "value": value, "effect": effect}
-        if not any(tolerates(each, asked) for each in pod.tolerations):
+        taint = {"key": key, "value": value, "effect": effect}
+        if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
             yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect))
 
 
-def selected(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
-    """NodeAffinity: nodeSelector, key by key, and the required terms, of which one is enough."""
+def node_affinity_matches(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
+    """Check the plugin NodeAffinity: each key of nodeSelector, and the required terms, of which one must match."""
     for key, value in pod.selector:
         if node.labels.get(key) != value:
             yield _unselected(key, value)
@@ -196,22 +204,22 @@ def selected(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Itera
 
 @lru_cache(maxsize=4 * MOST_CONSTRAINTS)
 def _unselected(key: str, value: str) -> InTreeRefusal:
-    """Make the cause of a nodeSelector's key once for all nodes."""
+    """Build the refusal for a key of nodeSelector, once for all nodes."""
     return InTreeRefusal(InTreeCause.NodeAffinityMismatch, UNSELECTED, ("nodeSelector", key, value))
 
 
 def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
-    """NodeResourcesFit."""
+    """Check the plugin NodeResourcesFit."""
     amounts = amounts_of(node.allocatable)
     if PODS in amounts and used.get(PODS, 0) + 1 > amounts[PODS]:
         yield FULL
-    for resource, wanted in pod.requests:
-        if wanted > amounts.get(resource, 0) - used.get(resource, 0):
+    for resource, amount in pod.requests:
+        if amount > amounts.get(resource, 0) - used.get(resource, 0):
             yield InTreeRefusal(InTreeCause.InsufficientResource, f"Insufficient {resource}", (resource,))
 
 
 def volumes_reachable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
-    """VolumeBinding: the node affinity of the volumes that the pod's claims are bound to."""
+    """Check the plugin VolumeBinding: the node affinity of the volumes that the pod's claims are bound to."""
     if any(not any(term.selects(node) for term in terms) for terms in pod.volumes):
         yield UNREACHABLE
 
@@ -229,20 +237,20 @@ CHECKS: tuple[Check, ...] = (
     schedulable,
     requested_node,
     taints_tolerated,
-    selected,
+    node_affinity_matches,
     resources_left,
     volumes_reachable,
 )
-"""In kube-scheduler's order of Filter plugins as far as they are here (apis/config/v1/default_plugins.go)."""
+"""In the order of kube-scheduler's Filter plugins, as far as they are mirrored (apis/config/v1/default_plugins.go)."""
 
 
 def refusals(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> tuple[InTreeRefusal, ...]:
-    """List all causes for which kube-scheduler would refuse the node. `used`: what pods there have booked."""
-    return tuple(found for check in CHECKS for found in check(pod, node, used))
+    """List all causes for which kube-scheduler would refuse the node. `used` are the requests of pods on the node."""
+    return tuple(refusal for check in CHECKS for refusal in check(pod, node, used))
 
 
-def gated(pod: PodConstraints) -> InTreeRefusal | None:
-    """Say that the pod is not to be scheduled yet (SchedulingGates); None if it is."""
+def scheduling_gate_refusal(pod: PodConstraints) -> InTreeRefusal | None:
+    """Return the refusal of a pod with scheduling gates (plugin SchedulingGates); None if it has none."""
     if not pod.gates:
         return None
     return InTreeRefusal(
@@ -250,16 +258,17 @@ def gated(pod: PodConstraints) -> InTreeRefusal | None:
     )
 
 
-def unjudged(claims: bool, pod: PodAmongOthers | None) -> Iterator[str]:
-    """Name what a pod asks that only kube-scheduler can tell. `claims`: devices by DRA, which that alone gives out.
+def unjudged_constraints(claims: bool, pod: PodAmongOthers | None) -> Iterator[str]:
+    """Name the constraints of a pod that only kube-scheduler can judge.
 
-    `pod`: what depends on other pods, for who does not know them; None for who does.
+    `claims` is true where the pod claims devices by DRA, which kube-scheduler itself allocates. `pod` are the pod's
+    constraints on other pods where those are not known, else None.
     """
-    asked = {
+    constraints = {
         "resourceClaims": claims,
-        "podAffinity": pod and pod.attracted,
-        "podAntiAffinity": pod and pod.repels,
+        "podAffinity": pod and pod.affinity,
+        "podAntiAffinity": pod and pod.anti_affinity,
         "topologySpreadConstraints": pod and pod.spread,
         "hostPort": pod and pod.ports,
     }
-    return (name for name, said in asked.items() if said)
+    return (name for name, present in constraints.items() if present)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods that have a node, as far as kube-scheduler looks at them when it places another: labels, ports, and whom
-they repel; and what a pod asks of such company.
+"""Pods that have a node, with what kube-scheduler reads of them when it places another pod: labels, host ports and
+anti-affinity; and the inter-pod constraints of the pod that is to be placed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,45 +16,46 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 Labels = Mapping[str, str]
 NamespaceLabels = Callable[[str], Labels]
 Port = tuple[str, str, int]
-"""(address, protocol, host port); address 0.0.0.0 is every one."""
+"""(address, protocol, host port number); the address 0.0.0.0 stands for every address of the node."""
 EVERY_ADDRESS = "0.0.0.0"
 NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PodLabelSelector:
-    """A selector over labels. `wanted`: all must hold; None: the selector is absent, or not valid, and matches none."""
+    """A label selector. All `requirements` must hold; None means an absent or invalid selector, which matches none."""
 
-    wanted: tuple[Requirement, ...] | None
+    requirements: tuple[Requirement, ...] | None
 
     def matches(self, labels: Labels) -> bool:
-        """Tell whether labels are selected; an empty selector takes all (apimachinery LabelSelectorAsSelector)."""
-        return self.wanted is not None and all(each.allows(labels.get(each.key)) for each in self.wanted)
+        """Tell whether labels match; an empty selector matches all (apimachinery LabelSelectorAsSelector)."""
+        return self.requirements is not None and all(rule.allows(labels.get(rule.key)) for rule in self.requirements)
 
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """A required term of pod affinity or anti-affinity: pods of these namespaces, or of those selected by labels."""
+    """A required term of pod affinity or anti-affinity, for pods of `namespaces` or of selected namespaces."""
 
     topology_key: str
     selector: PodLabelSelector
     namespaces: frozenset[str]
-    of_namespaces: PodLabelSelector
+    namespace_selector: PodLabelSelector
 
     def matches(self, namespace: str, labels: Labels, namespace_labels: NamespaceLabels) -> bool:
-        """Tell whether a pod is one of the term's (framework/types.go AffinityTerm.Matches)."""
+        """Tell whether the term matches a pod (framework/types.go AffinityTerm.Matches)."""
         if not self.selector.matches(labels):
             return False
         return namespace in self.namespaces or (
-            self.of_namespaces.wanted is not None and self.of_namespaces.matches(namespace_labels(namespace))
+            self.namespace_selector.requirements is not None
+            and self.namespace_selector.matches(namespace_labels(namespace))
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """A topology spread constraint that forbids (DoNotSchedule). `place`: its index in the spec."""
+    """A topology spread constraint with whenUnsatisfiable DoNotSchedule. `index` is its position in the spec."""
 
-    place: int
+    index: int
     topology_key: str
     max_skew: int
     min_domains: int
@@ -63,55 +64,59 @@ class SpreadConstraint:
     honors_taints: bool
 
     def counts(self, labels: Labels) -> bool:
-        """Tell whether a pod on a node counts; an empty selector counts none (common.go countPodsMatchSelector)."""
-        return bool(self.selector.wanted) and self.selector.matches(labels)
+        """Tell whether a pod is counted; an empty selector counts none (common.go countPodsMatchSelector)."""
+        return bool(self.selector.requirements) and self.selector.matches(labels)
 
 
 @dataclass(frozen=True, slots=True)
 class PodAmongOthers:
-    """A pod among others: what they see of it, and what it asks of them."""
+    """A pod among others: its labels and ports, and the constraints that it sets on other pods.
+
+    `affinity` and `anti_affinity` are its required terms, `spread` its required topology spread constraints.
+    """
 
     namespace: str
     labels: Labels
     ports: tuple[Port, ...] = ()
-    attracted: tuple[AffinityTerm, ...] = ()
-    repels: tuple[AffinityTerm, ...] = ()
+    affinity: tuple[AffinityTerm, ...] = ()
+    anti_affinity: tuple[AffinityTerm, ...] = ()
     spread: tuple[SpreadConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingPod:
-    """A pod on a node. `going`: it is being deleted, and no longer counts for spread."""
+    """A pod on a node. `terminating` is true while it is being deleted; such a pod no longer counts for spread."""
 
     name: str
     node: str
     pod: PodAmongOthers
-    going: bool
+    terminating: bool
 
 
-Neighbours = tuple[ExistingPod, ...]
+ExistingPods = tuple[ExistingPod, ...]
 
 
-def neighbours_of(pods: Iterable[Mapping[str, Any]]) -> Neighbours:
-    """Read the pods that have a node and are not finished, of objects as the API server gives them."""
-    return tuple(filter(None, map(_neighbour, pods)))
+def existing_pods_of(pods: Iterable[Mapping[str, Any]]) -> ExistingPods:
+    """Read the pods that have a node and are not finished, from objects as the API server returns them."""
+    return tuple(filter(None, map(_existing_pod, pods)))
 
 
-def _neighbour(document: Mapping[str, Any]) -> ExistingPod | None:
+def _existing_pod(document: Mapping[str, Any]) -> ExistingPod | None:
     metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
     node = spec.get("nodeName")
     if not node or (document.get("status") or NONE).get("phase") in FINISHED:
         return None
     namespace = metadata.get("namespace") or "default"
     labels = metadata.get("labels") or NONE
-    pod = PodAmongOthers(namespace, labels, _ports(spec), repels=_terms(spec, "podAntiAffinity", namespace, labels))
+    terms = _terms(spec, "podAntiAffinity", namespace, labels)
+    pod = PodAmongOthers(namespace, labels, _ports(spec), anti_affinity=terms)
     return ExistingPod(f"{namespace}/{metadata.get('name')}", node, pod, bool(metadata.get("deletionTimestamp")))
 
 
-def read_companion(document: Mapping[str, Any]) -> PodAmongOthers:
-    """Read a Pod that `read_pod` has read before.
+def read_pod_among_others(document: Mapping[str, Any]) -> PodAmongOthers:
+    """Read the inter-pod constraints of a Pod that `read_pod` has accepted.
 
-    Raises OversizedPod.
+    Raises OversizedPod where it has more than kube.pod_limits allows.
     """
     metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
     namespace, labels = metadata.get("namespace") or "default", metadata.get("labels") or NONE
@@ -124,15 +129,17 @@ def read_companion(document: Mapping[str, Any]) -> PodAmongOthers:
         tuple(_constraints(spec, labels)),
     )
     check_constraints(len(pod.ports), "spec: host ports")
-    check_constraints(len(pod.attracted), "spec.affinity.podAffinity")
-    check_constraints(len(pod.repels), "spec.affinity.podAntiAffinity")
+    check_constraints(len(pod.affinity), "spec.affinity.podAffinity")
+    check_constraints(len(pod.anti_affinity), "spec.affinity.podAntiAffinity")
     check_constraints(len(pod.spread), "spec.topologySpreadConstraints")
     return pod
 
 
 def _ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
-    """List the host ports of containers and sidecars (scheduler util.GetHostPorts)."""
-    sidecars = (each for each in _objects(spec, "initContainers") if each.get("restartPolicy") == "Always")
+    """List the host ports of containers and sidecars (kube-scheduler util.GetHostPorts)."""
+    sidecars = (
+        container for container in _objects(spec, "initContainers") if container.get("restartPolicy") == "Always"
+    )
     return tuple(
         (port.get("hostIP") or EVERY_ADDRESS, port.get("protocol") or "TCP", port["hostPort"])
         for container in (*_objects(spec, "containers"), *sidecars)
@@ -143,59 +150,63 @@ def _ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
 
 def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: Labels) -> tuple[AffinityTerm, ...]:
     affinity = spec.get("affinity")
-    if not isinstance(affinity, dict) or not isinstance(said := affinity.get(kind), dict):
+    if not isinstance(affinity, dict) or not isinstance(terms := affinity.get(kind), dict):
         return ()
-    return tuple(_term(each, namespace, labels) for each in _objects(said, REQUIRED))
+    return tuple(_term(term, namespace, labels) for term in _objects(terms, REQUIRED))
 
 
-def _term(said: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTerm:
-    """Read a term; one that names no namespaces means the pod's own (framework/types.go)."""
-    named, selected = said.get("namespaces") or (), said.get("namespaceSelector")
+def _term(term: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTerm:
+    """Read a term; without namespaces it means the pod's own namespace (framework/types.go)."""
+    named, selected = term.get("namespaces") or (), term.get("namespaceSelector")
     own = (namespace,) if not named and selected is None else ()
     selector = _selector(
-        said.get("labelSelector"),
-        *_own_labels(said, "matchLabelKeys", "In", labels),
-        *_own_labels(said, "mismatchLabelKeys", "NotIn", labels),
+        term.get("labelSelector"),
+        *_own_labels(term, "matchLabelKeys", "In", labels),
+        *_own_labels(term, "mismatchLabelKeys", "NotIn", labels),
     )
-    return AffinityTerm(str(said.get("topologyKey")), selector, frozenset((*named, *own)), _selector(selected))
+    return AffinityTerm(str(term.get("topologyKey")), selector, frozenset((*named, *own)), _selector(selected))
 
 
 def _constraints(spec: Mapping[str, Any], labels: Labels) -> Iterator[SpreadConstraint]:
-    for place, said in enumerate(_objects(spec, "topologySpreadConstraints")):
-        if said.get("whenUnsatisfiable") != "DoNotSchedule":
+    for index, constraint in enumerate(_objects(spec, "topologySpreadConstraints")):
+        if constraint.get("whenUnsatisfiable") != "DoNotSchedule":
             continue
         yield SpreadConstraint(
-            place,
-            str(said.get("topologyKey")),
-            int(said.get("maxSkew") or 1),
-            int(said.get("minDomains") or 1),
-            _selector(said.get("labelSelector"), *_own_labels(said, "matchLabelKeys", "In", labels)),
-            said.get("nodeAffinityPolicy") != "Ignore",
-            said.get("nodeTaintsPolicy") == "Honor",
+            index,
+            str(constraint.get("topologyKey")),
+            int(constraint.get("maxSkew") or 1),
+            int(constraint.get("minDomains") or 1),
+            _selector(constraint.get("labelSelector"), *_own_labels(constraint, "matchLabelKeys", "In", labels)),
+            constraint.get("nodeAffinityPolicy") != "Ignore",
+            constraint.get("nodeTaintsPolicy") == "Honor",
         )
 
 
-def _own_labels(said: Mapping[str, Any], field: str, operator: str, labels: Labels) -> Iterator[Mapping[str, Any]]:
-    """Turn keys into what the pod's own labels make of them, as the API server does (KEP-3633, KEP-3243)."""
-    for key in said.get(field) or ():
+def _own_labels(parent: Mapping[str, Any], field: str, operator: str, labels: Labels) -> Iterator[Mapping[str, Any]]:
+    """Write requirements for keys from the pod's own labels, as the API server does (KEP-3633, KEP-3243)."""
+    for key in parent.get(field) or ():
         if key in labels:
             yield {"key": key, "operator": operator, "values": [labels[key]]}
 
 
-def _selector(said: object, *more: Mapping[str, Any]) -> PodLabelSelector:
-    if not isinstance(said, dict):
+def _selector(selector: object, *more: Mapping[str, Any]) -> PodLabelSelector:
+    if not isinstance(selector, dict):
         return PodLabelSelector(None)
-    equal = ({"key": key, "operator": "In", "values": [each]} for key, each in (said.get("matchLabels") or {}).items())
+    equal = (
+        {"key": key, "operator": "In", "values": [value]} for key, value in (selector.get("matchLabels") or {}).items()
+    )
     try:
-        return PodLabelSelector(tuple(map(_requirement, (*equal, *_objects(said, "matchExpressions"), *more))))
+        return PodLabelSelector(tuple(map(_requirement, (*equal, *_objects(selector, "matchExpressions"), *more))))
     except BadInput:
         return PodLabelSelector(None)
 
 
-def _requirement(said: Mapping[str, Any]) -> Requirement:
-    return requirement(str(said.get("key")), str(said.get("operator")), tuple(map(str, said.get("values") or ())))
+def _requirement(expression: Mapping[str, Any]) -> Requirement:
+    return requirement(
+        str(expression.get("key")), str(expression.get("operator")), tuple(map(str, expression.get("values") or ()))
+    )
 
 
 def _objects(parent: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
-    found = parent.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else ()
+    items = parent.get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else ()

@@ -14,7 +14,7 @@ from app.cluster.fast_snapshot import read_lean
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
-from app.intree.existing_pods import neighbours_of
+from app.intree.existing_pods import existing_pods_of
 from app.values.errors import BadInput
 from tests.builders import gpus, knowledge, make_service, pod, policy
 from tests.running import running
@@ -124,7 +124,7 @@ def test_lean_snapshot_fills_the_same_state(snapshot: str) -> None:
     fill(whole, read_snapshot("x", data))
 
     pods = ([each for each in read("x", data) if each["kind"] == "Pod"] for read in (read_lean, read_snapshot))
-    assert neighbours_of(next(pods)) == neighbours_of(next(pods))
+    assert existing_pods_of(next(pods)) == existing_pods_of(next(pods))
     assert lean.nodes == whole.nodes
     assert lean.bookings.used == whole.bookings.used
     assert [each.unschedulable for each in lean.nodes.values()] == [each.unschedulable for each in whole.nodes.values()]

@@ -21,7 +21,14 @@ from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
 from app.explain.pending_pod import Explanation, NodeVerdict, explain
 from app.explain.survey import ClusterSnapshot
-from app.intree.checks import UNSELECTED, InTreeCause, PodConstraints, read_seeker, resources_left, selected
+from app.intree.checks import (
+    UNSELECTED,
+    InTreeCause,
+    PodConstraints,
+    node_affinity_matches,
+    read_pod_constraints,
+    resources_left,
+)
 from app.intree.existing_pods import REQUIRED
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
@@ -148,7 +155,7 @@ def expected(pod: Object, found: Explanation, world: ClusterSnapshot, asks: bool
     """
     if found.in_tree and found.in_tree[0].reason == InTreeCause.SchedulingGated.name:
         return ""
-    pod_constraints = read_seeker(pod, lambda _resource: False)
+    pod_constraints = read_pod_constraints(pod, lambda _resource: False)
     verdicts = [_heard(each, pod_constraints, world, asks) for each in found.verdicts or ()]
     if found.unjudged:
         verdicts = [_unallocated(each) if each.fits else each for each in verdicts]
@@ -181,7 +188,9 @@ def _heard(verdict: NodeVerdict, pod_constraints: PodConstraints, world: Cluster
     said = list(zip(seen.reasons, seen.messages, strict=True))
     if short := [each.message for each in resources_left(pod_constraints, node, world.used.get(node.name, {}))]:
         said = [*((FITS_NOT, text) for text in short), *(each for each in said if each[0] not in FIT)]
-    if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(selected(pod_constraints, node, {})):
+    if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(
+        node_affinity_matches(pod_constraints, node, {})
+    ):
         said.append((InTreeCause.NodeAffinityMismatch.name, UNSELECTED))
     return NodeVerdict(seen.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
 

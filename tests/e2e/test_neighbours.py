@@ -6,7 +6,13 @@ from collections import Counter
 from random import Random
 
 from app.intree.existing_pods import REQUIRED
-from app.intree.inter_pod_constraints import PORT_TAKEN, REPELLED, SHUNNED, UNATTRACTED, UNEVEN
+from app.intree.inter_pod_constraints import (
+    EXISTING_ANTI_AFFINITY,
+    POD_AFFINITY_MISMATCH,
+    POD_ANTI_AFFINITY_CONFLICT,
+    PORT_TAKEN,
+    SPREAD_CONFLICT,
+)
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, pod_path
 from tests.controlplane.kubectl import Object
@@ -100,4 +106,4 @@ def test_pods_that_mind_their_neighbours_are_explained_as_the_scheduler_judges(p
 LEAST = 110
 MOST = 440
 """The scheduler chooses by chance among nodes of equal score, so that some crowds meet a rare reason late."""
-COMPANY = (PORT_TAKEN, UNATTRACTED, REPELLED, SHUNNED, UNEVEN)
+COMPANY = (PORT_TAKEN, POD_AFFINITY_MISMATCH, POD_ANTI_AFFINITY_CONFLICT, EXISTING_ANTI_AFFINITY, SPREAD_CONFLICT)

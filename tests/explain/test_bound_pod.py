@@ -7,7 +7,7 @@ from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import view
 from app.explain.pending_pod import Explanation, explain
-from app.intree.existing_pods import neighbours_of
+from app.intree.existing_pods import existing_pods_of
 from app.values.steps import finish
 from tests.builders import gpus, knowledge, node_document, pod, policies
 
@@ -29,7 +29,7 @@ def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",)) -> Explana
     for each in made:
         each["status"]["allocatable"] |= {"cpu": "4", "nvidia.com/gpu": "8", "pods": "110"}
     fill(state, [*({"kind": "Node", **each} for each in made), *({"kind": "Pod", **each} for each in pods)])
-    world = view(state, policies(), neighbours=neighbours_of(pods))
+    world = view(state, policies(), neighbours=existing_pods_of(pods))
     return finish(explain(pods[0], world, live=True, by_node=True))
 
 

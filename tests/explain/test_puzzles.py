@@ -20,7 +20,7 @@ from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import Explanation, explain
 from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import neighbours_of
+from app.intree.existing_pods import existing_pods_of
 from app.values.steps import finish
 from tests.builders import knowledge, policies
 
@@ -38,7 +38,7 @@ def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
         for each in puzzle.get("policies", ())
     )
     pods = (each for each in objects if each.get("kind") == "Pod")
-    return view(state, policies(*texts), bound_volumes(objects), neighbours_of(pods))
+    return view(state, policies(*texts), bound_volumes(objects), existing_pods_of(pods))
 
 
 def played(path: Path) -> tuple[dict[str, Any], Explanation]:

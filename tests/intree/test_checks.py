@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from app.explain.funnel import STAGES, Stage, code_of, first_of, funnel, words_of
-from app.intree.checks import InTreeCause, gated, read_seeker, read_terms, refusals, unjudged
-from app.intree.existing_pods import read_companion
+from app.intree.checks import (
+    InTreeCause,
+    read_pod_constraints,
+    read_terms,
+    refusals,
+    scheduling_gate_refusal,
+    unjudged_constraints,
+)
+from app.intree.existing_pods import read_pod_among_others
 from app.nodes.reading import read_node
 from app.values.reasons import Code, reason
 from tests.builders import gpus, knowledge, node_document, pod
@@ -30,7 +37,7 @@ def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node:
     made = node_document("n", labels={"zone": "a", "cores": "64"}, taints=node.get("taints"))
     made["status"]["allocatable"] |= HAS
     made["spec"] |= {"unschedulable": True} if node.get("cordoned") else {}
-    pod_constraints = read_seeker(document, NEVER.__contains__, node.get("volumes"))
+    pod_constraints = read_pod_constraints(document, NEVER.__contains__, node.get("volumes"))
     return [(each.cause, each.message) for each in refusals(pod_constraints, read_node(made, knowledge()), used or {})]
 
 
@@ -106,7 +113,9 @@ def test_what_other_pods_have_booked_counts() -> None:
 
 def test_gates_are_named_as_the_event_names_them() -> None:
     """F83."""
-    found = gated(read_seeker(spec(schedulingGates=[{"name": "a"}, {"name": "b"}]), NEVER.__contains__))
+    found = scheduling_gate_refusal(
+        read_pod_constraints(spec(schedulingGates=[{"name": "a"}, {"name": "b"}]), NEVER.__contains__)
+    )
 
     assert found is not None
     assert found.message == "waiting for scheduling gates: [a b]"
@@ -119,9 +128,12 @@ def test_what_only_the_scheduler_can_tell_is_named() -> None:
         topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
     )
 
-    assert list(unjudged(False, read_companion(document))) == ["podAntiAffinity", "topologySpreadConstraints"]
-    assert list(unjudged(True, None)) == ["resourceClaims"]
-    assert list(unjudged(False, read_companion(spec()))) == []
+    assert list(unjudged_constraints(False, read_pod_among_others(document))) == [
+        "podAntiAffinity",
+        "topologySpreadConstraints",
+    ]
+    assert list(unjudged_constraints(True, None)) == ["resourceClaims"]
+    assert list(unjudged_constraints(False, read_pod_among_others(spec()))) == []
 
 
 def drawn(random: Random) -> dict[str, Any]:
