@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission: what is changed in, or refused of, a pod at the door."""
+"""Admission: what the webhooks change in a pod, and why they refuse one."""

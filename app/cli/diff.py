@@ -25,7 +25,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
 from app.explain.policy_diff import (
-    HURTS,
+    HARMFUL,
     ComparedPod,
     Difference,
     Differences,
@@ -39,7 +39,7 @@ from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
 from app.values.errors import BadInput, MalformedPod
 
-HURTING = {each.value for each in HURTS}
+HURTING = {each.value for each in HARMFUL}
 
 
 def diff(

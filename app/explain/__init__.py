@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explain: why a pod was changed, refused or seated where it was."""
+"""Explain: why a pod was changed, refused or placed, and what would let it run."""

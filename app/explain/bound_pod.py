@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod that has its node: the world with that place given back, so that the pod is judged as if it came anew."""
+"""A pod that has a node already: its node and resources are released, so that it is judged as a new pod."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,32 +11,34 @@ from app.kube.pod_requests import PODS, PodRequests
 from app.nodes.model import FreeResources
 
 
-def seat_of(document: Mapping[str, Any]) -> str | None:
+def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
     """Name the node that a pod runs on; None where it has none, or is finished."""
-    booking = read_booking(document)
-    return booking.node if booking else None
+    requests = read_booking(document)
+    return requests.node if requests else None
 
 
-def unseated(document: Mapping[str, Any], world: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
-    """Give a bound pod without its spec.nodeName, and the world without what it holds there."""
-    booking = read_booking(document)
-    if booking is None:
-        return document, world
-    spec = {key: each for key, each in document["spec"].items() if key != "nodeName"}
-    return {**document, "spec": spec}, _given_back(document, booking, world)
+def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
+    """Return a bound pod without spec.nodeName, and the snapshot without the resources that it holds on its node."""
+    requests = read_booking(document)
+    if requests is None:
+        return document, snapshot
+    spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
+    return {**document, "spec": spec}, _with_released(document, requests, snapshot)
 
 
-def _given_back(document: Mapping[str, Any], booking: PodRequests, world: ClusterSnapshot) -> ClusterSnapshot:
-    node, used = world.nodes.get(booking.node), {**world.used.get(booking.node, {})}
-    for resource, amount in (*booking.amounts, (PODS, 1)):
+def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    node, used = snapshot.nodes.get(requests.node), {**snapshot.used.get(requests.node, {})}
+    for resource, amount in (*requests.amounts, (PODS, 1)):
         used[resource] = max(0, used.get(resource, 0) - amount)
-    others = world.neighbours and tuple(each for each in world.neighbours if each.name != _name(document))
-    back = replace(world, used={**world.used, booking.node: used}, neighbours=others)
-    holding = read_holding(document, world.setting.knowledge)
-    if node is None or holding is None:
-        return back
-    free = replace(node, free=_freed(node.free, holding))
-    return replace(back, nodes={**world.nodes, node.name: free})
+    existing_pods = snapshot.existing_pods and tuple(
+        existing for existing in snapshot.existing_pods if existing.name != _name(document)
+    )
+    released = replace(snapshot, used={**snapshot.used, requests.node: used}, existing_pods=existing_pods)
+    usage = read_holding(document, snapshot.context.knowledge)
+    if node is None or usage is None:
+        return released
+    freed_node = replace(node, free=_with_released_gpus(node.free, usage))
+    return replace(released, nodes={**snapshot.nodes, node.name: freed_node})
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -44,11 +46,11 @@ def _name(document: Mapping[str, Any]) -> str:
     return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
 
 
-def _freed(free: FreeResources, holding: GPUUsage) -> FreeResources:
+def _with_released_gpus(free: FreeResources, usage: GPUUsage) -> FreeResources:
     units, memory = {**free.units}, {**free.memory}
-    for resource, amount in holding.units:
+    for resource, amount in usage.units:
         if resource in units:
             units[resource] += amount
         if resource in memory:
-            memory[resource] += amount * holding.memory_mib
+            memory[resource] += amount * usage.memory_mib
     return replace(free, units=units, memory=memory)

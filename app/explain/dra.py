@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device-plugin demand would be under DRA: a ResourceClaimTemplate with its DeviceClass and CEL selectors (S13).
+"""The DRA equivalent of a device-plugin demand: a ResourceClaimTemplate with its DeviceClass and CEL selectors (S13).
 
 Attributes and capacities are those of NVIDIA's driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go,
 partitions.go). Its versions are semantic ones without leading zeros: driver 570.124.06 is published as 570.124.6.
-Whole GPUs of GB10 and the like have no memory of their own there; CEL that reads what is absent fails the pod on every
-node, so that what may be absent is asked for with `has`.
+Whole GPUs of GB10 and the like publish no memory. CEL that reads an absent member fails the pod on every node, so that
+members which may be absent are tested with `has` first.
 """
 
 import re
@@ -30,22 +30,23 @@ from app.values.versions import Version
 
 API_VERSION = "resource.k8s.io/v1"
 SLICES = "mig.nvidia.com"
-"""The DeviceClass of MIG slices; that of whole GPUs is the family's first."""
+"""The DeviceClass of MIG slices; the DeviceClass of whole GPUs is the first one of the family."""
 MOST_SELECTORS = 32
 MOST_DEVICES = 32
-"""Of a request, and of a claim when it is allocated (k8s.io/api resource/v1 types.go DeviceSelectorsMaxSize,
-AllocationResultsMaxSize). The API server takes a claim for more devices, and no node ever fits it."""
+"""Devices of one request, and of one claim when it is allocated (k8s.io/api resource/v1 types.go
+DeviceSelectorsMaxSize, AllocationResultsMaxSize). The API server accepts a claim for more devices, but it fits no
+node."""
 _ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
 _CAPABILITY = f"{_ATTRIBUTES}.cudaComputeCapability"
 _DRIVER = f"{_ATTRIBUTES}.driverVersion"
 _MEMORY = f"device.capacity['{NVIDIA_DRIVER}'].memory"
 _PRODUCT = f"{_ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
-"""As GPU Feature Discovery labels it, in lower case; it writes dashes for spaces, which nothing can undo."""
+"""CEL: the product as GPU Feature Discovery labels it, in lower case; GFD writes dashes for spaces."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
-    """One request: units of a resource, and the class that gives them. `profiles`: of MIG; empty for whole GPUs."""
+class _DeviceRequest:
+    """One device request: units of a resource, and their DeviceClass. `profiles` are of MIG; empty for whole GPUs."""
 
     resource: str
     count: int
@@ -54,7 +55,7 @@ class _Ask:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes CEL as a block of its own, so that its quotes are not doubled."""
+    """Writes CEL as a YAML block, so that its quotes are not doubled."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -64,140 +65,141 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def equivalent(demand: Demand, knowledge: Knowledge, name: str = "gpus") -> dict[str, Any]:
-    """Write the ResourceClaimTemplate that asks DRA for the same devices, what a pod then says, and what neither can.
+def dra_equivalent(demand: Demand, knowledge: Knowledge, name: str = "gpus") -> dict[str, Any]:
+    """Write the ResourceClaimTemplate for the same devices, the pod's part of it, and what DRA cannot express.
 
-    `template` is None where no resource asked has a DeviceClass. `yaml`: the same as lines for people.
+    In the result `template` and `pod` are None where no requested resource has a DeviceClass. `yaml` is the template
+    as lines of text for people. `not_expressible` are sentences.
     """
-    asks = tuple(_asks(demand, knowledge))
-    several = len(asks) > 1
-    requests = [_request(each, demand, knowledge, several) for each in asks]
+    device_requests = tuple(_device_requests(demand, knowledge))
+    several = len(device_requests) > 1
+    claim_requests = [_request(request, demand, knowledge, several) for request in device_requests]
     template = {
         "apiVersion": API_VERSION,
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name},
-        "spec": {"spec": {"devices": {"requests": requests}}},
+        "spec": {"spec": {"devices": {"requests": claim_requests}}},
     }
     pod = {
         "resourceClaims": [{"name": name, "resourceClaimTemplateName": name}],
         "containers": [{"name": "main", "resources": {"claims": [{"name": name}]}}],
     }
     return {
-        "template": template if asks else None,
-        "pod": pod if asks else None,
-        "yaml": yaml.dump(template, Dumper=_Dumper, sort_keys=False).splitlines() if asks else [],
-        "not_expressible": [*_without_class(demand, knowledge), *_unsaid(demand, asks)],
+        "template": template if device_requests else None,
+        "pod": pod if device_requests else None,
+        "yaml": yaml.dump(template, Dumper=_Dumper, sort_keys=False).splitlines() if device_requests else [],
+        "not_expressible": [*_without_class(demand, knowledge), *_not_expressible(demand, device_requests)],
     }
 
 
-def _asks(demand: Demand, knowledge: Knowledge) -> Iterator[_Ask]:
-    """Find the DeviceClass for each resource asked; one without is left out."""
+def _device_requests(demand: Demand, knowledge: Knowledge) -> Iterator[_DeviceRequest]:
+    """Find the DeviceClass of each requested resource; a resource without one is left out."""
     for resource, count in demand.resources:
         family = knowledge.families.of(resource)
         profiles = _profiles(resource, demand, knowledge)
         if family is not None and profiles and SLICES in family.device_classes:
-            yield _Ask(resource, count, SLICES, profiles)
+            yield _DeviceRequest(resource, count, SLICES, profiles)
         elif family is not None and family.device_classes:
-            yield _Ask(resource, count, family.device_classes[0])
+            yield _DeviceRequest(resource, count, family.device_classes[0])
 
 
 def _profiles(resource: str, demand: Demand, knowledge: Knowledge) -> tuple[str, ...]:
-    """List the MIG profiles that will do for a resource, as resource names write them, sorted; none for whole GPUs."""
+    """List the MIG profiles that serve a resource, as resource names write them, sorted; none for whole GPUs."""
     named = profile_of(resource)
-    if named or demand.mig_profile is None or any(profile_of(each) for each, _ in demand.resources):
+    if named or demand.mig_profile is None or any(profile_of(other) for other, _ in demand.resources):
         return (named,) if named else ()
-    wanted, at_least = demand.mig_profile
-    size = nominal_size(wanted)
+    profile, at_least = demand.mig_profile
+    size = nominal_size(profile)
     if not at_least or size is None:
-        return (wanted,)
-    known = {profile for _, profile in knowledge.mig.sizes}
-    larger = {each for each in known if (found := nominal_size(each)) is not None and found.covers(size)}
-    return tuple(sorted({wanted, *larger}))
+        return (profile,)
+    profiles = {name for _, name in knowledge.mig.sizes}
+    larger = {name for name in profiles if (other := nominal_size(name)) is not None and other.covers(size)}
+    return tuple(sorted({profile, *larger}))
 
 
-def _request(ask: _Ask, demand: Demand, knowledge: Knowledge, several: bool) -> dict[str, Any]:
+def _request(request: _DeviceRequest, demand: Demand, knowledge: Knowledge, several: bool) -> dict[str, Any]:
     exactly: dict[str, Any] = {
-        "deviceClassName": ask.device_class,
+        "deviceClassName": request.device_class,
         "allocationMode": "ExactCount",
-        "count": ask.count,
+        "count": request.count,
     }
-    needs = list(dict.fromkeys(_selectors(ask, demand, knowledge)))
+    needs = list(dict.fromkeys(_selectors(request, demand, knowledge)))
     if len(needs) > MOST_SELECTORS:
-        needs[MOST_SELECTORS - 1 :] = [" && ".join(f"({each})" for each in needs[MOST_SELECTORS - 1 :])]
+        needs[MOST_SELECTORS - 1 :] = [" && ".join(f"({need})" for need in needs[MOST_SELECTORS - 1 :])]
     if needs:
-        exactly["selectors"] = [{"cel": {"expression": each}} for each in needs]
-    return {"name": _name(ask.resource, several), "exactly": exactly}
+        exactly["selectors"] = [{"cel": {"expression": need}} for need in needs]
+    return {"name": _name(request.resource, several), "exactly": exactly}
 
 
 def _name(resource: str, several: bool) -> str:
-    """Name a request after its resource, a DNS label: `gpu`, `mig-1g-10gb`; with the vendor's domain among several."""
+    """Name a request after its resource as a DNS label: `gpu`, `mig-1g-10gb`; of several with the vendor's domain."""
     return re.sub(r"[^a-z0-9]+", "-", (resource if several else resource.partition("/")[2]).lower())[:63].strip("-")
 
 
-def _selectors(ask: _Ask, demand: Demand, knowledge: Knowledge) -> Iterator[str]:
-    """Write each need as CEL; all of them must hold. Other vendors' attributes are not ours to know."""
-    if ask.device_class not in (NVIDIA_DRIVER, SLICES):
+def _selectors(request: _DeviceRequest, demand: Demand, knowledge: Knowledge) -> Iterator[str]:
+    """Write each need as CEL; all of them must hold. The attributes of other vendors' drivers are not known."""
+    if request.device_class not in (NVIDIA_DRIVER, SLICES):
         return
     yield from (_any_product(any_of) for any_of in demand.products)
     if demand.denied_products:
         yield f"!({_any_product(demand.denied_products)})"
-    if ask.profiles:
-        wanted = ", ".join(map(_quoted, ask.profiles))
-        yield f"{_ATTRIBUTES}.profile.replace('+', '.') in [{wanted}]"
+    if request.profiles:
+        profiles = ", ".join(map(_quoted, request.profiles))
+        yield f"{_ATTRIBUTES}.profile.replace('+', '.') in [{profiles}]"
     if demand.memory_mib:
         yield _memory(demand)
     capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
-    if floor := max((each for each in capabilities if each is not None), default=None):
+    if floor := max((capability for capability in capabilities if capability is not None), default=None):
         yield _at_least(_CAPABILITY, floor)
     for need in demand.cuda:
         if (driver := _driver(need, demand.accept)) is not None:
             yield driver
-    yield from _not_among({each for need in demand.cuda for each in need.unsupported}, knowledge)
+    yield from _not_among({capability for need in demand.cuda for capability in need.unsupported}, knowledge)
 
 
 def _any_product(patterns: Iterable[ProductPattern]) -> str:
-    """Write that the product is any of these: exact names, or patterns over what is left without the vendor's word."""
-    several = list(patterns)
-    forms = sorted({_plain(re.escape(form)) for each in several for form in each.labels or ()})
+    """Write that the product is one of these: exact names, or patterns over the name without the vendor's prefix."""
+    product_patterns = list(patterns)
+    forms = sorted({_plain(re.escape(form)) for pattern in product_patterns for form in pattern.labels or ()})
     tests = [f"{_PRODUCT}.matches('^(nvidia-|tesla-)?({'|'.join(forms)})$')"] if forms else []
-    expressions = [each.expression.pattern for each in several if each.expression is not None]
+    expressions = [pattern.expression.pattern for pattern in product_patterns if pattern.expression is not None]
     if expressions:
         bare = "p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1) : p"
-        met = " || ".join(f"n.matches('{_plain(each)}')" for each in expressions)
-        tests.append(f"cel.bind(p, {_PRODUCT}, cel.bind(n, {bare}, {met}))")
+        matched = " || ".join(f"n.matches('{_plain(expression)}')" for expression in expressions)
+        tests.append(f"cel.bind(p, {_PRODUCT}, cel.bind(n, {bare}, {matched}))")
     return " || ".join(tests) or "false"
 
 
 def _plain(pattern: str) -> str:
-    """Write a pattern over product tokens, letters, digits, `.`, `_` and `-`, without a backslash; RE2 reads it so."""
+    """Write a pattern over product names (letters, digits, `.`, `_`, `-`) without backslashes, as RE2 reads it."""
     return pattern.replace("\\-", "-").replace("\\.", "[.]")
 
 
 def _memory(demand: Demand) -> str:
-    """Ask for the share of nominal memory that filter asks for; where it is unknown, what the policy says of that."""
+    """Require the share of nominal memory that the filter requires; unknown memory is judged by the policy."""
     enough = f"{_MEMORY}.compareTo(quantity('{ceil(MEMORY_TOLERANCE * demand.memory_mib)}Mi')) >= 0"
     return f"has({_MEMORY}) && {enough}" if demand.refuse_unknown else f"!has({_MEMORY}) || {enough}"
 
 
 def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
-    """Write on which drivers a need runs, the procedure of knowledge/cuda.py; None where any driver will do."""
-    vouched = need.requirement and accept is AcceptedCompatibility.ForwardCompatible
-    if vouched or need.native <= (0,):
+    """Write on which drivers a need runs (rules: knowledge/cuda_compatibility.py); None where any driver will do."""
+    trusted = need.requirement and accept is AcceptedCompatibility.ForwardCompatible
+    if trusted or need.native <= (0,):
         return None
-    ways = [_at_least(_DRIVER, need.native)]
+    conditions = [_at_least(_DRIVER, need.native)]
     if (
         accept <= AcceptedCompatibility.MinorVersion
         and need.minor_version is not None
         and need.minor_version < need.native
     ):
-        ways = list(_minor_version(need.requires, need.minor_version, need.native))
+        conditions = list(_minor_version(need.requires, need.minor_version, need.native))
     if accept is AcceptedCompatibility.ForwardCompatible:
-        ways += [_branch(branch, floor) for branch, floor in need.forward]
-    return " || ".join(ways)
+        conditions += [_branch(branch, floor) for branch, floor in need.forward]
+    return " || ".join(conditions)
 
 
 def _minor_version(requires: DriverList | None, lowest: Version, native: Version) -> Iterator[str]:
-    """Write on which drivers minor-version compatibility holds: all, or those on which the image starts."""
+    """Write for which drivers minor-version compatibility holds: from the lowest on, or where the image allows it."""
     if requires is None:
         yield _at_least(_DRIVER, lowest)
         return
@@ -207,19 +209,19 @@ def _minor_version(requires: DriverList | None, lowest: Version, native: Version
 
 
 def _branch(branch: int, floor: Version) -> str:
-    """Write that a driver is of a branch, at or above a floor in it."""
+    """Write that a driver is of a branch, at or above a lowest version in it."""
     below = f"{_DRIVER}.compareTo({_semver((branch + 1,))}) < 0"
     return f"({_at_least(_DRIVER, max(floor, (branch,)))} && {below})"
 
 
 def _not_among(unsupported: set[Version], knowledge: Knowledge) -> Iterator[str]:
-    """Write that a compute capability is none of these, as ranges between those that GPUs do have."""
-    known = {product.compute_capability for product in knowledge.products.by_form.values()}
-    supported = sorted((known | set(knowledge.cuda.first_in)) - unsupported)
-    for position, run in groupby(sorted(unsupported), lambda each: bisect(supported, each)):
-        several = tuple(run)
-        above = f"{_CAPABILITY}.compareTo({_semver(several[-1])}) > 0"
-        yield f"{_CAPABILITY}.compareTo({_semver(several[0])}) < 0 || {above}" if position else above
+    """Write that a compute capability is none of these, as ranges between those that existing GPUs have."""
+    existing = {product.compute_capability for product in knowledge.products.by_form.values()}
+    supported = sorted((existing | set(knowledge.cuda.first_in)) - unsupported)
+    for position, run in groupby(sorted(unsupported), lambda capability: bisect(supported, capability)):
+        excluded = tuple(run)
+        above = f"{_CAPABILITY}.compareTo({_semver(excluded[-1])}) > 0"
+        yield f"{_CAPABILITY}.compareTo({_semver(excluded[0])}) < 0 || {above}" if position else above
 
 
 def _at_least(attribute: str, version: Version) -> str:
@@ -227,12 +229,12 @@ def _at_least(attribute: str, version: Version) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a CEL string; the name of a resource is what anybody sends, and must not get out of it."""
+    """Write a CEL string; a resource name comes from the user and must not break out of the quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _semver(version: Version) -> str:
-    """Write a version with exactly three fields, as CEL's semver wants them."""
+    """Write a version with exactly three fields, as CEL's semver requires."""
     return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
 
 
@@ -243,16 +245,16 @@ def _without_class(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
             yield f"{count} x {resource}: no DeviceClass of its family is known"
 
 
-def _unsaid(demand: Demand, asks: tuple[_Ask, ...]) -> Iterator[str]:
-    """List what the demand asks and the claim does not."""
-    ours = [each for each in asks if each.device_class in (NVIDIA_DRIVER, SLICES)]
-    if (devices := sum(each.count for each in asks)) > MOST_DEVICES:
+def _not_expressible(demand: Demand, requests: tuple[_DeviceRequest, ...]) -> Iterator[str]:
+    """List the parts of a demand that the claim does not express."""
+    known_requests = [request for request in requests if request.device_class in (NVIDIA_DRIVER, SLICES)]
+    if (devices := sum(request.count for request in requests)) > MOST_DEVICES:
         yield f"{devices} devices: a claim is given {MOST_DEVICES} at most"
     if demand.nvlink:
         yield "NVLink: the driver publishes no attribute for it; name the products instead"
-    if demand.sharing is SharingWish.Shared or any(each.resource.endswith(".shared") for each in asks):
+    if demand.sharing is SharingWish.Shared or any(request.resource.endswith(".shared") for request in requests):
         yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by the driver's own configuration"
-    if demand.mig_profile and demand.mig_profile[1] and any(each.profiles for each in ours):
+    if demand.mig_profile and demand.mig_profile[1] and any(request.profiles for request in known_requests):
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
     for need in demand.cuda:
         if need.requirement:
@@ -264,5 +266,7 @@ def _unsaid(demand: Demand, asks: tuple[_Ask, ...]) -> Iterator[str]:
     if demand.preferred_products or demand.cuda_wishes or demand.warned:
         yield "preferences: a claim takes or refuses, it does not rank"
     yield from (
-        f"needs of {each.resource}: attributes of this driver are not known" for each in asks if each not in ours
+        f"needs of {request.resource}: attributes of this driver are not known"
+        for request in requests
+        if request not in known_requests
     )

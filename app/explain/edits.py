@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits: one change of a pod, of a policy or of the fleet, and what a remedy looks at when it proposes one."""
+"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which a remedy proposes edits."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -20,30 +20,30 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A node that the pod misses, and one of the things that stand between them."""
+    """A node that refuses the pod, with one of its objections; a remedy proposes edits that would remove it."""
 
     scheduled_pod: ScheduledPod
     node: Node
     objection: Objection
-    world: ClusterSnapshot
+    snapshot: ClusterSnapshot
 
     @property
     def code(self) -> InTreeCause | Code:
-        """What stands between them."""
+        """The cause or code of the objection."""
         return self.objection.cause if isinstance(self.objection, InTreeRefusal) else self.objection.code
 
     @property
     def about(self) -> tuple[str, ...]:
-        """What it is about; the filters' reasons say that in their text only."""
+        """What a kube-scheduler objection is about; empty for the filters' reasons, which say it in their text only."""
         return self.objection.about if isinstance(self.objection, InTreeRefusal) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change. `weight`: among edits of one sort, smaller ones come first.
+    """One change.
 
-    `pod` changes the Pod in place; `node` gives the node `on`, `policies` the policy set, as they would be.
-    `evicts`: pods that must go for it.
+    `weight` orders edits of one kind, smaller ones first. `pod` changes the Pod in place. `node` returns the changed
+    node named `on`, `policies` the changed policy set. `evicts` are pods that must be evicted for the change.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Edit:
 
     @property
     def of(self) -> str:
-        """What is edited."""
+        """What the edit changes: fleet, policy or pod."""
         return "fleet" if self.node else "policy" if self.policies else "pod"
 
 
@@ -65,7 +65,7 @@ Remedy = Callable[[NearMiss], Iterator[Edit]]
 
 
 def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
-    """Give the Pod as it would be; a spec and its lists are there to be edited, be they empty."""
+    """Return the edited Pod; its spec and the lists in it exist then, empty or not, so that an edit can extend them."""
     changed: Document = copy.deepcopy(dict(document))
     spec = changed["spec"] = changed.get("spec") or {}
     spec |= {name: spec.get(name) or [] for name in ("containers", "initContainers", "tolerations")}
@@ -76,28 +76,28 @@ def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
 
 
 def containers_of(pod: Document) -> Iterator[Document]:
-    """Iterate over the init containers and the containers."""
+    """Iterate over the init containers and the containers of a Pod."""
     yield from (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
 
 
-def hungriest(pod: Document, resource: str) -> Document:
-    """Give the container that asks most of a resource; one that is not in the pod where there are none."""
-    return max(pod["spec"]["containers"], key=lambda each: asked(each, resource), default={})
+def largest_requester(pod: Document, resource: str) -> Document:
+    """Return the container that requests most of a resource; an empty one, outside the pod, where there are none."""
+    return max(pod["spec"]["containers"], key=lambda container: amount_of(container, resource), default={})
 
 
-def asked(container: Mapping[str, Any], resource: str, kind: str | None = None) -> int:
-    """Count what a container says of a resource. `kind`: limits or requests; None: what it asks."""
+def amount_of(container: Mapping[str, Any], resource: str, kind: str | None = None) -> int:
+    """Read a container's amount of a resource, 0 where it has none. `kind` is limits or requests; None: the request."""
     resources = container.get("resources") or {}
-    said = (
+    amounts = (
         (resources.get(kind) or {})
         if kind
         else {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     )
-    return units(resource, str(said[resource])) if resource in said else 0
+    return units(resource, str(amounts[resource])) if resource in amounts else 0
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Write an amount as people do."""
+    """Write an amount in the unit that people use."""
     if resource == "cpu":
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
     if resource in ("memory", "ephemeral-storage") and amount >= 1 << 30:
@@ -105,12 +105,12 @@ def amount_text(resource: str, amount: int) -> str:
     return str(amount)
 
 
-def annotated(key: str, value: str | None) -> Callable[[Document], None]:
-    """Set an annotation, or remove it."""
+def set_annotation(key: str, value: str | None) -> Callable[[Document], None]:
+    """Return an edit of the Pod that sets an annotation, or removes it (None)."""
 
     def annotate(pod: Document) -> None:
         metadata = pod["metadata"] = pod.get("metadata") or {}
-        kept = {name: each for name, each in (metadata.get("annotations") or {}).items() if name != key}
-        metadata["annotations"] = kept if value is None else {**kept, key: value}
+        others = {name: text for name, text in (metadata.get("annotations") or {}).items() if name != key}
+        metadata["annotations"] = others if value is None else {**others, key: value}
 
     return annotate

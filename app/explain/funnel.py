@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The funnel: all nodes, and how many are left after each stage; the table says to which stage a cause belongs."""
+"""The funnel: how many nodes are left after each stage of filtering, and the table of the stages of all causes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,17 +10,17 @@ from app.intree.checks import InTreeCause, InTreeRefusal
 from app.values.reasons import Code, Reason, ReasonKind
 
 Objection = InTreeRefusal | Reason
-"""Why a node will not do, whoever says it."""
+"""A reason against a node, by kube-scheduler or by a filter of gpu-usher."""
 
 
 class Stage(Enum):
-    """Where nodes fall out, in this order; the value is what is left when it is passed."""
+    """The stages at which nodes are cut, in order; the value is the text for a person."""
 
     Admission = "admitted"
     Selectors = "taints and selectors"
     Resources = "CPU, memory and pods"
     Volumes = "volumes"
-    Company = "other pods"
+    OtherPods = "other pods"
     Product = "GPU product"
     Driver = "driver and CUDA"
     Memory = "GPU memory"
@@ -37,11 +37,11 @@ STAGES: dict[InTreeCause | Code, Stage] = {
     InTreeCause.InsufficientResource: Stage.Resources,
     InTreeCause.TooManyPods: Stage.Resources,
     InTreeCause.VolumeNodeAffinityConflict: Stage.Volumes,
-    InTreeCause.HostPortTaken: Stage.Company,
-    InTreeCause.PodAffinityMismatch: Stage.Company,
-    InTreeCause.PodAntiAffinityConflict: Stage.Company,
-    InTreeCause.ExistingPodAntiAffinity: Stage.Company,
-    InTreeCause.TopologySpreadConflict: Stage.Company,
+    InTreeCause.HostPortTaken: Stage.OtherPods,
+    InTreeCause.PodAffinityMismatch: Stage.OtherPods,
+    InTreeCause.PodAntiAffinityConflict: Stage.OtherPods,
+    InTreeCause.ExistingPodAntiAffinity: Stage.OtherPods,
+    InTreeCause.TopologySpreadConflict: Stage.OtherPods,
     InTreeCause.SchedulingGated: Stage.Admission,
     Code.NodeExcluded: Stage.Selectors,
     Code.NodeNotKnown: Stage.Selectors,
@@ -74,11 +74,11 @@ STAGES: dict[InTreeCause | Code, Stage] = {
 
 
 def stage_of(objection: Objection) -> Stage:
-    """Say where an objection counts; every cause and code has its place."""
+    """Return the stage at which an objection cuts; every cause and code has one in STAGES."""
     return STAGES[objection.cause if isinstance(objection, InTreeRefusal) else objection.code]
 
 
-PASSING: frozenset[InTreeCause | Code] = frozenset(
+TRANSIENT: frozenset[InTreeCause | Code] = frozenset(
     {
         InTreeCause.NodeUnschedulable,
         InTreeCause.InsufficientResource,
@@ -92,25 +92,25 @@ PASSING: frozenset[InTreeCause | Code] = frozenset(
         *(code for code in Code if code.kind is ReasonKind.FREE),
     }
 )
-"""What speaks against a node today and not for good: it is taken, or somebody is at work on it."""
+"""Causes that pass without a change of pod or node: resources are in use, or maintenance is in progress."""
 
 
-def passing(objection: Objection) -> bool:
-    """Tell whether an objection may be gone tomorrow, with the pod and the node as they are."""
-    return (objection.cause if isinstance(objection, InTreeRefusal) else objection.code) in PASSING
+def is_transient(objection: Objection) -> bool:
+    """Tell whether an objection may pass while the pod and the node stay as they are."""
+    return (objection.cause if isinstance(objection, InTreeRefusal) else objection.code) in TRANSIENT
 
 
-_ORDER = {stage: place for place, stage in enumerate(Stage)}
+_ORDER = {stage: index for index, stage in enumerate(Stage)}
 
 
-def first_of(objections: Iterable[Objection]) -> Objection:
-    """Give the objection at which a node falls out: that of the earliest stage, there the first."""
-    return min(objections, key=lambda each: _ORDER[stage_of(each)])
+def first_objection(objections: Iterable[Objection]) -> Objection:
+    """Return the objection at which a node is cut: the first one of the earliest stage."""
+    return min(objections, key=lambda objection: _ORDER[stage_of(objection)])
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: how many nodes are left after it, how many it cut, and the reason that cut most of those."""
+    """One stage: the nodes left after it, the nodes that it cut, and the reason that cut most of them."""
 
     stage: str
     left: int
@@ -120,37 +120,38 @@ class Step:
 
 
 def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
-    """Count the nodes left after each stage. `groups`: on how many nodes these objections stand, none for those that
-    fit.
+    """Count the nodes left after each stage.
+
+    `groups` are the numbers of nodes with equal objections; nodes that fit have none.
     """
     cut: Counter[Objection] = Counter()
     for objections, count in groups.items():
         if objections:
-            cut[first_of(objections)] += count
+            cut[first_objection(objections)] += count
     left = sum(groups.values())
     steps = [Step("all nodes", left, 0)]
     for stage in Stage:
-        here = [(found, count) for found, count in cut.items() if stage_of(found) is stage]
-        if here:
-            worst = max(here, key=lambda each: each[1])[0]
-            gone = sum(count for _, count in here)
-            left -= gone
-            steps.append(Step(stage.value, left, gone, code_of(worst), words_of(worst)))
+        cut_here = [(objection, count) for objection, count in cut.items() if stage_of(objection) is stage]
+        if cut_here:
+            worst = max(cut_here, key=lambda entry: entry[1])[0]
+            cut_count = sum(count for _, count in cut_here)
+            left -= cut_count
+            steps.append(Step(stage.value, left, cut_count, objection_name(worst), objection_text(worst)))
         elif stage not in SHOWN_ONLY_IF_IT_CUTS:
             steps.append(Step(stage.value, left, 0))
     return tuple(steps)
 
 
-SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.Company})
+SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.OtherPods})
 
 
-def code_of(objection: Objection) -> str:
-    """Name the cause."""
+def objection_name(objection: Objection) -> str:
+    """Return the name of the objection's cause or code."""
     return objection.cause.name if isinstance(objection, InTreeRefusal) else objection.code.name
 
 
-def words_of(objection: Objection) -> str:
-    """Write an objection for a person, with what it is about."""
+def objection_text(objection: Objection) -> str:
+    """Write an objection for a person, with the taint, label or resource that it is about."""
     if isinstance(objection, Reason):
         return objection.message
     match objection.cause, objection.about:
@@ -160,6 +161,6 @@ def words_of(objection: Objection) -> str:
             return f"{objection.message}: {key}={value}"
         case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
-        case cause, (key, *_) if STAGES[cause] is Stage.Company:
+        case cause, (key, *_) if STAGES[cause] is Stage.OtherPods:
             return f"{objection.message}: {key}"
     return objection.message

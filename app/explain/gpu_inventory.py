@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPUs there are, who holds them, and what is free: one row for nodes of one product, driver and sharing."""
+"""The GPU inventory: which GPUs exist, which namespaces use them, and what is free; one row per kind of node."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,12 @@ from app.values.versions import show_driver
 
 UNKNOWN = "unknown"
 WHOLE_MILLI = 1000
-"""A GPU of which nothing is given away, in thousandths (nodeclass.Free.gpus)."""
+"""A GPU with nothing allocated, in thousandths (nodes.model.FreeResources.gpus)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUsage:
-    """Units that the pods of a namespace hold."""
+    """GPU units that the pods of a namespace use."""
 
     namespace: str
     units: int
@@ -27,9 +27,9 @@ class NamespaceUsage:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """MIG slices of one profile, by its name: in all, and those of which something is free.
+    """MIG slices of one profile: all of them, and those with free capacity.
 
-    Of slices that are shared, `free` is the least number that the free shares can be of.
+    Of slices that are shared, `free` is the least number of slices that the free shares can belong to.
     """
 
     profile: str
@@ -41,11 +41,14 @@ class Slices:
 class InventoryRow:
     """Nodes of one product, driver and sharing.
 
-    `product`: as GPU Feature Discovery labels it, or as DRA says it. `unit`: what one unit is: a whole GPU, a
-    time-slice, an MPS share, a MIG slice. `units`, `free`: all but MIG slices that are asked by profile. `gpus`: the
-    GPUs behind these units, several of which may be shares of one; slices are none. `slices`: by profile, those too
-    that are asked as nvidia.com/gpu (MIG strategy single). `unhealthy`: devices that their plugin withdrew or that
-    health sources report, whichever are more: both may mean the same. `held`: most first.
+    `product` is the label of GPU Feature Discovery, or the product name that DRA publishes.
+    `unit` is what one unit is: a whole GPU, a time-slice, an MPS share or a MIG slice.
+    `units` and `free` count all units but MIG slices that are requested by profile.
+    `gpus` are the GPUs behind these units, several of which may be shares of one; MIG slices count as none.
+    `slices` are by profile, including those requested as nvidia.com/gpu (MIG strategy single).
+    `unhealthy` are the devices that the device plugin withdrew or that health sources report, whichever are more,
+    since both may mean the same devices.
+    `held` is ordered by units, most first.
     """
 
     product: str
@@ -62,7 +65,7 @@ class InventoryRow:
 
 @dataclass(frozen=True, slots=True)
 class InventoryTotal:
-    """The sums over all kinds."""
+    """The sums over all rows."""
 
     nodes: int
     gpu_nodes: int
@@ -76,14 +79,14 @@ class InventoryTotal:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All kinds, by product, driver and unit; and the sums."""
+    """All rows, ordered by product, driver and unit; and their sums."""
 
     kinds: tuple[InventoryRow, ...]
     total: InventoryTotal
 
 
-class _Sum:
-    """Counts of one kind, while they are summed up."""
+class _Counts:
+    """The counts of one row while nodes are added."""
 
     def __init__(self) -> None:
         self.nodes = self.gpus = self.units = self.free = self.unhealthy = 0
@@ -91,75 +94,77 @@ class _Sum:
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
 
-    def add(self, node: Node, holdings: Iterable[GPUUsage]) -> None:
-        """Add a node and what bound pods hold of it."""
-        known = node.node_class
+    def add(self, node: Node, usages: Iterable[GPUUsage]) -> None:
+        """Add a node and what its pods use of it."""
+        node_class = node.node_class
         self.nodes += 1
-        self.unhealthy += max(known.ill, known.withdrawn)
-        for resource, amount in known.offered:
+        self.unhealthy += max(node_class.ill, node_class.withdrawn)
+        for resource, amount in node_class.offered:
             free = max(node.free.units.get(resource, 0), 0)
             profile = profile_of(resource)
             if profile is None:
                 self.units, self.free = self.units + amount, self.free + free
-                profile = known.mig_profile
-                self.gpus += known.gpus(resource, amount) if profile is None else 0
+                profile = node_class.mig_profile
+                self.gpus += node_class.gpus(resource, amount) if profile is None else 0
             if profile is not None:
-                self.slices[profile] += known.gpus(resource, amount)
-                self.free_slices[profile] += known.gpus(resource, free)
-        if not known.offered and node.free.gpus:  # DRA shows GPUs by themselves
+                self.slices[profile] += node_class.gpus(resource, amount)
+                self.free_slices[profile] += node_class.gpus(resource, free)
+        if not node_class.offered and node.free.gpus:  # DRA shows GPUs by themselves
             self.gpus += len(node.free.gpus)
             self.units += len(node.free.gpus)
             self.free += sum(milli == WHOLE_MILLI for milli in node.free.gpus)
-        for holding in holdings:
-            self.held[holding.name.partition("/")[0]] += sum(units for _, units in holding.units)
+        for usage in usages:
+            self.held[usage.name.partition("/")[0]] += sum(units for _, units in usage.units)
 
-    def named(self) -> tuple[tuple[NamespaceUsage, ...], tuple[Slices, ...]]:
-        """Give what is held, most first, and the slices by profile."""
+    def usage_and_slices(self) -> tuple[tuple[NamespaceUsage, ...], tuple[Slices, ...]]:
+        """Return the usage by namespace, most first, and the slices by profile."""
         held = sorted(self.held.items(), key=lambda pair: (-pair[1], pair[0]))
         slices = (Slices(name, count, self.free_slices[name]) for name, count in sorted(self.slices.items()))
         return tuple(NamespaceUsage(name, units) for name, units in held), tuple(slices)
 
 
 def take_inventory(
-    nodes: Mapping[str, Node], holdings: Mapping[str, Iterable[GPUUsage]], products: Products
+    nodes: Mapping[str, Node], usages: Mapping[str, Iterable[GPUUsage]], products: Products
 ) -> Inventory:
-    """Sum up a fleet. `holdings`: what bound pods hold, by node."""
-    sums: dict[tuple[str, str, str], _Sum] = {}
-    total = _Sum()
+    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node."""
+    counts_by_key: dict[tuple[str, str, str], _Counts] = {}
+    total = _Counts()
     for name, node in nodes.items():
         if node.has_gpus:
-            for each in (sums.setdefault(kind_of(node, products), _Sum()), total):
-                each.add(node, holdings.get(name, ()))
-    kinds = (
-        InventoryRow(*key, each.nodes, each.gpus, each.units, each.free, each.unhealthy, *each.named())
-        for key, each in sums.items()
+            for counts in (counts_by_key.setdefault(inventory_key(node, products), _Counts()), total):
+                counts.add(node, usages.get(name, ()))
+    rows = (
+        InventoryRow(
+            *key, counts.nodes, counts.gpus, counts.units, counts.free, counts.unhealthy, *counts.usage_and_slices()
+        )
+        for key, counts in counts_by_key.items()
     )
-    found = InventoryTotal(
-        len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.named()
+    sum_of_all = InventoryTotal(
+        len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.usage_and_slices()
     )
-    return Inventory(tuple(sorted(kinds, key=lambda kind: (kind.product, kind.driver, kind.unit))), found)
+    return Inventory(tuple(sorted(rows, key=lambda row: (row.product, row.driver, row.unit))), sum_of_all)
 
 
-def kind_of(node: Node, products: Products) -> tuple[str, str, str]:
-    """Name a node's kind: product, driver, unit; of GPUs of several products, all of them."""
-    known = node.node_class
-    if known.several_models:
-        told = _label(normal_form(node.labels.get(PRODUCT, "")), products)
-        return f"{told} and others", *_driver_and_unit(known)
-    found = {form for each in known.by_make() if (form := each.product)}
-    if found:
-        product = " and ".join(sorted(_label(form, products) for form in found))
+def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:
+    """Return the key of a node's row: (product, driver, unit); of GPUs of several products all are named."""
+    node_class = node.node_class
+    if node_class.several_models:
+        product = _label(normal_form(node.labels.get(PRODUCT, "")), products)
+        return f"{product} and others", *_driver_and_unit(node_class)
+    forms = {form for make in node_class.by_make() if (form := make.product)}
+    if forms:
+        product = " and ".join(sorted(_label(form, products) for form in forms))
     else:
-        product = " or ".join(sorted(_label(form, products) for form in known.may_be)) or UNKNOWN
-    return product, *_driver_and_unit(known)
+        product = " or ".join(sorted(_label(form, products) for form in node_class.may_be)) or UNKNOWN
+    return product, *_driver_and_unit(node_class)
 
 
-def _driver_and_unit(known: NodeClass) -> tuple[str, str]:
-    """Name the driver, and what one unit is of the resources that are not asked by MIG profile."""
-    plain = [name for name, _ in known.offered if profile_of(name) is None]
+def _driver_and_unit(node_class: NodeClass) -> tuple[str, str]:
+    """Name the driver, and the unit of those resources that are not requested by MIG profile."""
+    plain = [name for name, _ in node_class.offered if profile_of(name) is None]
     renamed = bool(plain) and all(name.endswith(".shared") for name in plain)
-    unit = known.renamed if renamed else known.sharing
-    return show_driver(known.driver) if known.driver else UNKNOWN, unit.value
+    unit = node_class.renamed if renamed else node_class.sharing
+    return show_driver(node_class.driver) if node_class.driver else UNKNOWN, unit.value
 
 
 def _label(form: str, products: Products) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an edit changed, as a JSON Patch that a program can apply."""
+"""The difference of two JSON documents as a JSON Patch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,9 +8,9 @@ from app.admission.json_patch import Operation
 
 
 def difference(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[Operation]:
-    """List the operations that turn one document into another; lists of another length are replaced whole.
+    """List the operations that turn one document into another; lists of different length are replaced as a whole.
 
-    Empty members that were not there are left out: an edit makes room for itself.
+    Added members that are empty are left out, since `edited` adds such members before an edit.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         for key in (*before, *(key for key in after if key not in before)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and what would help."""
+"""Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -8,19 +8,19 @@ from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import Verdict
-from app.explain.bound_pod import seat_of, unseated
+from app.explain.bound_pod import as_unbound, node_of_bound_pod
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
-from app.explain.dra import equivalent
-from app.explain.funnel import Objection, Step, code_of, first_of, funnel, passing, words_of
+from app.explain.dra import dra_equivalent
+from app.explain.funnel import Objection, Step, first_objection, funnel, is_transient, objection_name, objection_text
 from app.explain.pod_needs import needs
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
     NodeJudge,
     ScheduledPod,
-    company_of,
-    plain,
-    pose,
+    existing_pod_constraints,
+    read_scheduled_pod,
+    without_our_affinity,
     without_promise,
 )
 from app.intree.checks import InTreeRefusal, unjudged_constraints
@@ -33,12 +33,12 @@ from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
 BEST_SHOWN = 10
-"""Nodes shown with their score; the rest are counted."""
+"""Nodes that are shown with their score; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One reason, what to do about it, and on how many nodes it stands."""
+    """One reason, its remedy, and the number of nodes that it is a reason against."""
 
     reason: str
     message: str
@@ -48,7 +48,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOutcome:
-    """What admission did, or would do."""
+    """What admission did, or would do, with a pod."""
 
     allowed: bool
     message: str
@@ -58,7 +58,11 @@ class AdmissionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FittingNode:
-    """A node that fits: what one unit of each resource is there, its score for the scheduler, and what made that."""
+    """A node that fits, with its score for kube-scheduler and the parts of the score.
+
+    `gives` is the kind of unit by resource. `score` is the score on the wire, `total` the sum before rounding.
+    `scores` are the parts by scorer. `lowered_by` names the penalties that halve the total.
+    """
 
     node: str
     gives: Mapping[str, str]
@@ -70,7 +74,7 @@ class FittingNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """All that stands against one node; nothing where the pod fits."""
+    """All objections to one node; none where the pod fits."""
 
     node: str
     fits: bool
@@ -80,11 +84,13 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one pod. `refused`: by the first reason of our filters; `in_tree`: by kube-scheduler's own.
+    """Everything about one pod.
 
-    `primary`: what to look at first; None where the pod fits somewhere. `bound`: the node that it has already, and
-    what would stand against it today; None where it has none. Its place counts as given back.
-    `fixes`: the smallest first. `verdicts`: None unless asked. `unjudged`: what only kube-scheduler can tell.
+    `refused` counts nodes by the first reason of gpu-usher's filters, `in_tree` by each of kube-scheduler's own.
+    `primary` is the reason to look at first; None where the pod fits somewhere.
+    `bound` is the node that the pod has already, with today's objections to it; None where it has none. The pod's own
+    resources count as released. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
+    `unjudged` are the constraints that only kube-scheduler can judge.
     """
 
     pod: str
@@ -111,34 +117,44 @@ class Explanation:
 
 
 def explain(
-    document: Mapping[str, Any], world: ClusterSnapshot, live: bool = False, by_node: bool = False, mend: bool = True
+    document: Mapping[str, Any],
+    snapshot: ClusterSnapshot,
+    live: bool = False,
+    by_node: bool = False,
+    find_fixes: bool = True,
 ) -> Generator[None, None, Explanation]:
-    """Explain one pod; rests (yields) every so often. `live`: it is in the cluster as it is, admitted or not.
+    """Explain one pod; yields often, so that a service can do other work in between.
 
-    `mend`: look for fixes, which is most of the time where it fits nowhere.
+    `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
+    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere.
+
     Raises MalformedPod, QuantityError.
     """
-    uid = read_pod(document).uid  # whatever shape is wrong in it, what follows does not meet
-    seat = seat_of(document) if live else None
-    if seat is not None:
-        document, world = unseated(document, world)
-    world = without_promise(uid, world)
-    base = plain(document, world)
+    uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
+    bound_node = node_of_bound_pod(document) if live else None
+    if bound_node is not None:
+        document, snapshot = as_unbound(document, snapshot)
+    snapshot = without_promise(uid, snapshot)
+    base = without_our_affinity(document, snapshot)
     yield
-    scheduled_pod = pose(document if live else base, world, admit=not live)
-    company = company_of(scheduled_pod, world)
-    judge = NodeJudge(scheduled_pod, world.used, company)
+    scheduled_pod = read_scheduled_pod(document if live else base, snapshot, admit=not live)
+    constraints = existing_pod_constraints(scheduled_pod, snapshot)
+    judge = NodeJudge(scheduled_pod, snapshot.used, constraints)
     yield
     groups: dict[tuple[Objection, ...], list[str]] = {}
-    for index, (name, node) in enumerate(world.nodes.items()):
+    for index, (name, node) in enumerate(snapshot.nodes.items()):
         groups.setdefault(judge.objections(node), []).append(name)
         if index % NODES_AT_ONCE == 0:
             yield
-    fitting = [world.nodes[name] for name in groups.get((), ())]
-    fixes = () if fitting or not mend else (yield from FixSearch(scheduled_pod, base, world, company).run(groups, live))
+    fitting = [snapshot.nodes[name] for name in groups.get((), ())]
+    fixes = (
+        ()
+        if fitting or not find_fixes
+        else (yield from FixSearch(scheduled_pod, base, snapshot, constraints).run(groups, live))
+    )
     best = yield from _best(scheduled_pod.demand, fitting)
-    counts = {against: len(names) for against, names in groups.items()}
-    refused, in_tree = _counted(counts, scheduled_pod)
+    counts = {objections: len(names) for objections, names in groups.items()}
+    refused, in_tree = _count_reasons(counts, scheduled_pod)
     metadata = document.get("metadata") or {}
     return Explanation(
         pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
@@ -146,108 +162,120 @@ def explain(
         asks=dict(scheduled_pod.demand.resources),
         needs=tuple(needs(scheduled_pod.demand)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
-        conflicts=tuple(each.message for each in scheduled_pod.ruling.conflicts),
-        nodes=len(world.nodes),
+        conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
+        nodes=len(snapshot.nodes),
         fits=len(fitting),
-        primary=None if fitting else primary(groups, fixes),
+        primary=None if fitting else primary_reason(groups, fixes),
         refused=refused,
         in_tree=in_tree,
         funnel=funnel(counts),
         fixes=fixes,
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
-        dra=equivalent(scheduled_pod.demand, world.setting.knowledge) if scheduled_pod.demand.resources else None,
-        unsourced=_unsourced(world),
+        dra=dra_equivalent(scheduled_pod.demand, snapshot.context.knowledge)
+        if scheduled_pod.demand.resources
+        else None,
+        unsourced=_unsourced(snapshot),
         unjudged=tuple(
             unjudged_constraints(
                 bool(scheduled_pod.pod.claims or scheduled_pod.demand.claims),
-                None if company else scheduled_pod.pod_among_others,
+                None if constraints else scheduled_pod.pod_among_others,
             )
         ),
-        admission=said(scheduled_pod.verdict),
+        admission=admission_outcome(scheduled_pod.verdict),
         verdicts=_verdicts(groups) if by_node else None,
-        bound=None if seat is None else _seated(seat, groups),
+        bound=None if bound_node is None else _bound_verdict(bound_node, groups),
     )
 
 
-def primary(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
-    """Say what to look at first: what nodes fall out by that would do another time, or else that are nearest.
+def primary_reason(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
+    """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
 
-    The nearest are those that the smallest fix mends, or where there is none, those that the least stands against; a
-    node without GPUs is never among them where there are others.
+    The nearest nodes are those of the smallest fix, or without a fix those with the fewest objections. A node without
+    GPUs is chosen only where all nodes are without.
     """
-    another_time = {against: names for against, names in groups.items() if against and all(map(passing, against))}
-    candidates = another_time or groups
-    mended = (against for fix in fixes for against, names in candidates.items() if fix.node in names)
-    nearest = next(mended, None) or min(candidates, key=_distance, default=None)
+    transient = {
+        objections: names for objections, names in groups.items() if objections and all(map(is_transient, objections))
+    }
+    candidates = transient or groups
+    fixed = (objections for fix in fixes for objections, names in candidates.items() if fix.node in names)
+    nearest = next(fixed, None) or min(candidates, key=_distance, default=None)
     if nearest is None:
         return None
-    found = first_of(nearest)
-    return _refused(found, sum(len(names) for against, names in groups.items() if first_of(against) == found))
+    objection = first_objection(nearest)
+    return _refused(
+        objection, sum(len(names) for objections, names in groups.items() if first_objection(objections) == objection)
+    )
 
 
-def _distance(against: tuple[Objection, ...]) -> tuple[bool, int]:
-    return NO_GPU in map(code_of, against), len(against)
+def _distance(objections: tuple[Objection, ...]) -> tuple[bool, int]:
+    return NO_GPU in map(objection_name, objections), len(objections)
 
 
 NO_GPU = Code.ResourceNotOffered.name
 
 
-def _counted(
+def _count_reasons(
     counts: Mapping[tuple[Objection, ...], int], scheduled_pod: ScheduledPod
 ) -> tuple[tuple[Refused, ...], tuple[Refused, ...]]:
-    """Count the nodes by the first reason that our filters have, and by every one that kube-scheduler has."""
-    ours: Counter[Objection] = Counter()
-    theirs: Counter[Objection] = Counter()
-    for against, count in counts.items():
-        filters = [each for each in against if isinstance(each, Reason) and each not in scheduled_pod.verdict.reasons]
-        for first in filters[:1]:
-            ours[first] += count
-        for each in dict.fromkeys(each for each in against if isinstance(each, InTreeRefusal)):
-            theirs[each] += count
-    return tuple(_refused(*each) for each in ours.most_common()), tuple(
-        _refused(*each) for each in theirs.most_common()
+    """Count the nodes by the first reason of gpu-usher's filters, and by every reason of kube-scheduler."""
+    filter_counts: Counter[Objection] = Counter()
+    in_tree_counts: Counter[Objection] = Counter()
+    for objections, count in counts.items():
+        reasons = [
+            objection
+            for objection in objections
+            if isinstance(objection, Reason) and objection not in scheduled_pod.verdict.reasons
+        ]
+        for first in reasons[:1]:
+            filter_counts[first] += count
+        for refusal in dict.fromkeys(refusal for refusal in objections if isinstance(refusal, InTreeRefusal)):
+            in_tree_counts[refusal] += count
+    return tuple(_refused(*entry) for entry in filter_counts.most_common()), tuple(
+        _refused(*entry) for entry in in_tree_counts.most_common()
     )
 
 
-def _refused(found: Objection, count: int) -> Refused:
-    return Refused(code_of(found), words_of(found), count, found.remedy)
+def _refused(objection: Objection, count: int) -> Refused:
+    return Refused(objection_name(objection), objection_text(objection), count, objection.remedy)
 
 
 def _verdicts(groups: Groups) -> tuple[NodeVerdict, ...]:
-    """Say of every node what stands against it; those that the least stands against first."""
+    """List every node's objections, the nodes with the fewest first."""
     return tuple(
-        _verdict(name, against)
-        for against, names in sorted(groups.items(), key=lambda each: len(each[0]))
+        _verdict(name, objections)
+        for objections, names in sorted(groups.items(), key=lambda group: len(group[0]))
         for name in names
     )
 
 
-def _seated(seat: str, groups: Groups) -> NodeVerdict:
-    """Say what stands against the node that a pod has; it may be gone, and the pod not yet."""
-    against = next((against for against, names in groups.items() if seat in names), None)
-    if against is None:
-        return NodeVerdict(seat, fits=False, reasons=(Code.NodeNotKnown.name,), messages=(GONE,))
-    return _verdict(seat, against)
+def _bound_verdict(node: str, groups: Groups) -> NodeVerdict:
+    """List the objections to the node that a pod has; the node may be gone while the pod is still there."""
+    objections = next((objections for objections, names in groups.items() if node in names), None)
+    if objections is None:
+        return NodeVerdict(node, fits=False, reasons=(Code.NodeNotKnown.name,), messages=(GONE,))
+    return _verdict(node, objections)
 
 
 GONE = "the node is not there any more"
 
 
-def _verdict(name: str, against: tuple[Objection, ...]) -> NodeVerdict:
-    return NodeVerdict(name, not against, tuple(map(code_of, against)), tuple(map(words_of, against)))
+def _verdict(name: str, objections: tuple[Objection, ...]) -> NodeVerdict:
+    return NodeVerdict(
+        name, not objections, tuple(map(objection_name, objections)), tuple(map(objection_text, objections))
+    )
 
 
-def said(verdict: Verdict) -> AdmissionOutcome:
-    """Put what admission says in a few words."""
-    message = "; ".join(f"{each.code.name}: {each.message}" for each in verdict.reasons)
+def admission_outcome(verdict: Verdict) -> AdmissionOutcome:
+    """Summarize an admission verdict."""
+    message = "; ".join(f"{reason.code.name}: {reason.message}" for reason in verdict.reasons)
     return AdmissionOutcome(verdict.allowed, message, verdict.warnings, verdict.record)
 
 
-def _unsourced(world: ClusterSnapshot) -> tuple[str, ...]:
-    """Name the fleet's products whose facts (memory, MIG, interconnect) no source confirms; GFD labels count first."""
-    products = world.setting.knowledge.products.by_form
-    rows = {products.get(product) for product in {node.node_class.product or "" for node in world.nodes.values()}}
+def _unsourced(snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    """Name the fleet's products whose facts (memory, MIG, interconnect) have no source; GFD labels override them."""
+    products = snapshot.context.knowledge.products.by_form
+    rows = {products.get(product) for product in {node.node_class.product or "" for node in snapshot.nodes.values()}}
     return tuple(sorted(row.label for row in rows if row is not None and row.unsourced))
 
 
@@ -258,28 +286,30 @@ def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Fi
     best: list[int] = []
     for start in range(0, len(fitting), NODES_AT_ONCE):
         totals.extend(total(demand, node) for node in fitting[start : start + NODES_AT_ONCE])
-        places = range(start, len(totals))
-        best = nsmallest(BEST_SHOWN, [*best, *places], key=lambda place: order(totals[place], fitting[place].name))
+        positions = range(start, len(totals))
+        best = nsmallest(
+            BEST_SHOWN, [*best, *positions], key=lambda position: order(totals[position], fitting[position].name)
+        )
         yield
     scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
-    return tuple(_seat(demand, fitting[place], totals[place], scores[place]) for place in best)
+    return tuple(_fitting_node(demand, fitting[position], totals[position], scores[position]) for position in best)
 
 
-def _seat(demand: Demand, node: Node, value: float, score: int) -> FittingNode:
-    """Break a total down: each scorer's part of it as score x weight, and what lowered it (F56)."""
+def _fitting_node(demand: Demand, node: Node, value: float, score: int) -> FittingNode:
+    """Break a node's total down: each scorer's score and weight, and the penalties (F56)."""
     parts = breakdown(demand, node)
     return FittingNode(
         node=node.name,
         gives={resource: node.node_class.unit(resource).value for resource, _ in demand.resources},
         score=score,
         total=round(value, 3),
-        scores={name: {"score": round(found, 3), "weight": weight} for name, (found, weight) in parts.items()},
-        lowered_by=tuple(doubts(demand, node)),
+        scores={name: {"score": round(part, 3), "weight": weight} for name, (part, weight) in parts.items()},
+        lowered_by=tuple(score_penalties(demand, node)),
     )
 
 
-def doubts(demand: Demand, node: Node) -> list[str]:
-    """Name what halves a node's total, in words."""
-    missed = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node))
-    warned = [f"a policy that warns: {missed.message}"] if missed else []
-    return [*warned, *(doubt.__name__.replace("_", " ") for doubt in DOUBTS if doubt(demand, node.node_class))]
+def score_penalties(demand: Demand, node: Node) -> list[str]:
+    """Name the penalties that halve a node's total, in words."""
+    refusal = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node))
+    warned = [f"a policy that warns: {refusal.message}"] if refusal else []
+    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in DOUBTS if penalty(demand, node.node_class))]

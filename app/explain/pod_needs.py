@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod needs of a node, a line each, with the evidence."""
+"""The needs of a pod as text, one line each, with the evidence."""
 
 from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
@@ -7,7 +7,7 @@ from app.values.reasons import either
 
 
 def needs(demand: Demand) -> list[str]:
-    """Write every need on a line, with its evidence where there is one."""
+    """List every need as a line of text, with its evidence where there is one."""
     lines = [f"{amount} x {resource}" for resource, amount in demand.resources]
     lines += ["products " + ", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
     lines += [f"not product {pattern.text}" for pattern in demand.denied_products]
@@ -24,8 +24,8 @@ def needs(demand: Demand) -> list[str]:
     if demand.nvlink:
         lines.append("NVLink")
     if demand.form_factors is not None:
-        lines.append("form factor " + either(sorted(each.value for each in demand.form_factors)))
-    lines += [f"node label {each.key}" for each in demand.node_selector]
+        lines.append("form factor " + either(sorted(form_factor.value for form_factor in demand.form_factors)))
+    lines += [f"node label {label.key}" for label in demand.node_selector]
     if demand.declared_mib:
         lines.append(f"declares {demand.declared_mib} MiB of each shared GPU")
     return lines

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy cases: a pod, some nodes, and what is expected to come of them; the file's name is the sentence it proves.
+"""Policy cases: a pod, some nodes, and the expected result; the file's name is the sentence that the case proves.
 
-Run by `gpu-usher test`, by pytest through the core, and by pytest over HTTP, from the same files.
+`gpu-usher test` and pytest run the same files, pytest both through the core and over HTTP.
 """
 
 import re
@@ -23,34 +23,36 @@ from app.policy.match import compile_demand, rule_on
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
-    """Play a case through the core; gives each difference as `what: got …, wants …`.
+    """Run a case through the core; yields each difference as `what: got …, wants …`.
 
     Raises MalformedPod.
     """
-    nodes = [read_node(each.document(name), knowledge, each.used) for name, each in case.nodes.items()]
+    nodes = [read_node(node.document(name), knowledge, node.used) for name, node in case.nodes.items()]
     names = case.runtime_classes
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
-    setting = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
+    context = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
     namespace = read_pod(case.pod).namespace
-    verdict = mutate(case.pod, namespace, case.namespace_labels, setting)
-    codes = [each.code.name for each in verdict.reasons]
+    verdict = mutate(case.pod, namespace, case.namespace_labels, context)
+    codes = [reason.code.name for reason in verdict.reasons]
     yield from admission_differences(case, verdict.allowed, codes, list(verdict.warnings))
     if verdict.allowed:
         admitted = apply(case.pod, verdict.operations)
         yield from patch_differences(case, admitted, bool(verdict.operations))
-        yield from _placement_differences(case, admitted, nodes, setting)
+        yield from _placement_differences(case, admitted, nodes, context)
 
 
 def rules_of(policies: PolicySet) -> set[str]:
-    """List what can be covered: `policy.rule` for every rule that a policy sets."""
+    """List the rules that cases can cover: `policy.rule` for every rule that a policy sets."""
     return {f"{policy.name}.{rule}" for policy in policies.policies for rule in _set_rules(policy)}
 
 
 def rules_touched(case: Case, policies: PolicySet, knowledge: Knowledge) -> set[str]:
-    """List the rules that rule on a case's pod."""
+    """List the rules of the policies that match a case's pod."""
     pod = read_pod(case.pod)
     matched = set(rule_on(pod, case.namespace_labels, policies, knowledge).policies)
-    return {f"{each.name}.{rule}" for each in policies.policies if each.name in matched for rule in _set_rules(each)}
+    return {
+        f"{policy.name}.{rule}" for policy in policies.policies if policy.name in matched for rule in _set_rules(policy)
+    }
 
 
 def _set_rules(policy: CompiledPolicy) -> set[str]:
@@ -59,7 +61,7 @@ def _set_rules(policy: CompiledPolicy) -> set[str]:
 
 
 def admission_differences(case: Case, allowed: bool, codes: list[str] | None, warnings: list[str]) -> Iterator[str]:
-    """Compare what was decided and said. `codes`: None where they cannot be seen (over HTTP)."""
+    """Compare the admission result; `codes` is None where they cannot be seen (over HTTP)."""
     expect = case.expect
     if allowed is not expect.allowed:
         yield f"allowed: got {allowed} {codes or ''}, wants {expect.allowed}"
@@ -71,13 +73,13 @@ def admission_differences(case: Case, allowed: bool, codes: list[str] | None, wa
 
 
 def patch_differences(case: Case, admitted: Mapping[str, Any], changed: bool) -> Iterator[str]:
-    """Compare the pod after admission."""
+    """Compare the pod after admission with what the case expects."""
     if case.expect.unchanged is not None and changed is case.expect.unchanged:
         yield f"unchanged: got {not changed}, wants {case.expect.unchanged}"
-    for path, wanted in case.expect.patched.items():
-        found = _at(admitted, path)
-        if found != wanted:
-            yield f"patched {path}: got {found!r}, wants {wanted!r}"
+    for path, expected in case.expect.patched.items():
+        value = _at(admitted, path)
+        if value != expected:
+            yield f"patched {path}: got {value!r}, wants {expected!r}"
 
 
 _PATH_PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
@@ -95,10 +97,10 @@ def _at(document: Any, path: str) -> Any:
 
 
 def _placement_differences(
-    case: Case, admitted: Mapping[str, Any], nodes: list[Node], setting: ReviewContext
+    case: Case, admitted: Mapping[str, Any], nodes: list[Node], context: ReviewContext
 ) -> Iterator[str]:
     pod = read_pod(admitted)
-    demand = compile_demand(pod, case.namespace_labels, setting.policies, setting.knowledge)
+    demand = compile_demand(pod, case.namespace_labels, context.policies, context.knowledge)
     verdicts = {node.name: judge(demand, node, recount=True) for node in nodes}
     fitting = [node for node in nodes if verdicts[node.name] is None]
     fits = [node.name for node in fitting]
@@ -108,7 +110,7 @@ def _placement_differences(
 
 
 def placement_differences(case: Case, fits: list[str], refused: Mapping[str, str], best: str | None) -> Iterator[str]:
-    """Compare where the pod fits, why not elsewhere, and which node is first."""
+    """Compare the nodes that fit, the reasons of the others, and the best node."""
     expect = case.expect
     if expect.fits is not None and sorted(fits) != sorted(expect.fits):
         yield f"fits: got {sorted(fits)}, wants {sorted(expect.fits)}, refused: {dict(refused)}"

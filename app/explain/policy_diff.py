@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an edit of policies would change for pods: who is refused, let in, left without a node, moved (F78, F123)."""
+"""The effect of a policy edit on pods: which are refused, admitted, left without a node, or moved (F78, F123)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,12 +19,13 @@ from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
 
 TOKEN = "kube-api-access-"
-"""plugin/pkg/admission/serviceaccount/admission.go ServiceAccountVolumeName, and five random letters."""
+"""Prefix of the service account volume's name (plugin/pkg/admission/serviceaccount/admission.go
+ServiceAccountVolumeName); five random letters follow."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class PodDifference(Enum):
-    """What becomes of a pod; the first two, if new, are what an edit must not do unseen."""
+    """How the result for a pod changes; an edit must never cause the first two unseen."""
 
     Refused = "newly refused"
     NoNode = "left without any node"
@@ -34,12 +35,15 @@ class PodDifference(Enum):
     Otherwise = "changed otherwise"
 
 
-HURTS = frozenset({PodDifference.Refused, PodDifference.NoNode})
+HARMFUL = frozenset({PodDifference.Refused, PodDifference.NoNode})
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPod:
-    """A pod (or template) to be created. `uid`, `node`: of one that is there. `settled`, `before`: as in Case."""
+    """A pod (or template) to be created. `uid` and `node` are those of an existing pod, else empty.
+
+    `settled` and `before` are as in ReviewedPod.
+    """
 
     name: str
     namespace: str
@@ -52,28 +56,28 @@ class ComparedPod:
 
 
 class Placements(Protocol):
-    """Where pods would go now."""
+    """The placement of pods on the current fleet."""
 
     def best(self, demand: Demand, uid: str) -> str | None:
-        """Name the best node for a demand; a pod that is there leaves its own place first. None: none fits."""
+        """Name the best node for a demand, or None; an existing pod (`uid`) first releases its own resources."""
         ...
 
     def why(self, demand: Demand) -> str:
-        """Say what most nodes lack for a demand."""
+        """Name the reason that refuses most nodes for a demand."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySide:
-    """Policies, and the setting in which they are tried."""
+    """One of the two policy sets that are compared, with the context of its reviews; `labels_of` a namespace."""
 
-    setting: ReviewContext
+    context: ReviewContext
     labels_of: Callable[[str], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changes for one pod. `node`: where it is now; empty where it is pending, or from a log."""
+    """The change for one pod. `node` is its present node; empty where it is pending, or read from a log."""
 
     change: str
     pod: str
@@ -84,7 +88,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What changes for all. `templates`: so many kinds of pods were judged. `counts`: pods by change."""
+    """All changes. `templates` is the number of different pods that were judged. `counts` are pods by change."""
 
     pods: int
     templates: int
@@ -94,13 +98,13 @@ class Differences:
 
     @property
     def hurts(self) -> bool:
-        """Tell whether anybody is newly refused or left without a node."""
-        return any(self.counts.get(each.value) for each in HURTS)
+        """True where some pod is newly refused or left without a node."""
+        return any(self.counts.get(change.value) for change in HARMFUL)
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What one side says of a template."""
+    """The result for a template under one side's policies."""
 
     verdict: Verdict
     demand: Demand
@@ -108,19 +112,19 @@ class _Outcome:
 
 @dataclass(slots=True)
 class _Judged:
-    """Both sides' words on a template, and the seats that were looked up already."""
+    """The results for a template under both sides, and the best nodes (old, new) by the pod's present node."""
 
     old: _Outcome
     new: _Outcome
-    seats: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    best_nodes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
 def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a pod of a cluster as it was when it was created: without what the cluster and we wrote into it since.
+    """Return a pod of a cluster as it was created: without what the cluster and gpu-usher wrote into it since.
 
-    That makes pods of one template equal again: the node, the node that a DaemonSet's pod is bound to by matchFields
-    (pkg/controller/daemon/util ReplaceDaemonSetPodNodeNameNodeAffinity), and the ServiceAccount admission plugin's
-    volume with its random name.
+    So pods of one template become equal again. What is removed is the node, the matchFields by which a DaemonSet's pod
+    is bound to its node (pkg/controller/daemon/util ReplaceDaemonSetPodNodeNameNodeAffinity), and the volume of the
+    ServiceAccount admission plugin with its random name.
     """
     metadata, spec = dict(pod.get("metadata") or {}), dict(pod.get("spec") or {})
     spec.pop("nodeName", None)
@@ -131,60 +135,64 @@ def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
     for name in CONTAINER_LISTS:
         if spec.get(name):
             spec[name] = [
-                {**each, "volumeMounts": _without_tokens(each["volumeMounts"])} if each.get("volumeMounts") else each
-                for each in spec[name]
+                {**container, "volumeMounts": _without_tokens(container["volumeMounts"])}
+                if container.get("volumeMounts")
+                else container
+                for container in spec[name]
             ]
     if required := _required(spec):
         affinity = spec["affinity"]
         terms = [{key: term[key] for key in term if key != "matchFields"} for term in required["nodeSelectorTerms"]]
-        kept = {**required, "nodeSelectorTerms": [term for term in terms if term]}
-        node_affinity = {**affinity["nodeAffinity"], REQUIRED: kept}
-        if not kept["nodeSelectorTerms"]:
+        required_terms = {**required, "nodeSelectorTerms": [term for term in terms if term]}
+        node_affinity = {**affinity["nodeAffinity"], REQUIRED: required_terms}
+        if not required_terms["nodeSelectorTerms"]:
             del node_affinity[REQUIRED]
         spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
     return {"metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
 def _without_tokens(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [each for each in items if not str(each.get("name", "")).startswith(TOKEN)]
+    return [item for item in items if not str(item.get("name", "")).startswith(TOKEN)]
 
 
 def _required(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Give the required node affinity if it names nodes by a field; else None."""
-    found: Mapping[str, Any] | None = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
-    named = found and any(term.get("matchFields") for term in found.get("nodeSelectorTerms") or ())
-    return found if named else None
+    """Return the required node affinity if it names nodes by a field; else None."""
+    required: Mapping[str, Any] | None = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    names_nodes = required and any(term.get("matchFields") for term in required.get("nodeSelectorTerms") or ())
+    return required if names_nodes else None
 
 
-def compare(asked: Iterable[ComparedPod], old: PolicySide, new: PolicySide, seats: Placements | None) -> Differences:
-    """Try every pod under the old and the new policies. `seats`: None where no fleet is known.
+def compare(
+    pods: Iterable[ComparedPod], old: PolicySide, new: PolicySide, placements: Placements | None
+) -> Differences:
+    """Judge every pod under the old and the new policies. `placements` is None where no fleet is known.
 
-    Pods of one template are judged once; where they would go is asked only where what they need changed.
+    Pods of one template are judged once; best nodes are computed only where the pod's demand changes.
 
     Raises MalformedPod, QuantityError.
     """
-    keys = label_keys(old.setting.policies) | label_keys(new.setting.policies)
-    known: dict[Any, _Judged] = {}
-    found: list[Difference] = []
-    pods = 0
-    for each in asked:
-        pods += 1
-        key = _template(each, keys)
-        if (judged := known.get(key)) is None:
-            judged = known[key] = _Judged(_judge(each, old), _judge(each, new))
-        if judged.old != judged.new and (difference := _difference(each, judged, seats)) is not None:
-            found.append(difference)
+    keys = label_keys(old.context.policies) | label_keys(new.context.policies)
+    judged_by_template: dict[Any, _Judged] = {}
+    differences: list[Difference] = []
+    count = 0
+    for pod in pods:
+        count += 1
+        key = _template(pod, keys)
+        if (judged := judged_by_template.get(key)) is None:
+            judged = judged_by_template[key] = _Judged(_judge(pod, old), _judge(pod, new))
+        if judged.old != judged.new and (difference := _difference(pod, judged, placements)) is not None:
+            differences.append(difference)
     order = {change.value: index for index, change in enumerate(PodDifference)}
-    found.sort(key=lambda each: (order[each.change], each.pod))
-    counts = Counter(each.change for each in found)
-    return Differences(pods, len(known), pods - len(found), dict(counts), tuple(found))
+    differences.sort(key=lambda difference: (order[difference.change], difference.pod))
+    counts = Counter(difference.change for difference in differences)
+    return Differences(count, len(judged_by_template), count - len(differences), dict(counts), tuple(differences))
 
 
 def label_keys(policies: PolicySet) -> frozenset[str]:
-    """List the labels of pods that the policies look at; others tell templates apart for nothing."""
+    """List the pod labels that the policies match on; other labels do not distinguish templates."""
     matches = [policy.match for policy in policies.policies]
-    matches += [selected for policy in policies.policies for selected, _ in policy.exceptions]
-    return frozenset(each.key for each in _requirements(matches))
+    matches += [selection for policy in policies.policies for selection, _ in policy.exceptions]
+    return frozenset(requirement.key for requirement in _requirements(matches))
 
 
 def _requirements(matches: Iterable[PodSelection]) -> Iterator[Any]:
@@ -192,74 +200,81 @@ def _requirements(matches: Iterable[PodSelection]) -> Iterator[Any]:
         yield from match.pod or ()
 
 
-def _template(asked: ComparedPod, keys: frozenset[str]) -> Any:
-    """Reduce a pod to what decides, as a hashable key."""
-    reduced = redact_pod(asked.document)
-    labels = reduced["metadata"].get("labels") or {}
-    kept = [(key, labels[key]) for key in labels if key in keys]
-    annotations = reduced["metadata"].get("annotations") or {}
-    text = msgspec.json.encode([kept, annotations, reduced["spec"]])
-    before = None if asked.before is None else msgspec.json.encode(redact_pod(asked.before))
-    return asked.namespace, text, asked.form, asked.settled, before
+def _template(pod: ComparedPod, keys: frozenset[str]) -> Any:
+    """Reduce a pod to what its result depends on, as a hashable key."""
+    redacted = redact_pod(pod.document)
+    labels = redacted["metadata"].get("labels") or {}
+    matched_labels = [(key, labels[key]) for key in labels if key in keys]
+    annotations = redacted["metadata"].get("annotations") or {}
+    text = msgspec.json.encode([matched_labels, annotations, redacted["spec"]])
+    before = None if pod.before is None else msgspec.json.encode(redact_pod(pod.before))
+    return pod.namespace, text, pod.form, pod.settled, before
 
 
-def _judge(asked: ComparedPod, side: PolicySide) -> _Outcome:
-    """Say what admission does, and what the pod then needs of a node."""
-    labels = side.labels_of(asked.namespace)
-    setting = replace(side.setting, form=asked.form, settled=asked.settled, before=asked.before)
-    verdict = mutate(asked.document, asked.namespace, labels, setting)
-    admitted = apply(asked.document, verdict.operations)
-    pod = read_pod(admitted, asked.namespace)
-    return _Outcome(_without_hash(verdict), setting.ruling(pod, labels).demand)
+def _judge(compared: ComparedPod, side: PolicySide) -> _Outcome:
+    """Compute what admission does with a pod, and the demand of the admitted pod."""
+    labels = side.labels_of(compared.namespace)
+    context = replace(side.context, form=compared.form, settled=compared.settled, before=compared.before)
+    verdict = mutate(compared.document, compared.namespace, labels, context)
+    admitted = apply(compared.document, verdict.operations)
+    pod = read_pod(admitted, compared.namespace)
+    return _Outcome(_without_hash(verdict), context.ruling(pod, labels).demand)
 
 
 def _without_hash(verdict: Verdict) -> Verdict:
-    """Leave out what differs between any two sets of policies: their hash, and our record with it."""
-    kept = tuple(each for each in verdict.operations if DECISION not in each.path and not _whole_record(each.value))
-    return replace(verdict, policy_hash="", policies=(), operations=kept)
+    """Remove what differs between any two policy sets: the policy hash, and the decision annotation with it."""
+    operations = tuple(
+        operation
+        for operation in verdict.operations
+        if DECISION not in operation.path and not _is_decision_annotation(operation.value)
+    )
+    return replace(verdict, policy_hash="", policies=(), operations=operations)
 
 
-def _whole_record(value: Any) -> bool:
+def _is_decision_annotation(value: Any) -> bool:
     return isinstance(value, dict) and list(value) == [DECISION]
 
 
-def _difference(asked: ComparedPod, judged: _Judged, seats: Placements | None) -> Difference | None:
+def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None) -> Difference | None:
     old, new = judged.old, judged.new
 
-    def told(change: PodDifference, was: str, now: str) -> Difference:
-        return Difference(change.value, asked.name, asked.node, was, now)
+    def difference(change: PodDifference, was: str, now: str) -> Difference:
+        return Difference(change.value, pod.name, pod.node, was, now)
 
     if old.verdict.allowed is not new.verdict.allowed:
         change = PodDifference.Admitted if new.verdict.allowed else PodDifference.Refused
-        return told(change, _words(old.verdict), _words(new.verdict))
-    if new.verdict.allowed and seats is not None and asked.form is PodForm.Pod and old.demand != new.demand:
-        was, now = _seats(asked, judged, seats)
+        return difference(change, _outcome_text(old.verdict), _outcome_text(new.verdict))
+    if new.verdict.allowed and placements is not None and pod.form is PodForm.Pod and old.demand != new.demand:
+        was, now = _best_nodes(pod, judged, placements)
         if was != now:
             change = (
                 PodDifference.NoNode if now is None else PodDifference.Seated if was is None else PodDifference.Moved
             )
-            return told(change, was or seats.why(old.demand), now or seats.why(new.demand))
+            return difference(change, was or placements.why(old.demand), now or placements.why(new.demand))
     if old.verdict == new.verdict:
         return None
-    return told(PodDifference.Otherwise, *_otherwise(old.verdict, new.verdict))
+    return difference(PodDifference.Otherwise, *_otherwise(old.verdict, new.verdict))
 
 
-def _seats(asked: ComparedPod, judged: _Judged, seats: Placements) -> tuple[str | None, str | None]:
-    """Name the best nodes under both; pods of one template that are on one node have the same."""
-    key = asked.node
-    if key not in judged.seats:
-        judged.seats[key] = (seats.best(judged.old.demand, asked.uid), seats.best(judged.new.demand, asked.uid))
-    return judged.seats[key]
+def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tuple[str | None, str | None]:
+    """Name the best nodes under both sides; pods of one template that have the same node share the result."""
+    key = pod.node
+    if key not in judged.best_nodes:
+        judged.best_nodes[key] = (
+            placements.best(judged.old.demand, pod.uid),
+            placements.best(judged.new.demand, pod.uid),
+        )
+    return judged.best_nodes[key]
 
 
-def _words(verdict: Verdict) -> str:
+def _outcome_text(verdict: Verdict) -> str:
     return "allowed" if verdict.allowed else denial_message(verdict).removeprefix("gpu-usher: ")
 
 
 def _otherwise(old: Verdict, new: Verdict) -> tuple[str, str]:
-    """Say what only one of two does or says."""
+    """Write what only one of two verdicts does or warns of."""
     if not old.allowed:
-        return _words(old), _words(new)
-    was, now = ([*each.record, *(f"warns: {text}" for text in each.warnings)] for each in (old, new))
-    lost, won = ([text for text in one if text not in other] for one, other in ((was, now), (now, was)))
-    return "; ".join(lost) or "not done", "; ".join(won) or "not done"
+        return _outcome_text(old), _outcome_text(new)
+    was, now = ([*verdict.record, *(f"warns: {text}" for text in verdict.warnings)] for verdict in (old, new))
+    old_only, new_only = ([text for text in one if text not in other] for one, other in ((was, now), (now, was)))
+    return "; ".join(old_only) or "not done", "; ".join(new_only) or "not done"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies for what kube-scheduler objects to for the sake of other pods: each lets go of one wish of the pod."""
+"""Remedies for kube-scheduler's objections because of other pods: each drops one inter-pod constraint of the pod."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from app.intree.existing_pods import REQUIRED
 
 
 def drop_host_port(near_miss: NearMiss) -> Iterator[Edit]:
-    """Do without a port of the node."""
+    """Drop a host port that another pod on the node uses."""
     if near_miss.code is not InTreeCause.HostPortTaken:
         return
     number, protocol = near_miss.about
@@ -31,27 +31,27 @@ def drop_pod_affinity(near_miss: NearMiss) -> Iterator[Edit]:
         kind, words = "podAntiAffinity", "anti-affinity"
     else:
         return
-    key, place = near_miss.about
+    key, index = near_miss.about
 
     def drop(pod: Document) -> None:
-        del pod["spec"]["affinity"][kind][REQUIRED][int(place)]
+        del pod["spec"]["affinity"][kind][REQUIRED][int(index)]
 
     yield Edit(f"drop-pod-{words}", f"drop the required pod {words} over {key}", 23, drop)
 
 
 def soften_spread(near_miss: NearMiss) -> Iterator[Edit]:
-    """Make a topology spread constraint a wish."""
+    """Make a required topology spread constraint a preferred one."""
     if near_miss.code is not InTreeCause.TopologySpreadConflict:
         return
-    key, place = near_miss.about
+    key, index = near_miss.about
 
     def soften(pod: Document) -> None:
-        pod["spec"]["topologySpreadConstraints"][int(place)]["whenUnsatisfiable"] = "ScheduleAnyway"
+        pod["spec"]["topologySpreadConstraints"][int(index)]["whenUnsatisfiable"] = "ScheduleAnyway"
 
     yield Edit("soften-spread", f"set whenUnsatisfiable: ScheduleAnyway for the spread over {key}", 21, soften)
 
 
-COMPANY = (
+EXISTING_PODS = (
     drop_host_port,
     drop_pod_affinity,
     soften_spread,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies for what the filters object to: another need, another resource, another image, GPUs freed."""
+"""Remedies for the filters' objections: another need, another resource, another image, or GPUs freed on the node."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, NearMiss, annotated, asked, containers_of, hungriest
+from app.explain.edits import Document, Edit, NearMiss, amount_of, containers_of, largest_requester, set_annotation
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
@@ -14,8 +14,8 @@ from app.values.reasons import Code
 from app.values.versions import show_version
 
 
-def ask_fewer(near_miss: NearMiss) -> Iterator[Edit]:
-    """Ask for as many GPUs as the node has free, or the policy allows."""
+def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
+    """Request as many GPUs as the node has free, or as the policy allows."""
     if near_miss.code not in (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs):
         return
     most = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod
@@ -23,38 +23,38 @@ def ask_fewer(near_miss: NearMiss) -> Iterator[Edit]:
         left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
         if 0 < left < amount:
             text = f"ask for {left} {resource} instead of {amount}"
-            yield Edit("ask-fewer", text, 30 + amount - left, _lowered(resource, amount - left))
+            yield Edit("ask-fewer", text, 30 + amount - left, _lower_by(resource, amount - left))
 
 
-def _lowered(resource: str, by: int) -> Callable[[Document], None]:
+def _lower_by(resource: str, by: int) -> Callable[[Document], None]:
     def lower(pod: Document) -> None:
-        most = hungriest(pod, resource)
-        left = str(max(0, asked(most, resource) - by))
-        for amounts in (most.get("resources") or {}).values():
+        container = largest_requester(pod, resource)
+        left = str(max(0, amount_of(container, resource) - by))
+        for amounts in (container.get("resources") or {}).values():
             if isinstance(amounts, dict) and resource in amounts:
                 amounts[resource] = left
 
     return lower
 
 
-def ask_another(near_miss: NearMiss) -> Iterator[Edit]:
-    """Ask for another resource of the same make: the MIG profile, the share or the whole GPU that the node has.
+def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
+    """Request another resource of the same vendor: the MIG profile, the share or the whole GPU that the node has.
 
-    Several GPUs are never turned into slices: a CUDA process sees one MIG device (MIG user guide).
+    Several GPUs are never replaced by slices: a CUDA process uses only one MIG device (NVIDIA MIG User Guide).
     """
     if near_miss.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
         return
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         domain = resource.partition("/")[0]
         for other, free in near_miss.node.free.units.items():
-            unlike = (profile_of(other) is None) is not (profile_of(resource) is None)
-            enough = amount <= min(free, 1 if unlike else free)
+            changes_kind = (profile_of(other) is None) is not (profile_of(resource) is None)
+            enough = amount <= min(free, 1 if changes_kind else free)
             if enough and other != resource and other.partition("/")[0] == domain:
                 text = f"ask for {other} instead of {resource}"
-                yield Edit("ask-another", text, 35 + unlike, _renamed(resource, other))
+                yield Edit("ask-another", text, 35 + changes_kind, _replace_resource(resource, other))
 
 
-def _renamed(resource: str, other: str) -> Callable[[Document], None]:
+def _replace_resource(resource: str, other: str) -> Callable[[Document], None]:
     def rename(pod: Document) -> None:
         for container in containers_of(pod):
             for amounts in (container.get("resources") or {}).values():
@@ -65,27 +65,27 @@ def _renamed(resource: str, other: str) -> Callable[[Document], None]:
 
 
 def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
-    """Free GPUs on the node: those of the least important pods, and of them the fewest."""
+    """Evict pods from the node to free GPUs: the pods of lowest priority, and as few as possible."""
     if near_miss.code is not Code.InsufficientGPUs:
         return
     node = near_miss.node
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         short = amount - node.free.units.get(resource, 0)
-        holders = [(each, dict(each.units).get(resource, 0)) for each in near_miss.world.holdings(node.name)]
-        gone: list[GPUUsage] = []
+        usages = [(usage, dict(usage.units).get(resource, 0)) for usage in near_miss.snapshot.gpu_usage(node.name)]
+        evicted: list[GPUUsage] = []
         freed = 0
-        for each, held in sorted(holders, key=lambda pair: (pair[0].priority, -pair[1], pair[0].name)):
+        for usage, held in sorted(usages, key=lambda pair: (pair[0].priority, -pair[1], pair[0].name)):
             if held and freed < short:
-                gone.append(each)
+                evicted.append(usage)
                 freed += held
         if 0 < short <= freed:
-            names = ", ".join(f"{each.name} (priority {each.priority})" for each in gone[:3])
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            names = ", ".join(f"{usage.name} (priority {usage.priority})" for usage in evicted[:3])
+            more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
             yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
-                       node=_freed(resource, freed), on=node.name, evicts=tuple(gone))  # fmt: skip
+                       node=_free_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
 
 
-def _freed(resource: str, amount: int) -> Callable[[Node], Node]:
+def _free_units(resource: str, amount: int) -> Callable[[Node], Node]:
     def free(node: Node) -> Node:
         units = {**node.free.units, resource: node.free.units.get(resource, 0) + amount}
         return replace(node, free=replace(node.free, units=units))
@@ -93,7 +93,7 @@ def _freed(resource: str, amount: int) -> Callable[[Node], Node]:
     return free
 
 
-_ANNOTATED: Mapping[Code, tuple[str, Callable[[Node], str | None]]] = {
+_NEED_ANNOTATIONS: Mapping[Code, tuple[str, Callable[[Node], str | None]]] = {
     Code.GPUMemoryTooSmall: (
         "gpu-memory", lambda node: f"{node.node_class.memory_mib}Mi" if node.node_class.memory_mib else None),
     Code.SharingNotAllowed: ("sharing", lambda _: "Any"),
@@ -105,84 +105,84 @@ _ANNOTATED: Mapping[Code, tuple[str, Callable[[Node], str | None]]] = {
     Code.DriverTooOld: ("cuda", lambda node: show_version(node.node_class.cuda) if node.node_class.cuda else None),
     Code.GPUMemoryBudgetExceeded: ("gpu-memory", lambda _: None),
 }  # fmt: skip
-"""Which annotation states the need that a filter refuses for, and what it would have to say on the node."""
+"""The annotation that states the need behind a code, and the value that would suit the node (None: drop it)."""
 
 
-def say_otherwise(near_miss: NearMiss) -> Iterator[Edit]:
-    """Lower a need that the pod's own annotation states, or drop it."""
-    found = _ANNOTATED.get(near_miss.code) if isinstance(near_miss.code, Code) else None
+def change_need(near_miss: NearMiss) -> Iterator[Edit]:
+    """Lower a need that an annotation of the pod states, or drop the annotation."""
+    need = _NEED_ANNOTATIONS.get(near_miss.code) if isinstance(near_miss.code, Code) else None
     annotations = near_miss.scheduled_pod.pod.annotations
-    if found is None or PREFIX + found[0] not in annotations:
+    if need is None or PREFIX + need[0] not in annotations:
         return
-    key, value = PREFIX + found[0], found[1](near_miss.node)
+    key, value = PREFIX + need[0], need[1](near_miss.node)
     if value is not None and value != annotations[key]:
-        yield Edit("lower-need", f"set {key}: {value} instead of {annotations[key]}", 24, annotated(key, value))
+        yield Edit("lower-need", f"set {key}: {value} instead of {annotations[key]}", 24, set_annotation(key, value))
     else:
-        yield Edit("drop-need", f"drop the annotation {key}: {annotations[key]}", 25, annotated(key, None))
+        yield Edit("drop-need", f"drop the annotation {key}: {annotations[key]}", 25, set_annotation(key, None))
 
 
 def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
     """Add the node's product to those that the pod's annotation allows."""
     key, product = PREFIX + "products", near_miss.node.node_class.product
-    said = near_miss.scheduled_pod.pod.annotations.get(key)
-    if near_miss.code is not Code.ProductNotAllowed or not said or product is None:
+    allowed = near_miss.scheduled_pod.pod.annotations.get(key)
+    if near_miss.code is not Code.ProductNotAllowed or not allowed or product is None:
         return
-    row = near_miss.world.setting.knowledge.products.by_form.get(product)
-    name = row.label if row else product
-    kept = [each for each in said.split(",") if not each.strip().startswith("!")]
-    denied = [each for each in said.split(",") if each.strip().startswith("!")]
-    parts = _parts(near_miss)
-    if kept and not (parts and any(amount > 1 for _, amount in near_miss.scheduled_pod.demand.resources)):
-        lesser = parts or _lesser(near_miss)
-        value = ",".join((*(each.strip() for each in said.split(",")), name))
-        text = f"allow {name} too, in {key}{f': {lesser}' if lesser else ''}"
-        yield Edit("allow-product", text, 45 if lesser else 23, annotated(key, value))
+    row = near_miss.snapshot.context.knowledge.products.by_form.get(product)
+    label = row.label if row else product
+    names = [name for name in allowed.split(",") if not name.strip().startswith("!")]
+    denied = [name for name in allowed.split(",") if name.strip().startswith("!")]
+    part_text = _part_of_gpu(near_miss)
+    if names and not (part_text and any(amount > 1 for _, amount in near_miss.scheduled_pod.demand.resources)):
+        lesser = part_text or _less_memory(near_miss)
+        value = ",".join((*(name.strip() for name in allowed.split(",")), label))
+        text = f"allow {label} too, in {key}{f': {lesser}' if lesser else ''}"
+        yield Edit("allow-product", text, 45 if lesser else 23, set_annotation(key, value))
     if denied:
-        text = ",".join(each.strip() for each in kept)
+        text = ",".join(name.strip() for name in names)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
-                   annotated(key, text or None))  # fmt: skip
+                   set_annotation(key, text or None))  # fmt: skip
 
 
-def _parts(near_miss: NearMiss) -> str:
-    """Say that a unit is no whole GPU on the node; empty where it is one."""
+def _part_of_gpu(near_miss: NearMiss) -> str:
+    """Write what one unit is on the node where it is not a whole GPU; else empty."""
     units = [near_miss.node.node_class.unit(resource) for resource, _ in near_miss.scheduled_pod.demand.resources]
-    parts = (unit for unit in units if unit not in (Sharing.Exclusive, Sharing.Unknown))
-    return next((f"one unit is {unit.value} there" for unit in parts), "")
+    shares = (unit for unit in units if unit not in (Sharing.Exclusive, Sharing.Unknown))
+    return next((f"one unit is {unit.value} there" for unit in shares), "")
 
 
-def _lesser(near_miss: NearMiss) -> str:
-    """Say that the node's GPUs have less memory than those of any product asked; empty where they have not."""
-    demand, found = near_miss.scheduled_pod.demand, near_miss.node.node_class
-    rows = near_miss.world.setting.knowledge.products.by_form.items()
-    wanted = [row.memory_mib for form, row in rows if row.memory_mib and allows(demand, form)]
-    if wanted and found.memory_mib and found.memory_mib < SAME_MEMORY * min(wanted):
-        return f"{found.memory_mib} MiB of memory each"
+def _less_memory(near_miss: NearMiss) -> str:
+    """Write the memory of the node's GPUs where it is less than that of every requested product; else empty."""
+    demand, node_class = near_miss.scheduled_pod.demand, near_miss.node.node_class
+    rows = near_miss.snapshot.context.knowledge.products.by_form.items()
+    memories = [row.memory_mib for form, row in rows if row.memory_mib and allows(demand, form)]
+    if memories and node_class.memory_mib and node_class.memory_mib < SAME_MEMORY * min(memories):
+        return f"{node_class.memory_mib} MiB of memory each"
     return ""
 
 
 SAME_MEMORY = 0.93
-"""What a label says of a GPU may be so much less than its table (docs/reference/sharing-and-memory.md#memory)."""
+"""INTERFACES §10, Memory: a GPU's label may state this share of the memory that the product table states."""
 
 
 def older_image(near_miss: NearMiss) -> Iterator[Edit]:
-    """Use an image built for a CUDA that the node's driver runs: of its own major version, or none newer than its own.
+    """Use an image built for a CUDA version that the node's driver runs: of its major version, or at most its own.
 
-    The image is of the same repository where its tags are known; else one of NVIDIA's stands for any such.
+    The image is of the same repository where its tags are known; else an image of NVIDIA stands for it.
     """
     cuda = near_miss.node.node_class.cuda
     if near_miss.code not in IMAGE_CODES or cuda is None:
         return
-    images = near_miss.world.setting.knowledge.images
-    for place, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
+    images = near_miss.snapshot.context.knowledge.images
+    for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
         for container in (*near_miss.scheduled_pod.pod.containers,):
-            found = images.infer(container.image)
-            if (found is not None and found.cuda[: len(most)] > most) or (found is not None and place):
+            inferred = images.infer(container.image)
+            if (inferred is not None and inferred.cuda[: len(most)] > most) or (inferred is not None and exact):
                 changes[container.image] = images.older(container.image, most) or OLD_IMAGE.format(show_version(cuda))
         if changes:
-            shown = show_version(cuda) if place else f"{cuda[0]}.x"
+            shown = show_version(cuda) if exact else f"{cuda[0]}.x"
             text = f"use an image built for CUDA <= {shown}, such as {', '.join(changes.values())}"
-            yield Edit("older-image", text, 40 + place, _with_images(changes))
+            yield Edit("older-image", text, 40 + exact, _with_images(changes))
 
 
 def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
@@ -195,16 +195,16 @@ def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
 
 
 ANY_MINOR = 999
-"""Above any minor version that CUDA will have."""
+"""A minor version above any of CUDA."""
 OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
 IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
                Code.ComputeCapabilityTooLow)  # fmt: skip
 
 GPU = (
     allow_product,
-    say_otherwise,
-    ask_fewer,
-    ask_another,
+    change_need,
+    request_fewer_gpus,
+    request_other_resource,
     older_image,
     free_gpus,
 )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies for what kube-scheduler itself objects to, one function for each kind."""
+"""Remedies for kube-scheduler's own objections to a node, one function for each cause."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, NearMiss, amount_text, asked, hungriest
+from app.explain.edits import Document, Edit, NearMiss, amount_of, amount_text, largest_requester
 from app.intree.checks import InTreeCause
 from app.intree.existing_pods import REQUIRED
 from app.kube.pod_requests import amounts_of
@@ -15,46 +15,48 @@ def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
     if near_miss.code is not InTreeCause.UntoleratedTaint:
         return
     key, value, effect = near_miss.about
-    said = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
+    toleration = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
 
     def add(pod: Document) -> None:
-        pod["spec"]["tolerations"].append({**said, "effect": effect})
+        pod["spec"]["tolerations"].append({**toleration, "effect": effect})
 
     yield Edit("tolerate", f"add a toleration for {key}{f'={value}' if value else ''}:{effect}", 20, add)
 
 
 def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
-    """Drop a key of nodeSelector."""
+    """Drop a key of nodeSelector, or set it to the node's value."""
     if near_miss.code is InTreeCause.NodeAffinityMismatch and near_miss.about[0] == "nodeSelector":
         _, key, value = near_miss.about
-        there = near_miss.node.labels.get(key)
+        present = near_miss.node.labels.get(key)
 
         def drop(pod: Document) -> None:
             del pod["spec"]["nodeSelector"][key]
 
         def change(pod: Document) -> None:
-            pod["spec"]["nodeSelector"][key] = there
+            pod["spec"]["nodeSelector"][key] = present
 
-        if there is not None:
-            yield Edit("change-selector", f"set nodeSelector {key}: {there} instead of {value}", 21, change)
+        if present is not None:
+            yield Edit("change-selector", f"set nodeSelector {key}: {present} instead of {value}", 21, change)
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
 def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:
-    """Drop the expressions of one required affinity term that the node does not fulfil; all, where none is left."""
+    """Drop the expressions of one required affinity term that the node does not fulfil; the term, if none is left."""
     if near_miss.code is not InTreeCause.NodeAffinityMismatch or near_miss.about[0] != "affinity":
         return
     for index, term in enumerate(near_miss.scheduled_pod.own.terms or ()):
-        unmet = [place for place, (key, wanted) in enumerate(term.expressions)
-                 if wanted is None or not wanted.allows(near_miss.node.labels.get(key))]  # fmt: skip
-        keys = ", ".join(term.expressions[place][0] for place in unmet)
+        unmet = [position for position, (key, rule) in enumerate(term.expressions)
+                 if rule is None or not rule.allows(near_miss.node.labels.get(key))]  # fmt: skip
+        keys = ", ".join(term.expressions[position][0] for position in unmet)
         unnamed = any((name == near_miss.node.name) is not within for within, name in term.names)
 
         def drop(pod: Document, index: int = index, unmet: list[int] = unmet, unnamed: bool = unnamed) -> None:
             affinity = pod["spec"]["affinity"]["nodeAffinity"]
             terms = affinity[REQUIRED]["nodeSelectorTerms"]
-            said = terms[index].get("matchExpressions") or []
-            terms[index]["matchExpressions"] = [each for place, each in enumerate(said) if place not in unmet]
+            expressions = terms[index].get("matchExpressions") or []
+            terms[index]["matchExpressions"] = [
+                expression for position, expression in enumerate(expressions) if position not in unmet
+            ]
             if unnamed:
                 terms[index]["matchFields"] = []
             if not (terms[index]["matchExpressions"] or terms[index].get("matchFields")):
@@ -64,8 +66,8 @@ def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-affinity", f"drop {what} from the required node affinity", 22 + len(unmet), drop)
 
 
-def unname_node(near_miss: NearMiss) -> Iterator[Edit]:
-    """Leave the choice of the node to the scheduler."""
+def remove_node_name(near_miss: NearMiss) -> Iterator[Edit]:
+    """Remove spec.nodeName, so that the scheduler chooses the node."""
     if near_miss.code is InTreeCause.NodeNameMismatch:
         yield Edit("unname-node", "remove spec.nodeName", 10, lambda pod: pod["spec"].pop("nodeName", None))
 
@@ -85,21 +87,23 @@ def uncordon(near_miss: NearMiss) -> Iterator[Edit]:
 
 
 def request_less(near_miss: NearMiss) -> Iterator[Edit]:
-    """Ask for as much CPU or memory as the node has left."""
+    """Request only as much CPU or memory as the node has left."""
     if near_miss.code is not InTreeCause.InsufficientResource:
         return
     resource = near_miss.about[0]
-    used = near_miss.world.used.get(near_miss.node.name, {})
+    used = near_miss.snapshot.used.get(near_miss.node.name, {})
     left = amounts_of(near_miss.node.allocatable).get(resource, 0) - used.get(resource, 0)
     short = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource] - left
     if left <= 0:
         return
 
     def lower(pod: Document) -> None:
-        most = hungriest(pod, resource)
-        for kind in ("requests", "limits") if not asked(most, resource, "requests") else ("requests",):
-            if asked(most, resource, kind):
-                most["resources"][kind][resource] = amount_text(resource, asked(most, resource, kind) - short)
+        container = largest_requester(pod, resource)
+        for kind in ("requests", "limits") if not amount_of(container, resource, "requests") else ("requests",):
+            if amount_of(container, resource, kind):
+                container["resources"][kind][resource] = amount_text(
+                    resource, amount_of(container, resource, kind) - short
+                )
 
     text = f"request {amount_text(resource, left)} of {resource} in all, {amount_text(resource, short)} less"
     yield Edit("request-less", text, 30, lower)
@@ -107,7 +111,7 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
 
 IN_TREE = (
     remove_gates,
-    unname_node,
+    remove_node_name,
     tolerate,
     drop_selector,
     drop_affinity,

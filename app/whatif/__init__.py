@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What if: a fleet as it would be with another driver, another MIG layout, another node; and what pods make of it."""
+"""What if: a fleet with another driver, MIG layout or node, and what that means for its pods."""

@@ -143,7 +143,7 @@ def preempted(service: Service, document: dict[str, Any]) -> set[str]:
 
 def explained(service: Service, document: dict[str, Any], live: bool) -> set[str]:
     """Ask explain where the pod would run."""
-    found = finish(explain(document, service.world(), live=live, by_node=True, mend=False))
+    found = finish(explain(document, service.world(), live=live, by_node=True, find_fixes=False))
     return {verdict.node for verdict in found.verdicts or () if verdict.fits}
 
 

@@ -136,7 +136,7 @@ def answer_of(pod: Object) -> Answer | None:
 
 def differs(pod: Object, answer: Answer, world: ClusterSnapshot, asks: bool) -> str:
     """Say how we differ; empty where we agree. `asks`: the scheduler asks our extender."""
-    found = finish(explain(pod, world, live=True, by_node=True, mend=False))
+    found = finish(explain(pod, world, live=True, by_node=True, find_fixes=False))
     if answer.node:
         bound = found.bound and _seen(found.bound, asks)
         if bound is None or bound.node != answer.node:

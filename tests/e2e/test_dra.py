@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.cluster.state import State
-from app.explain.dra import equivalent
+from app.explain.dra import dra_equivalent
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.nodes.model import Node
 from app.placement.engine import judge
@@ -142,7 +142,7 @@ def _demand(asked: dict[str, str], image: str, accept: AcceptedCompatibility) ->
 
 
 def create_template(plane: ControlPlane, where: str, name: str, asked: Demand) -> Object:
-    template = equivalent(asked, knowledge(), name)["template"]
+    template = dra_equivalent(asked, knowledge(), name)["template"]
     return plane.api.create(f"{GROUP}/namespaces/{where}/resourceclaimtemplates", template)
 
 

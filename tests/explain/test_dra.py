@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.explain.dra import MOST_SELECTORS, equivalent
+from app.explain.dra import MOST_SELECTORS, dra_equivalent
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
@@ -26,7 +26,7 @@ REQUIRE = [{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}]
 
 def requests(asked: Demand) -> list[Any]:
     """Give the requests of the template."""
-    template = equivalent(asked, knowledge())["template"]
+    template = dra_equivalent(asked, knowledge())["template"]
     found: list[Any] = template["spec"]["spec"]["devices"]["requests"] if template else []
     return found
 
@@ -38,7 +38,7 @@ def cel(asked: Demand) -> list[str]:
 
 
 def unsaid(asked: Demand) -> list[str]:
-    found: list[str] = equivalent(asked, knowledge())["not_expressible"]
+    found: list[str] = dra_equivalent(asked, knowledge())["not_expressible"]
     return found
 
 
@@ -208,13 +208,13 @@ def test_what_a_claim_says_whole_leaves_nothing_unsaid(asked: Demand) -> None:
 
 @pytest.mark.parametrize("asked", [Demand(), Demand(resources=(("x.io/gpu", 1),))], ids=["nothing", "no class"])
 def test_without_a_class_there_is_no_claim(asked: Demand) -> None:
-    found = equivalent(asked, knowledge())
+    found = dra_equivalent(asked, knowledge())
 
     assert (found["template"], found["pod"], found["yaml"]) == (None, None, [])
 
 
 def test_pod_refers_to_the_template_by_its_name() -> None:
-    found = equivalent(demand(pod()), knowledge(), "training")
+    found = dra_equivalent(demand(pod()), knowledge(), "training")
 
     (claim,) = found["pod"]["resourceClaims"]
     (container,) = found["pod"]["containers"]
@@ -240,7 +240,7 @@ DEMANDS = st.builds(
 @settings(max_examples=200, deadline=None)
 def test_text_for_people_is_the_template_and_no_string_gets_out_of_its_quotes(asked: Demand) -> None:
     """Whatever a resource is called: anybody can send one."""
-    found = equivalent(asked, knowledge())
+    found = dra_equivalent(asked, knowledge())
 
     assert (yaml.safe_load("\n".join(found["yaml"])) if found["yaml"] else None) == found["template"]
     for request in requests(asked):

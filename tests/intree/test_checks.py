@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.explain.funnel import STAGES, Stage, code_of, first_of, funnel, words_of
+from app.explain.funnel import STAGES, Stage, first_objection, funnel, objection_name, objection_text
 from app.intree.checks import (
     InTreeCause,
     read_pod_constraints,
@@ -179,9 +179,9 @@ def test_node_falls_out_at_the_first_stage_that_objects() -> None:
     """F83."""
     product, free = reason(Code.ProductNotAllowed, "product"), reason(Code.InsufficientGPUs, "free")
 
-    assert first_of((free, product)) == product
+    assert first_objection((free, product)) == product
     assert [(step.left, step.cut) for step in funnel({(free, product): 3, (free,): 2, (): 1}) if step.cut] == [
         (3, 3),
         (1, 2),
     ]
-    assert (code_of(product), words_of(product)) == ("ProductNotAllowed", "product")
+    assert (objection_name(product), objection_text(product)) == ("ProductNotAllowed", "product")

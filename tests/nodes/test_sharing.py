@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from app.doctor.fleet_checks import ExaminedFleet, examine
-from app.explain.gpu_inventory import kind_of, take_inventory
+from app.explain.gpu_inventory import inventory_key, take_inventory
 from app.kube.partial_types import NodeAnnotations, NodeShape
 from app.nodes.model import Node, Sharing
 from app.nodes.reading import read_node
@@ -162,7 +162,7 @@ def test_several_models_are_no_stale_labels() -> None:
     assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["SeveralGPUModels"])
     assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in DOUBTS)
     assert "6 nvidia.com/gpu, but the labels count 4 NVIDIA-A30" in finding.what
-    assert kind_of(SEVERAL, knowledge().products)[0] == "A30 and others"
+    assert inventory_key(SEVERAL, knowledge().products)[0] == "A30 and others"
 
 
 def test_fewer_gpus_than_labelled_are_still_stale() -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node affinity: needs in the words of node labels, terms, and the mutator that writes them."""
+"""Node affinity: a pod's needs as label expressions, their terms, and the operations that write them into a pod."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.explain.gpu_inventory import kind_of
+from app.explain.gpu_inventory import inventory_key
 from app.knowledge.geometry import Geometry
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
@@ -88,7 +88,7 @@ class Tile:
 
 def tile_of(node: Node, holdings: Sequence[GPUUsage], used: Mapping[str, int], knowledge: Knowledge) -> Tile:
     """Make a node's tile. `holdings`: of the pods bound there; `used`: what they have booked of every resource."""
-    product, driver, unit = kind_of(node, knowledge.products)
+    product, driver, unit = inventory_key(node, knowledge.products)
     held: dict[str, int] = {}
     for holding in holdings:
         namespace = holding.name.partition("/")[0]
