@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live cluster as the doctor reads it: objects as the API server gave them, and what was found out beside them."""
+"""A live cluster as the doctor reads it: objects as the API server returned them, and what was measured beside them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,10 @@ AMOUNTS = ("limits", "requests")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A serving certificate. `where`: in which object or at which address it was seen.
+    """A serving certificate.
 
-    `spent`: share of its life that is over, 0 to 1. `ends`: as a text. `wrong`: why its callers do not accept it.
+    `where` names the object or address that shows it. `spent` is the share of its life that is over, 0 to 1. `ends`
+    is its end as text. `wrong` are the reasons why callers do not accept it.
     """
 
     where: str
@@ -29,7 +30,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class SlippedReport:
-    """A pod that runs past us. `kind`: unadmitted or misplaced; `why`: the refusal's code, empty for unadmitted."""
+    """A pod that bypassed admission. `kind` is unadmitted or misplaced; `why` the refusal's code, or empty."""
 
     pod: str
     kind: str
@@ -38,13 +39,16 @@ class SlippedReport:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What is examined. `objects` by kind: a kind that the cluster does not serve is absent.
+    """The cluster that is examined.
 
-    `refused`: kinds (and whatever else) that could not be read, with the API server's words. `version`: its
-    gitVersion. `ahead_seconds`: how far its clock is ahead of ours; None where it did not say. `rules`: the
-    resourceRules of our service account; None where they could not be had. `namespace`: where gpu-usher runs.
-    `runtime_classes`: those that its policies give to GPU pods. `reached`: the API server answered; else `refused`
-    says what it did.
+    `objects` are listed by kind; a kind that the cluster does not serve is absent.
+    `refused` are the kinds (and other requests) that could not be read, with the API server's message.
+    `version` is the API server's gitVersion.
+    `ahead_seconds` is how far its clock is ahead of ours; None where it did not send the time.
+    `rules` are the resourceRules of gpu-usher's service account; None where they could not be read.
+    `namespace` is where gpu-usher runs.
+    `runtime_classes` are those that the policies give to GPU pods.
+    `reached` is true where the API server answered; else `refused` holds the error.
     """
 
     knowledge: Knowledge
@@ -60,42 +64,42 @@ class Cluster:
     runtime_classes: tuple[str, ...] = ("nvidia",)
     reached: bool = True
 
-    def listed(self, kind: str) -> tuple[Object, ...]:
-        """Give the objects of a kind; none where it is not served, or was refused."""
+    def objects_of(self, kind: str) -> tuple[Object, ...]:
+        """Return the objects of a kind; none where it is not served, or could not be read."""
         return self.objects.get(kind, ())
 
-    def read(self, kind: str) -> bool:
-        """Tell whether a kind could be read."""
+    def could_read(self, kind: str) -> bool:
+        """Tell whether the objects of a kind could be read."""
         return kind in self.objects
 
     def gpu_nodes(self) -> tuple[Node, ...]:
-        """List the nodes with GPUs."""
+        """Return the nodes with GPUs."""
         return tuple(node for node in self.nodes if node.has_gpus)
 
 
-def named(kind: str, item: Object) -> str:
-    """Call an object as kubectl does."""
+def object_name(kind: str, item: Object) -> str:
+    """Write an object's kind and name: "Kind name" or "Kind namespace/name"."""
     metadata = item.get("metadata") or {}
     namespace = metadata.get("namespace")
     return f"{kind} {namespace}/{metadata.get('name')}" if namespace else f"{kind} {metadata.get('name')}"
 
 
 def problem(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
-    """Say what hurts now."""
+    """Build a finding of something that hurts pods now."""
     return Finding(check, FindingLevel.Problem, what, remedy, nodes, objects)
 
 
 def advice(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
-    """Say what could hurt."""
+    """Build a finding of something that could hurt pods."""
     return Finding(check, FindingLevel.Advice, what, remedy, nodes, objects)
 
 
 def containers(template: Any) -> Iterator[Object]:
-    """Walk a document of any shape, and give everything that stands in a list `containers` or `initContainers`."""
+    """Yield the containers of every list `containers` or `initContainers` in a document of any structure."""
     if isinstance(template, Mapping):
         for key, value in template.items():
             if key in ("containers", "initContainers") and isinstance(value, list):
-                yield from (each for each in value if isinstance(each, Mapping))
+                yield from (container for container in value if isinstance(container, Mapping))
             else:
                 yield from containers(value)
     elif isinstance(template, list):
@@ -104,11 +108,13 @@ def containers(template: Any) -> Iterator[Object]:
 
 
 def asks_for_gpus(pod: Object, families: Families) -> bool:
-    """Tell whether a pod names a GPU resource, or claims devices through DRA, be it by the name of a resource."""
+    """Tell whether a pod names a GPU resource, or claims devices through DRA, also by an extended resource."""
     spec = pod.get("spec") or {}
-    lists = ((each.get("resources") or {}).get(amounts) or () for each in containers(spec) for amounts in AMOUNTS)
+    resource_maps = (
+        (container.get("resources") or {}).get(amounts) or () for container in containers(spec) for amounts in AMOUNTS
+    )
     return bool(spec.get("resourceClaims")) or any(
         families.of(name) or families.hands_on(name) or families.implicit_class(name)
-        for names in lists
-        for name in names
+        for resources in resource_maps
+        for name in resources
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor: what is wrong with a fleet, and what to do about it. One function a check; the tuple is the product."""
+"""The doctor's checks of nodes, each with a remedy: one function per check; the table of checks stands at the end."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +20,10 @@ class FindingLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found: the check that found it (a reason code where pods are refused for it), on which nodes.
+    """One finding. `check` names the check; it is a reason code where the filters refuse nodes for the same cause.
 
-    `objects`: what else of the cluster it is about, as "Kind name" or "Kind namespace/name".
+    `what` describes it, `nodes` are the nodes concerned. `objects` are the other objects concerned, as "Kind name" or
+    "Kind namespace/name".
     """
 
     check: str
@@ -35,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedFleet:
-    """What is examined. `overrun`: nodes on which pods declare more memory of shared GPUs than there is."""
+    """The fleet that is examined. `overrun` are nodes whose pods declare more memory of shared GPUs than there is."""
 
     nodes: tuple[Node, ...]
     health: Mapping[str, Health] = field(default_factory=dict)
@@ -47,12 +48,12 @@ SEVERAL_MODELS_REMEDY = (
     "put GPUs of one model into a node, or let the DRA driver serve them, where a claim selects by productName; if all "
     "are of one model, GPU Feature Discovery has not run since some were added: restart it"
 )
-KEEPS_OFF = ("NoSchedule", "NoExecute")
+REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
-def open_to_cpu_pods(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find GPU nodes that no taint keeps CPU pods off (F47)."""
-    open_nodes = (node for node in _gpu(fleet) if not any(effect in KEEPS_OFF for _, _, effect in node.taints))
+def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report GPU nodes without a taint that keeps CPU pods off (F47)."""
+    open_nodes = (node for node in _gpu(fleet) if not any(effect in REPELLING_EFFECTS for _, _, effect in node.taints))
     yield from _finding(
         "UntaintedGPUNodes",
         FindingLevel.Advice,
@@ -62,64 +63,69 @@ def open_to_cpu_pods(fleet: ExaminedFleet) -> Iterator[Finding]:
     )
 
 
-def ghosts(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes whose labels promise GPUs that nobody can get (F46)."""
+def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes whose labels promise GPUs that no pod can get (F46)."""
 
     def empty(node: Node) -> bool:
         return node.node_class.labelled > 0 and not any(units for _, units in node.node_class.offered)
 
-    found = (node for node in _gpu(fleet) if empty(node) and not node.node_class.by_dra and not node.node_class.lacking)
-    yield from _by_code(Code.GhostGPUs, "labels promise GPUs, allocatable has none", found)
+    nodes = (node for node in _gpu(fleet) if empty(node) and not node.node_class.by_dra and not node.node_class.lacking)
+    yield from _by_code(Code.GhostGPUs, "labels promise GPUs, allocatable has none", nodes)
 
 
-def withdrawn(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes of which the device plugin offers less than there is (F70)."""
+def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes of which the device plugin offers fewer devices than there are (F70)."""
     for node in _gpu(fleet):
         for resource, units in node.node_class.lacking:
-            of = node.node_class.capacity(resource)
-            what = f"{units} of {of} {resource} withdrawn by the device plugin"
+            capacity = node.node_class.capacity(resource)
+            text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
             remedy = "look at the device plugin's log and the node's XID errors (doctor --prometheus shows them)"
-            yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, what, remedy, [node])
+            yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, text, remedy, [node])
 
 
-def reported_sick(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes whose GPUs DCGM calls ill or ailing (F72)."""
+def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes whose GPUs DCGM reports as unhealthy or as degraded (F72)."""
     for name, health in sorted(fleet.health.items()):
         ill = health.ill > 0
-        what = f"{health.ill if ill else health.ailing} GPUs {'ill' if ill else 'ailing'}: {'; '.join(health.causes)}"
+        text = f"{health.ill if ill else health.ailing} GPUs {'ill' if ill else 'ailing'}: {'; '.join(health.causes)}"
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
         level = FindingLevel.Problem if ill else FindingLevel.Advice
-        yield Finding(Code.GPUUnhealthy.name, level, what, remedy, (name,))
+        yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
 
 
 def stale_labels(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes whose labels contradict what they have (F73)."""
+    """Report nodes whose labels contradict their resources (F73)."""
     for node in fleet.nodes:
         if node.node_class.stale:
-            facts = node.node_class
-            has = ", ".join(f"{units} {name}" for name, _ in facts.offered if (units := facts.capacity(name)))
-            told = f"gpu.count {facts.labelled} x gpu.replicas {facts.replicas}"
-            what = f"{'counts of MIG slices' if facts.mig_strategy == 'mixed' else told}, but capacity has {has}"
+            node_class = node.node_class
+            resources = ", ".join(
+                f"{units} {name}" for name, _ in node_class.offered if (units := node_class.capacity(name))
+            )
+            counts = f"gpu.count {node_class.labelled} x gpu.replicas {node_class.replicas}"
+            labels = "counts of MIG slices" if node_class.mig_strategy == "mixed" else counts
+            text = f"{labels}, but capacity has {resources}"
             remedy = "restart GPU Feature Discovery there: what else its labels say may be old too"
-            yield Finding("StaleLabels", FindingLevel.Problem, what, remedy, (node.name,))
+            yield Finding("StaleLabels", FindingLevel.Problem, text, remedy, (node.name,))
 
 
 def several_models(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes with GPUs of several models, of which GPU Feature Discovery labels one."""
+    """Report nodes with GPUs of several models, since GPU Feature Discovery labels only one of them."""
     for node in fleet.nodes:
-        facts = node.node_class
-        if facts.several_models:
-            has = ", ".join(f"{units} {name}" for name, _ in facts.offered if (units := facts.capacity(name)))
-            what = (
-                f"{has}, but the labels count {facts.labelled} {node.labels.get(PRODUCT, 'GPUs')}: "
+        node_class = node.node_class
+        if node_class.several_models:
+            resources = ", ".join(
+                f"{units} {name}" for name, _ in node_class.offered if (units := node_class.capacity(name))
+            )
+            text = (
+                f"{resources}, but the labels count {node_class.labelled} {node.labels.get(PRODUCT, 'GPUs')}: "
                 "the GPUs are of several models, and no pod can choose between them"
             )
-            yield Finding("SeveralGPUModels", FindingLevel.Problem, what, SEVERAL_MODELS_REMEDY, (node.name,))
+            yield Finding("SeveralGPUModels", FindingLevel.Problem, text, SEVERAL_MODELS_REMEDY, (node.name,))
 
 
 def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes that offer GPUs with MIG enabled as whole ones."""
-    found = (
+    """Report nodes that offer GPUs with MIG enabled as whole GPUs."""
+    nodes = (
         node
         for node in fleet.nodes
         if node.node_class.sharing is Sharing.MIG
@@ -131,12 +137,12 @@ def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
         FindingLevel.Problem,
         "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none",
         "set the device plugin's MIG strategy to single or mixed, or turn MIG off (nvidia.com/mig.config=all-disabled)",
-        found,
+        nodes,
     )
 
 
-def half_configured(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes whose MIG layout is invalid, or could not be changed (F62)."""
+def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes whose MIG layout is invalid, or could not be changed (F62)."""
     invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
     yield from _by_code(Code.MIGInvalid, "MIG layout invalid under strategy single", invalid)
     failed = (node for node in fleet.nodes if node.node_class.mig_state == "failed")
@@ -144,7 +150,7 @@ def half_configured(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find nodes on which a driver upgrade failed (F44)."""
+    """Report nodes on which a driver upgrade failed (F44)."""
     failed = (node for node in fleet.nodes if node.node_class.upgrade_state == "upgrade-failed")
     yield from _finding(
         Code.DriverUpgrading.name,
@@ -156,13 +162,13 @@ def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def memory_overrun(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find shared GPUs of which pods declare more memory than they have (F65)."""
-    found = (node for node in fleet.nodes if node.name in fleet.overrun)
-    yield from _by_code(Code.GPUMemoryBudgetExceeded, "pods declare more gpu-memory than the shared GPUs have", found)
+    """Report nodes on which pods declare more memory of shared GPUs than these have (F65)."""
+    nodes = (node for node in fleet.nodes if node.name in fleet.overrun)
+    yield from _by_code(Code.GPUMemoryBudgetExceeded, "pods declare more gpu-memory than the shared GPUs have", nodes)
 
 
 def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Find GPU nodes of which nothing says what they have."""
+    """Report GPU nodes of which no label tells the product or the driver."""
     unknown = (node for node in _gpu(fleet) if node.node_class.product is None and not node.node_class.several_models)
     yield from _by_code(Code.GPUFactsMissing, "no label tells the GPU product", unknown)
     no_driver = (node for node in _gpu(fleet) if node.node_class.product and node.node_class.driver is None)
@@ -186,26 +192,26 @@ def _finding(check: str, level: FindingLevel, what: str, remedy: str, nodes: Ite
 
 
 CHECKS: tuple[Check, ...] = (
-    ghosts,
-    withdrawn,
-    reported_sick,
+    ghost_gpus,
+    withdrawn_devices,
+    unhealthy_gpus,
     stale_labels,
     several_models,
     mig_without_strategy,
-    half_configured,
+    mig_layout_failed,
     upgrade_failed,
     memory_overrun,
     facts_missing,
-    open_to_cpu_pods,
+    untainted_gpu_nodes,
 )
-"""In this order people read them: what hurts now first. One that finds the same on several nodes says so once."""
+"""The order in which people read the findings: what hurts pods now comes first."""
 
 
 def examine(fleet: ExaminedFleet) -> tuple[Finding, ...]:
-    """Run every check; findings that differ only in the node are one."""
+    """Run every check; findings that differ only in their nodes are merged."""
     merged: dict[tuple[str, FindingLevel, str, str], tuple[str, ...]] = {}
     for check in CHECKS:
-        for each in check(fleet):
-            key = (each.check, each.level, each.what, each.remedy)
-            merged[key] = (*merged.get(key, ()), *each.nodes)
+        for finding in check(fleet):
+            key = (finding.check, finding.level, finding.what, finding.remedy)
+            merged[key] = (*merged.get(key, ()), *finding.nodes)
     return tuple(Finding(*key, nodes) for key, nodes in merged.items())

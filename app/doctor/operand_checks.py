@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what GPU pods lean on: runtime class, device plugin, discovery, provisioner, our own Deployments."""
+"""Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, node provisioner, our own Deployments."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from app.doctor.cluster_objects import Cluster, Object, advice, containers, named, problem
+from app.doctor.cluster_objects import Cluster, Object, advice, containers, object_name, problem
 from app.doctor.fleet_checks import Finding
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
 
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"
-"""Words in the names, images or commands of NVIDIA's own manifests, GKE's, and the GPU Operator's."""
+"""Parts of the names, images or commands in the manifests of NVIDIA, GKE and the GPU Operator."""
 SCHEDULER = "gpu-usher-scheduler"
 JOB_KINDS = ("JobSet", "LeaderWorkerSet", "PyTorchJob", "RayCluster", "WorkflowTemplate")
-"""Kinds whose templates the API server does not check itself, as it does those of Deployments and Jobs."""
+"""Kinds whose pod templates the API server does not validate, unlike those of Deployments and Jobs."""
 _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 
 
 def runtime_class(cluster: Cluster) -> Iterator[Finding]:
-    """Where the class is missing, containers may see no GPU (P34); where it selects other nodes, pods stay Pending.
+    """Report a RuntimeClass that is missing (containers may see no GPU, P34) or that selects other nodes.
 
-    Said here and not to those whose pods are admitted: they cannot make a RuntimeClass, nor change the policy.
+    Users get no warning about it when their pods are admitted, since they can change neither RuntimeClass nor policy.
     """
     nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) or _is_nvidia(node.allocatable)]
-    if not cluster.read("RuntimeClass") or not nodes:
+    if not cluster.could_read("RuntimeClass") or not nodes:
         return
-    classes = {each["metadata"]["name"]: each for each in cluster.listed("RuntimeClass")}
+    classes = {item["metadata"]["name"]: item for item in cluster.objects_of("RuntimeClass")}
     for name in cluster.runtime_classes:
         if name not in classes:
             remedy = (
@@ -37,147 +37,165 @@ def runtime_class(cluster: Cluster) -> Iterator[Finding]:
         selector = (classes[name].get("scheduling") or {}).get("nodeSelector") or {}
         missed = tuple(sorted(node.name for node in nodes if not selector.items() <= node.labels.items()))
         if missed:
-            what = f"RuntimeClass {name} keeps pods off: its nodeSelector is {_pairs(selector)}"
+            text = f"RuntimeClass {name} keeps pods off: its nodeSelector is {_pairs(selector)}"
             yield problem(
-                "RuntimeClassSelector", what, "label the nodes so, or mend scheduling.nodeSelector", nodes=missed
+                "RuntimeClassSelector", text, "label the nodes so, or mend scheduling.nodeSelector", nodes=missed
             )
 
 
 def device_plugin(cluster: Cluster) -> Iterator[Finding]:
-    """Nobody offers GPUs where no device plugin runs; DRA drivers do without."""
-    yield from _daemon(cluster, PLUGIN, "DevicePlugin", "no GPU is offered, or changes of health are not")
+    """Report a missing device plugin, without which no node offers GPUs; DRA drivers need none."""
+    yield from _daemon_set_finding(cluster, PLUGIN, "DevicePlugin", "no GPU is offered, or changes of health are not")
 
 
 def discovery(cluster: Cluster) -> Iterator[Finding]:
-    """Labels of GPU Feature Discovery that nobody renews go stale (F73)."""
-    yield from _daemon(cluster, DISCOVERY, "GPUFeatureDiscovery", "labels of GPUs are not kept fresh")
+    """Report a missing GPU Feature Discovery, without which its labels go stale (F73)."""
+    yield from _daemon_set_finding(cluster, DISCOVERY, "GPUFeatureDiscovery", "labels of GPUs are not kept fresh")
 
 
-def _daemon(cluster: Cluster, word: str, check: str, hurt: str) -> Iterator[Finding]:
+def _daemon_set_finding(cluster: Cluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
     nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.by_dra]
-    if not cluster.read("DaemonSet") or not nodes:
+    if not cluster.could_read("DaemonSet") or not nodes:
         return
-    found = [each for each in cluster.listed("DaemonSet") if _runs(each, word)]
-    if not found:
+    daemon_sets = [item for item in cluster.objects_of("DaemonSet") if _runs(item, program)]
+    if not daemon_sets:
         remedy = "install the GPU Operator or its Helm chart; nothing to do where nodes run it outside the cluster"
-        yield advice(check, f"no DaemonSet of {word}: {hurt}", remedy, "DaemonSet")
-    for each in found:
-        status = each.get("status") or {}
-        wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
-        if ready < wanted:
-            what = f"{ready} of {wanted} pods ready: {hurt}"
-            yield problem(check, what, "look at the pods that are not ready", named("DaemonSet", each))
+        yield advice(check, f"no DaemonSet of {program}: {consequence}", remedy, "DaemonSet")
+    for item in daemon_sets:
+        status = item.get("status") or {}
+        desired, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+        if ready < desired:
+            text = f"{ready} of {desired} pods ready: {consequence}"
+            yield problem(check, text, "look at the pods that are not ready", object_name("DaemonSet", item))
 
 
-def _runs(item: Object, word: str) -> bool:
-    """Tell whether a DaemonSet runs a program for NVIDIA's GPUs: by its name, or its containers' image and command."""
+def _runs(item: Object, program: str) -> bool:
+    """Tell whether a DaemonSet runs a program for NVIDIA's GPUs, by its name, or its containers' image and command."""
     parts = [item["metadata"]["name"]]
-    for each in (((item.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ():
-        parts += [each.get("name", ""), each.get("image", ""), *(each.get("command") or ()), *(each.get("args") or ())]
+    for container in (((item.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ():
+        parts += [
+            container.get("name", ""),
+            container.get("image", ""),
+            *(container.get("command") or ()),
+            *(container.get("args") or ()),
+        ]
     text = " ".join(map(str, parts))
-    return word in text and ("nvidia" in text or "gpu" in text)
+    return program in text and ("nvidia" in text or "gpu" in text)
 
 
 def deployments(cluster: Cluster) -> Iterator[Finding]:
-    """Our own replicas: without one that answers, the webhooks' failure policies rule."""
-    expected = any(each.name in (MUTATE, VALIDATE) for each in webhooks(cluster))
-    found = {each["metadata"]["name"]: each for each in cluster.listed("Deployment")}
-    if cluster.read("Deployment") and expected and "gpu-usher" not in found:
+    """Report our own replicas that are missing or unavailable; then the webhooks' failure policies decide."""
+    expected = any(webhook.name in (MUTATE, VALIDATE) for webhook in webhooks(cluster))
+    deployments_by_name = {
+        deployment["metadata"]["name"]: deployment for deployment in cluster.objects_of("Deployment")
+    }
+    if cluster.could_read("Deployment") and expected and "gpu-usher" not in deployments_by_name:
         place = f"{cluster.namespace}/gpu-usher"
-        what = "webhooks are installed, and nobody is there to answer them"
+        text = "webhooks are installed, and nobody is there to answer them"
         remedy = "kubectl apply -k deploy/overlays/…, or --namespace where it runs"
-        yield problem("ReplicasAbsent", what, remedy, f"Deployment {place}")
-    for name, item in sorted(found.items()):
-        wanted = (item.get("spec") or {}).get("replicas", 1)
+        yield problem("ReplicasAbsent", text, remedy, f"Deployment {place}")
+    for name, item in sorted(deployments_by_name.items()):
+        desired = (item.get("spec") or {}).get("replicas", 1)
         available = (item.get("status") or {}).get("availableReplicas", 0)
-        if name.startswith("gpu-usher") and available < wanted:
-            say = advice if available else problem
+        if name.startswith("gpu-usher") and available < desired:
+            finding = advice if available else problem
             remedy = f"kubectl -n {cluster.namespace} describe deployment {name}"
-            yield say(
-                "ReplicasUnavailable", f"{available} of {wanted} replicas available", remedy, named("Deployment", item)
+            yield finding(
+                "ReplicasUnavailable",
+                f"{available} of {desired} replicas available",
+                remedy,
+                object_name("Deployment", item),
             )
 
 
 def scheduler_version(cluster: Cluster) -> Iterator[Finding]:
-    """kube-scheduler may be one minor older than the API server, never newer (Kubernetes, version skew policy)."""
-    serves = _minor(cluster.version)
-    for item in cluster.listed("Deployment"):
-        if item["metadata"]["name"] != SCHEDULER or serves is None:
+    """Report a kube-scheduler whose minor version differs from the API server's (version skew policy: one older)."""
+    server_minor = _minor(cluster.version)
+    for item in cluster.objects_of("Deployment"):
+        if item["metadata"]["name"] != SCHEDULER or server_minor is None:
             continue
-        for each in containers(item.get("spec")):
-            image = str(each.get("image", "")).partition("@")[0]
-            runs = _minor(image.rpartition(":")[2]) if "kube-scheduler" in image else None
-            if runs is not None and runs != serves:
-                say = advice if runs == serves - 1 else problem
-                what = f"kube-scheduler 1.{runs} with an API server of 1.{serves}"
-                remedy = f"take the image of 1.{serves}: an older one ignores new fields, a newer one is not supported"
-                yield say("SchedulerVersion", what, remedy, named("Deployment", item))
+        for container in containers(item.get("spec")):
+            image = str(container.get("image", "")).partition("@")[0]
+            scheduler_minor = _minor(image.rpartition(":")[2]) if "kube-scheduler" in image else None
+            if scheduler_minor is not None and scheduler_minor != server_minor:
+                finding = advice if scheduler_minor == server_minor - 1 else problem
+                text = f"kube-scheduler 1.{scheduler_minor} with an API server of 1.{server_minor}"
+                remedy = (
+                    f"take the image of 1.{server_minor}: an older one ignores new fields, a newer one is not supported"
+                )
+                yield finding("SchedulerVersion", text, remedy, object_name("Deployment", item))
 
 
 def _minor(version: str) -> int | None:
-    found = _MINOR.match(version)
-    return int(found[1]) if found else None
+    match = _MINOR.match(version)
+    return int(match[1]) if match else None
 
 
 def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
-    """A Karpenter NodePool decides by what its template says: without a taint CPU pods fill it (P39), and without a
-    label that tells the product a pod that names one finds nothing to grow."""
-    for item in cluster.listed("NodePool"):
+    """Report Karpenter NodePools for GPUs without a taint, so that CPU pods fill them (P39), or without a label for the
+    product, so that they add no node for a pod that names a product.
+    """
+    for item in cluster.objects_of("NodePool"):
         template = (item.get("spec") or {}).get("template") or {}
         spec = template.get("spec") or {}
-        taints = {each.get("key") for each in spec.get("taints") or ()}
+        taints = {taint.get("key") for taint in spec.get("taints") or ()}
         keys = set((template.get("metadata") or {}).get("labels") or ())
-        keys |= {each.get("key", "") for each in spec.get("requirements") or ()}
-        if not _for_gpus(cluster, spec, keys, taints):
+        keys |= {entry.get("key", "") for entry in spec.get("requirements") or ()}
+        if not _makes_gpu_nodes(cluster, spec, keys, taints):
             continue
-        known = {key for family in cluster.knowledge.families.all for key in family.taint_keys}
-        if not taints & known:
+        gpu_taints = {key for family in cluster.knowledge.families.all for key in family.taint_keys}
+        if not taints & gpu_taints:
             remedy = "spec.template.spec.taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}]"
             yield advice(
-                "NodePoolUntainted", "makes GPU nodes that no taint keeps CPU pods off", remedy, named("NodePool", item)
+                "NodePoolUntainted",
+                "makes GPU nodes that no taint keeps CPU pods off",
+                remedy,
+                object_name("NodePool", item),
             )
-        if not keys & {"nvidia.com/gpu.product", *(each.key for each in cluster.knowledge.clouds.dialects)}:
-            what = "says of no product what its nodes have: a pod that names one does not make it grow"
+        if not keys & {"nvidia.com/gpu.product", *(dialect.key for dialect in cluster.knowledge.clouds.dialects)}:
+            text = "says of no product what its nodes have: a pod that names one does not make it grow"
             remedy = "add the requirement karpenter.k8s.aws/instance-gpu-name, or the label nvidia.com/gpu.product"
-            yield advice("NodePoolUnlabelled", what, remedy, named("NodePool", item))
+            yield advice("NodePoolUnlabelled", text, remedy, object_name("NodePool", item))
 
 
-def _for_gpus(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
-    """Tell whether a NodePool makes GPU nodes: its labels, requirements or taints speak of GPUs, or its machines do."""
+def _makes_gpu_nodes(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
+    """Tell whether a NodePool makes GPU nodes, by its labels, requirements and taints, or by its machine types."""
     values = {
         str(value)
-        for each in spec.get("requirements") or ()
-        if "instance" in each.get("key", "") and each.get("operator") == "In"
-        for value in each.get("values") or ()
+        for entry in spec.get("requirements") or ()
+        if "instance" in entry.get("key", "") and entry.get("operator") == "In"
+        for value in entry.get("values") or ()
     }
-    absent = {each.get("key", "") for each in spec.get("requirements") or () if each.get("operator") == "DoesNotExist"}
-    return any("gpu" in str(key) for key in (keys - absent) | taints) or _machines(cluster, values)
+    absent = {
+        entry.get("key", "") for entry in spec.get("requirements") or () if entry.get("operator") == "DoesNotExist"
+    }
+    return any("gpu" in str(key) for key in (keys - absent) | taints) or _has_gpu_machines(cluster, values)
 
 
-def _machines(cluster: Cluster, values: Iterable[str]) -> bool:
-    """Tell whether any value names a machine type that has GPUs, or a family of them (EC2's, before the dot)."""
-    known = cluster.knowledge.clouds.instances
-    return any(known.find(value) or known.find(f"{value}.") for value in values)
+def _has_gpu_machines(cluster: Cluster, values: Iterable[str]) -> bool:
+    """Tell whether any value names a machine type with GPUs, or a family of such (EC2's, before the dot)."""
+    instances = cluster.knowledge.clouds.instances
+    return any(instances.find(value) or instances.find(f"{value}.") for value in values)
 
 
 def requests_only(cluster: Cluster) -> Iterator[Finding]:
-    """GPUs in requests alone are refused by the API server wherever our webhook is not called (P36)."""
-    of = cluster.knowledge.families.of
+    """Report templates with GPUs in requests alone, which the API server refuses without our webhook (P36)."""
+    family_of = cluster.knowledge.families.of
     for kind in JOB_KINDS:
-        for item in cluster.listed(kind):
+        for item in cluster.objects_of(kind):
             lacking = {
                 name
-                for each in containers(item.get("spec"))
-                for name in (each.get("resources") or {}).get("requests") or ()
-                if of(name) and name not in ((each.get("resources") or {}).get("limits") or ())
+                for container in containers(item.get("spec"))
+                for name in (container.get("resources") or {}).get("requests") or ()
+                if family_of(name) and name not in ((container.get("resources") or {}).get("limits") or ())
             }
             if lacking:
-                what = f"{', '.join(sorted(lacking))} in requests without limits: its pods live by our repair"
-                yield advice("RequestsOnly", what, "write the same amount in limits", named(kind, item))
+                text = f"{', '.join(sorted(lacking))} in requests without limits: its pods live by our repair"
+                yield advice("RequestsOnly", text, "write the same amount in limits", object_name(kind, item))
 
 
 def _is_nvidia(keys: Iterable[str]) -> bool:
-    """Tell whether a node's labels, or its resources, are NVIDIA's."""
+    """Tell whether any of a node's labels or resources is NVIDIA's."""
     return any(key.startswith("nvidia.com/") for key in keys)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of webhook configurations: whether ours are there and call us, for whom, and who else changes GPU pods."""
+"""Checks of webhook configurations: whether ours exist, are called and for which namespaces, and which others are."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfigu
 DOMAIN = ".gpu-usher.io"
 MUTATE, VALIDATE, GUARD = "mutate" + DOMAIN, "validate" + DOMAIN, "cpu-guard" + DOMAIN
 SHORTEST_SECONDS, LONGEST_SECONDS = 2, 5
-"""deploy/ ships 2 and 3; an answer takes some 0.2 ms, and all webhooks share the time of one request (10 s unset)."""
+"""timeoutSeconds; deploy/ sets 2 and 3. An answer takes about 0.2 ms; unset means 10 s."""
 SHIPPED_POLICY = {
     MUTATE: "Ignore",
     VALIDATE: "Fail",
@@ -26,15 +26,15 @@ SHIPPED_POLICY = {
     "devices" + DOMAIN: "Ignore",
     GUARD: "Ignore",
 }
-"""Why each is so: deploy/base/webhooks.yaml."""
+"""failurePolicy by webhook; deploy/base/webhooks.yaml gives the reasons."""
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 ALLOCATORS = ("gpu", "hami", "volcano", "kai-", "runai", "run.ai", "koordinator")
-"""Parts of names of webhooks that other GPU schedulers bring. A guess from their manifests: no list of them exists."""
+"""Parts of the names of other GPU schedulers' webhooks: a guess from their manifests, as no list of them exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One entry of a configuration. `order`: mutating ones are called by the configuration's name, then as listed."""
+    """One webhook of a configuration. Mutating ones are called by `order`: (configuration name, position in it)."""
 
     kind: str
     order: tuple[str, int]
@@ -42,189 +42,199 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """Give its full name."""
+        """The webhook's full name."""
         return str(self.spec.get("name", ""))
 
     @property
     def ours(self) -> bool:
-        """Tell whether it is one of gpu-usher's."""
+        """True where the webhook is gpu-usher's."""
         return self.name.endswith(DOMAIN)
 
     @property
     def shown(self) -> str:
-        """Say which it is, and where it stands."""
+        """The kind and name of its configuration, and its own name."""
         return f"{self.kind} {self.order[0]}: {self.name}"
 
     def creates_pods(self) -> bool:
         """Tell whether it is called when a pod is created."""
         return any(
-            _either(rule, "apiGroups", "")
-            and _either(rule, "resources", "pods")
-            and _either(rule, "operations", "CREATE")
+            _rule_covers(rule, "apiGroups", "")
+            and _rule_covers(rule, "resources", "pods")
+            and _rule_covers(rule, "operations", "CREATE")
             for rule in self.spec.get("rules") or ()
         )
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether it is called for a namespace with these labels; so where its selector cannot be read."""
+        """Tell whether it is called for a namespace with these labels; an unreadable selector counts as yes."""
         try:
             return all_allow(from_selector(self.spec.get("namespaceSelector") or {}), labels)
         except (BadInput, KeyError, TypeError):
             return True
 
 
-def _either(rule: Mapping[str, Any], field: str, wanted: str) -> bool:
-    found = rule.get(field) or ()
-    return wanted in found or "*" in found or (field == "resources" and "*/*" in found)
+def _rule_covers(rule: Mapping[str, Any], field: str, value: str) -> bool:
+    values = rule.get(field) or ()
+    return value in values or "*" in values or (field == "resources" and "*/*" in values)
 
 
 def webhooks(cluster: Cluster) -> tuple[Webhook, ...]:
-    """List every webhook, in the order in which they are called."""
-    found = (
-        Webhook(kind, (str((item.get("metadata") or {}).get("name")), index), each)
+    """List all webhooks of the cluster in the order in which they are called."""
+    listed = (
+        Webhook(kind, (str((item.get("metadata") or {}).get("name")), index), webhook)
         for kind in (MUTATING, VALIDATING)
-        for item in cluster.listed(kind)
-        for index, each in enumerate(item.get("webhooks") or ())
+        for item in cluster.objects_of(kind)
+        for index, webhook in enumerate(item.get("webhooks") or ())
     )
-    return tuple(sorted(found, key=lambda each: (each.kind, each.order)))
+    return tuple(sorted(listed, key=lambda webhook: (webhook.kind, webhook.order)))
 
 
 def _ours(cluster: Cluster) -> Iterator[Webhook]:
-    return (each for each in webhooks(cluster) if each.ours)
+    return (webhook for webhook in webhooks(cluster) if webhook.ours)
 
 
-def absent(cluster: Cluster) -> Iterator[Finding]:
-    """Without a webhook no pod is repaired, or refused; without its rule for pods it is never called (F22)."""
+def webhook_absent(cluster: Cluster) -> Iterator[Finding]:
+    """Report our webhooks that are missing, or that have no rule for pods and so are never called (F22)."""
     for kind, name in ((MUTATING, MUTATE), (VALIDATING, VALIDATE)):
-        if not cluster.read(kind):
+        if not cluster.could_read(kind):
             continue
-        found = [each for each in webhooks(cluster) if each.kind == kind and each.name == name]
-        if not found:
+        matching = [webhook for webhook in webhooks(cluster) if webhook.kind == kind and webhook.name == name]
+        if not matching:
             remedy = "install it last: kubectl apply -k deploy/overlays/… (deploy/README.md)"
             yield problem("WebhookAbsent", f"no webhook {name}: GPU pods are not looked at", remedy, kind)
-        for each in found:
-            if not each.creates_pods():
+        for webhook in matching:
+            if not webhook.creates_pods():
                 remedy = "apply deploy/base/webhooks.yaml again"
-                yield problem("WebhookNeverCalled", "no rule for the creation of pods", remedy, each.shown)
+                yield problem("WebhookNeverCalled", "no rule for the creation of pods", remedy, webhook.shown)
 
 
-def bundles(cluster: Cluster) -> Iterator[Finding]:
-    """A Service's webhook without caBundle is never reached: no CA of the system signed our certificate (fault 45)."""
-    for each in _ours(cluster):
-        client = each.spec.get("clientConfig") or {}
+def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
+    """Report webhooks of a Service without caBundle: calls fail, as no system CA signed our certificate (fault 45)."""
+    for webhook in _ours(cluster):
+        client = webhook.spec.get("clientConfig") or {}
         if client.get("service") and not client.get("caBundle"):
             remedy = "see the log of gpu-usher-certificates (or of cert-manager's cainjector): it writes the CA there"
-            yield problem("CABundleAbsent", "no caBundle: every call fails", remedy, each.shown)
+            yield problem("CABundleAbsent", "no caBundle: every call fails", remedy, webhook.shown)
 
 
 def timeouts(cluster: Cluster) -> Iterator[Finding]:
-    """While we do not answer, every GPU pod waits as long as the timeout says (P43)."""
-    for each in _ours(cluster):
-        seconds = each.spec.get("timeoutSeconds", 10)
+    """Report timeouts out of range: while gpu-usher is down, each GPU pod's creation waits for the timeout (P43)."""
+    for webhook in _ours(cluster):
+        seconds = webhook.spec.get("timeoutSeconds", 10)
         if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-            yield advice("WebhookTimeout", f"timeoutSeconds: {seconds}", "timeoutSeconds: 2 or 3", each.shown)
+            yield advice("WebhookTimeout", f"timeoutSeconds: {seconds}", "timeoutSeconds: 2 or 3", webhook.shown)
 
 
 def failure_policies(cluster: Cluster) -> Iterator[Finding]:
-    """Which of ours hold up pods while we are away, and which let them pass."""
-    for each in _ours(cluster):
-        found, wanted = each.spec.get("failurePolicy", "Fail"), SHIPPED_POLICY.get(each.name)
-        if wanted is not None and found != wanted:
-            means = "passes unchecked" if found == "Ignore" else "is refused"
-            what = f"failurePolicy: {found}: what concerns it {means} while gpu-usher is away"
-            yield advice("FailurePolicy", what, f"failurePolicy: {wanted}, unless this is meant", each.shown)
+    """Report failure policies that differ from the shipped ones."""
+    for webhook in _ours(cluster):
+        present, shipped = webhook.spec.get("failurePolicy", "Fail"), SHIPPED_POLICY.get(webhook.name)
+        if shipped is not None and present != shipped:
+            result = "passes unchecked" if present == "Ignore" else "is refused"
+            text = f"failurePolicy: {present}: what concerns it {result} while gpu-usher is away"
+            yield advice("FailurePolicy", text, f"failurePolicy: {shipped}, unless this is meant", webhook.shown)
 
 
 def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
-    """A webhook that fails closed on the namespaces that it needs itself can never come back (P43)."""
-    for each in _ours(cluster):
-        if each.name not in (MUTATE, VALIDATE):
+    """Report webhooks for namespaces that they depend on: one that fails closed there can never recover (P43)."""
+    for webhook in _ours(cluster):
+        if webhook.name not in (MUTATE, VALIDATE):
             continue
-        if not each.spec.get("matchConditions"):
+        if not webhook.spec.get("matchConditions"):
             remedy = "apply deploy/base/webhooks.yaml again"
-            yield problem("NoMatchConditions", "called for every pod, not for GPU pods only", remedy, each.shown)
+            yield problem("NoMatchConditions", "called for every pod, not for GPU pods only", remedy, webhook.shown)
         caught = tuple(
             name
             for name, labels in namespaces_of(cluster)
-            if cluster.knowledge.families.infrastructure(name) and each.selects(labels)
+            if cluster.knowledge.families.infrastructure(name) and webhook.selects(labels)
         )
         if caught:
-            what = f"called for pods of {', '.join(caught)}, which it may need itself"
-            say = problem if each.spec.get("failurePolicy", "Fail") == "Fail" else advice
+            text = f"called for pods of {', '.join(caught)}, which it may need itself"
+            finding = problem if webhook.spec.get("failurePolicy", "Fail") == "Fail" else advice
             remedy = "exempt them in namespaceSelector, as deploy/base/webhooks.yaml does"
-            yield say("ExemptsTooLittle", what, remedy, each.shown)
+            yield finding("ExemptsTooLittle", text, remedy, webhook.shown)
 
 
-def not_reached(cluster: Cluster) -> Iterator[Finding]:
-    """GPUs that DRA serves under a name of the cluster's own reach us only where the matchConditions say the name."""
+def resource_not_matched(cluster: Cluster) -> Iterator[Finding]:
+    """Report DeviceClasses with an extended resource of their own that the matchConditions do not name."""
     families = cluster.knowledge.families
     index = DeviceClassIndex(families)
-    for item in cluster.listed("DeviceClass"):
+    for item in cluster.objects_of("DeviceClass"):
         index.put(read_device_class(item))
-    for each in _ours(cluster):
-        if each.name not in (MUTATE, VALIDATE) or not each.spec.get("matchConditions"):
+    for webhook in _ours(cluster):
+        if webhook.name not in (MUTATE, VALIDATE) or not webhook.spec.get("matchConditions"):
             continue
-        said = " ".join(str(condition.get("expression")) for condition in each.spec["matchConditions"])
+        conditions = " ".join(str(condition.get("expression")) for condition in webhook.spec["matchConditions"])
         missed = [
-            found
-            for found in index.all()
-            if found.resource and index.family(found.name) and not _caught(found.resource, families, said)
+            device_class
+            for device_class in index.all()
+            if device_class.resource
+            and index.family(device_class.name)
+            and not _matched(device_class.resource, families, conditions)
         ]
         if missed:
-            what = f"not called for pods that ask for {', '.join(sorted(str(found.resource) for found in missed))}"
-            words = " ".join(f"--resource {found.resource}" for found in missed)
-            remedy = f"put what `gpu-usher schema --match-conditions {words}` prints into matchConditions"
-            yield problem("ResourceNotReached", what, remedy, each.shown, *(f"DeviceClass {e.name}" for e in missed))
+            resources = [str(device_class.resource) for device_class in missed]
+            text = f"not called for pods that ask for {', '.join(sorted(resources))}"
+            flags = " ".join(f"--resource {resource}" for resource in resources)
+            remedy = f"put what `gpu-usher schema --match-conditions {flags}` prints into matchConditions"
+            names = (f"DeviceClass {device_class.name}" for device_class in missed)
+            yield problem("ResourceNotReached", text, remedy, webhook.shown, *names)
 
 
-def _caught(resource: str, families: Families, said: str) -> bool:
-    return bool(families.of(resource) or families.hands_on(resource) or f"'{resource}'" in said)
+def _matched(resource: str, families: Families, conditions: str) -> bool:
+    return bool(families.of(resource) or families.hands_on(resource) or f"'{resource}'" in conditions)
 
 
 def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
-    """A pod must not let itself past (F21); a namespace with GPU pods that nobody looks at should be known."""
-    for each in _ours(cluster):
-        if each.name not in (MUTATE, VALIDATE):
+    """Report webhooks that a pod's own labels bypass (F21), and namespaces with GPU pods that are exempt."""
+    for webhook in _ours(cluster):
+        if webhook.name not in (MUTATE, VALIDATE):
             continue
-        chosen = each.spec.get("objectSelector") or {}
-        if chosen.get("matchLabels") or chosen.get("matchExpressions"):
-            what = "objectSelector: a pod's own labels let it past"
-            yield problem("ExemptsTooMuch", what, "remove objectSelector; exempt namespaces instead", each.shown)
-        passed = tuple(name for name, labels in _with_gpu_pods(cluster) if not each.selects(labels))
-        if passed:
-            what = f"not called for GPU pods of {', '.join(passed)}"
+        selector = webhook.spec.get("objectSelector") or {}
+        if selector.get("matchLabels") or selector.get("matchExpressions"):
+            text = "objectSelector: a pod's own labels let it past"
+            yield problem("ExemptsTooMuch", text, "remove objectSelector; exempt namespaces instead", webhook.shown)
+        exempt = tuple(name for name, labels in _with_gpu_pods(cluster) if not webhook.selects(labels))
+        if exempt:
+            text = f"not called for GPU pods of {', '.join(exempt)}"
             remedy = f"where that is not meant, remove {' or '.join(EXEMPT_LABELS)} there, or mend namespaceSelector"
-            yield advice("ExemptsTooMuch", what, remedy, each.shown)
+            yield advice("ExemptsTooMuch", text, remedy, webhook.shown)
 
 
-def not_called_again(cluster: Cluster) -> Iterator[Finding]:
-    """Ours must see what webhooks after it changed (F23); those before it that add containers should see ours."""
-    ours = [each for each in _ours(cluster) if each.name == MUTATE]
-    for each in ours:
-        if each.spec.get("reinvocationPolicy", "Never") != "IfNeeded":
-            what = "reinvocationPolicy: Never: what later webhooks add is not looked at"
-            yield problem("NotCalledAgain", what, "reinvocationPolicy: IfNeeded", each.shown)
+def reinvocation_never(cluster: Cluster) -> Iterator[Finding]:
+    """Report our mutating webhook where it is not called again after later webhooks changed the pod (F23)."""
+    mutating = [webhook for webhook in _ours(cluster) if webhook.name == MUTATE]
+    for webhook in mutating:
+        if webhook.spec.get("reinvocationPolicy", "Never") != "IfNeeded":
+            text = "reinvocationPolicy: Never: what later webhooks add is not looked at"
+            yield problem("NotCalledAgain", text, "reinvocationPolicy: IfNeeded", webhook.shown)
 
 
 def other_allocators(cluster: Cluster) -> Iterator[Finding]:
-    """Two that rewrite the same GPU pods undo each other; one called before ours and never again misses our changes."""
-    first = min((each.order for each in _ours(cluster) if each.name == MUTATE), default=None)
-    for each in webhooks(cluster):
-        if first is None or each.ours or each.kind != MUTATING or not each.creates_pods() or not _of_gpus(each):
+    """Report other webhooks that change GPU pods, since two allocators undo each other's changes."""
+    first = min((webhook.order for webhook in _ours(cluster) if webhook.name == MUTATE), default=None)
+    for webhook in webhooks(cluster):
+        if (
+            first is None
+            or webhook.ours
+            or webhook.kind != MUTATING
+            or not webhook.creates_pods()
+            or not _is_allocator(webhook)
+        ):
             continue
-        never = each.spec.get("reinvocationPolicy", "Never") == "Never" and each.order < first
-        what = f"also changes GPU pods{', is called before gpu-usher and never again' if never else ''}"
+        never = webhook.spec.get("reinvocationPolicy", "Never") == "Never" and webhook.order < first
+        text = f"also changes GPU pods{', is called before gpu-usher and never again' if never else ''}"
         remedy = "let one of the two serve a namespace (gpu-usher.io/ignore=true exempts it here)"
-        yield advice("OtherAllocator", what, remedy, each.shown)
+        yield advice("OtherAllocator", text, remedy, webhook.shown)
 
 
-def _of_gpus(webhook: Webhook) -> bool:
+def _is_allocator(webhook: Webhook) -> bool:
     words = f"{webhook.order[0]} {webhook.name}".lower()
     return any(part in words for part in ALLOCATORS)
 
 
 def namespaces_of(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
     """List the namespaces: (name, labels)."""
-    for item in cluster.listed("Namespace"):
+    for item in cluster.objects_of("Namespace"):
         metadata = item.get("metadata") or {}
         name = str(metadata.get("name"))
         yield name, {NAMESPACE_NAME: name, **(metadata.get("labels") or {})}
@@ -233,7 +243,9 @@ def namespaces_of(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
 def _with_gpu_pods(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
     families = cluster.knowledge.families
     using = {
-        (pod.get("metadata") or {}).get("namespace") for pod in cluster.listed("Pod") if asks_for_gpus(pod, families)
+        (pod.get("metadata") or {}).get("namespace")
+        for pod in cluster.objects_of("Pod")
+        if asks_for_gpus(pod, families)
     }
     return (
         (name, labels) for name, labels in namespaces_of(cluster) if name in using and not families.infrastructure(name)
