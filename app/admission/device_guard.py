@@ -81,7 +81,7 @@ def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
 def _by_variables(
     review: ReviewedPod, container: Container, env: Sequence[Mapping[str, Any]]
 ) -> Iterator[DeviceAccess]:
-    """List the variables that give devices which the container was not given; of those that one variable hides, one."""
+    """List the variables that give devices which the container was not given; a hideable one only once."""
     table, has_gpu, hideable = review.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
     for index, variable in enumerate(env):
         row = table.get(str(variable.get("name", "")))
@@ -94,7 +94,10 @@ def _by_variables(
 
 
 def _made_harmless(row: ToolkitVariable, env: Sequence[Mapping[str, Any]], table: ToolkitEnv) -> bool:
-    """Tell whether other variables of the container make this one harmless; of repeated names both readings must."""
+    """Tell whether other variables of the container make this one harmless.
+
+    Of a hiding variable that is given twice the last one counts; of the required ones all must have a literal value.
+    """
     hiding = [variable for variable in env if variable.get("name") == row.hidden_by]
     required = [variable for variable in env if variable.get("name") == row.required_by]
     hides = bool(hiding) and not table[row.hidden_by].takes(hiding[-1])

@@ -11,7 +11,7 @@ from app.cli.output import Output, show
 from app.cli.progress import doing
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cli.whatif import Nodes, names_of, pods_wanting, selected
-from app.whatif.advice import Advice, advise
+from app.whatif.advice import Advice, advise_layout
 
 advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=VerbGroup)
 
@@ -43,7 +43,7 @@ def mig(
     pods = list(pods_wanting(objects, state, policies_in(objects, policies, state)))
     idle = [name for name in selected(state, nodes) if not state.holdings(name)]
     with doing("finding slices for waiting pods"):
-        found = advise(state.nodes, idle, pods, state.knowledge)
+        found = advise_layout(state.nodes, idle, pods, state.knowledge)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.unplaced else 0)
 

@@ -20,8 +20,8 @@ from app.cli.policy_tests import PolicyTestResult
 from app.cli.replay import ReplayResult
 from app.cli.simulate import SimulationResult
 from app.doctor.fleet_checks import Finding
+from app.explain.explanation import Explanation
 from app.explain.gpu_inventory import Inventory
-from app.explain.pending_pod import Explanation
 from app.explain.policy_diff import Differences
 from app.schedulerconfig.verify import ConfigurationFinding as ConfigFinding
 from app.values.errors import BadInput

@@ -23,8 +23,8 @@ from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
-from app.whatif.driver import Rollout, roll_out
-from app.whatif.mig_relayout import MIGRelayout, parse_layout, reshape
+from app.whatif.driver import Rollout, plan_rollout
+from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
 from app.whatif.selector import parse_selector
@@ -64,7 +64,7 @@ def driver(
     rules = policies_in(objects, policies, state)
     wanting = list(pods_wanting(objects, state, rules))
     with doing("judging pods with both drivers"):
-        found = roll_out(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
+        found = plan_rollout(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.strands else 0)
 
@@ -94,7 +94,7 @@ def mig(
     rules = policies_in(objects, policies, state)
     wanting = list(pods_wanting(objects, state, rules))
     with doing("seating pods in the new layout"):
-        found = reshape(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
+        found = relayout(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
     show(found, output, lambda console: _show_mig(console, found))
     raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
 

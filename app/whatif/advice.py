@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice on MIG: a layout of idle GPUs for the pods that wait for slices, in mig-parted's words (F64).
+"""Advice on MIG: a layout of idle GPUs for the pods that wait for slices, as mig-parted configurations (F64).
 
-Only nodes without pods are cut, so that nobody is evicted, and of them only the GPUs that it takes: mig-parted leaves a
-GPU alone that no `devices` name (NVIDIA/mig-parted, WalkSelectedMigConfigForEachGPU). What is left over on a GPU that
-is cut becomes slices in the mix of what all pods ask.
+Only nodes without pods get a new layout, so that no pod is evicted, and of them only as many GPUs as are needed:
+mig-parted leaves GPUs alone that no `devices` field names (NVIDIA/mig-parted, WalkSelectedMigConfigForEachGPU). The
+rest of a GPU with a new layout becomes slices in the mix of what all pods ask for.
 
-Exact where every pod asks for one slice: kinds of nodes apart, all that can be seated is, on no more GPUs of a kind
-than it takes. Pods of several slices, which need one node, are seated first fit, the largest first.
+The result is exact where every pod asks for one slice: each kind of node by itself, every pod that can be placed is
+placed, on the fewest GPUs of a kind. Pods of several slices, which need one node, are placed first fit, largest first.
 """
 
 from collections import Counter
@@ -21,15 +21,15 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass
 from app.placement.engine import facts, judge_class
 from app.whatif.mig_relayout import gpus_of, with_layout
-from app.whatif.placing_in_turn import GPUPod, seat
+from app.whatif.placing_in_turn import GPUPod, place_pod
 
 CONFIG = "usher"
-"""Name of the configurations, with a number: the value of the node label nvidia.com/mig.config."""
+"""Prefix of the configurations' names, before a number; they are values of the node label nvidia.com/mig.config."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """One node's new layout. `gpus`: profiles by GPU index, none where it stays as it is. `pods`: whom it is for."""
+    """One node's new layout. `gpus` are profiles by GPU index; none: unchanged. `pods` are those that it is for."""
 
     node: str
     product: str
@@ -40,9 +40,10 @@ class NodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A layout for the queue. `fitting`: pods that slices there already would do for. `unplaced`: pods left.
+    """A layout for the waiting pods.
 
-    `configuration`: the document for mig-parted; empty where there is nothing to change.
+    `fitting` are pods for which existing slices suffice, `unplaced` pods without a place. `configuration` is the
+    document for mig-parted; empty where nothing changes.
     """
 
     layouts: tuple[NodeLayout, ...]
@@ -52,8 +53,11 @@ class Advice:
 
 
 @dataclass(slots=True)
-class _Bench:
-    """Idle nodes of one kind, with what lies on their GPUs so far. `sure`: instances that pods have for good."""
+class _IdleNodes:
+    """Idle nodes of one kind. `gpus` is the number of GPUs per node, `taken` the instances on every GPU so far.
+
+    `pods` are the pods placed on a node, by its index.
+    """
 
     geometry: Geometry
     nodes: tuple[Node, ...]
@@ -62,96 +66,106 @@ class _Bench:
     pods: dict[int, list[GPUPod]] = field(default_factory=dict)
 
     def layouts(self, first: int = 0, last: int | None = None) -> list[GPULayout]:
-        """Give the GPUs from one to another as they lie now."""
-        return [GPULayout(str(index), self.geometry, tuple(each)) for index, each in enumerate(self.taken)][first:last]
+        """Return the layouts of a range of GPUs as they are now."""
+        return [GPULayout(str(index), self.geometry, tuple(instances)) for index, instances in enumerate(self.taken)][
+            first:last
+        ]
 
 
-def slices_of(pod: GPUPod) -> tuple[str, ...]:
-    """List the profiles that a pod asks for by name, one for each slice; empty where it asks for anything else."""
-    found = [(profile_of(resource), units) for resource, units in pod.demand.resources]
-    if any(profile is None for profile, _ in found):
+def profiles_of(pod: GPUPod) -> tuple[str, ...]:
+    """List the MIG profiles that a pod asks for by name, one per slice; empty where it asks for anything else."""
+    profiles = [(profile_of(resource), units) for resource, units in pod.demand.resources]
+    if any(profile is None for profile, _ in profiles):
         return ()
-    return tuple(profile for profile, units in found if profile for _ in range(units))
+    return tuple(profile for profile, units in profiles if profile for _ in range(units))
 
 
-def advise(nodes: Mapping[str, Node], idle: Sequence[str], pods: Sequence[GPUPod], knowledge: Knowledge) -> Advice:
-    """Find a layout of idle nodes for waiting pods. `idle`: GPU nodes that hold nobody.
+def advise_layout(
+    nodes: Mapping[str, Node], idle: Sequence[str], pods: Sequence[GPUPod], knowledge: Knowledge
+) -> Advice:
+    """Find a layout of idle nodes for waiting pods.
 
-    `pods`: those that wait, first comes first, and those that run, whose mix is expected again.
+    `idle` names the GPU nodes without pods. `pods` are the waiting pods, in the order in which they are placed, and
+    the running ones, whose mix is expected again.
     """
-    asked = Counter(profile for pod in pods for profile in slices_of(pod))
-    queue = [pod for pod in pods if slices_of(pod) and not pod.node]
-    left = {name: node for name, node in nodes.items() if node.has_gpus}
-    fitting = [pod for pod in queue if seat(pod, left)]
+    mix = Counter(profile for pod in pods for profile in profiles_of(pod))
+    queue = [pod for pod in pods if profiles_of(pod) and not pod.node]
+    nodes_left = {name: node for name, node in nodes.items() if node.has_gpus}
+    fitting = [pod for pod in queue if place_pod(pod, nodes_left)]
     waiting = [pod for pod in queue if pod not in fitting]
-    used = {name for name in idle if left[name] is not nodes[name]}
+    used = {name for name in idle if nodes_left[name] is not nodes[name]}
     layouts: list[NodeLayout] = []
-    for bench in _benches([nodes[name] for name in sorted(idle) if name not in used], knowledge):
-        able = [pod for pod in waiting if _serves(bench, pod, knowledge)]
-        seated = _pack(bench, able)
-        waiting = [pod for pod in waiting if pod not in seated]
-        layouts += _written(bench, asked, knowledge)
-    named, configuration = _configured(layouts)
+    for idle_nodes in _idle_by_kind([nodes[name] for name in sorted(idle) if name not in used], knowledge):
+        candidates = [pod for pod in waiting if _serves(idle_nodes, pod, knowledge)]
+        placed = _pack(idle_nodes, candidates)
+        waiting = [pod for pod in waiting if pod not in placed]
+        layouts += _node_layouts(idle_nodes, mix, knowledge)
+    named_layouts, configuration = _with_configurations(layouts)
     return Advice(
-        layouts=tuple(named),
+        layouts=tuple(named_layouts),
         fitting=tuple(pod.name for pod in fitting),
         unplaced=tuple(pod.name for pod in waiting),
         configuration=configuration,
     )
 
 
-def _benches(idle: Sequence[Node], knowledge: Knowledge) -> list[_Bench]:
-    """Group idle nodes that can be carved by kind, GPUs of less memory first: large ones stay whole."""
+def _idle_by_kind(idle: Sequence[Node], knowledge: Knowledge) -> list[_IdleNodes]:
+    """Group idle nodes that can get MIG slices by kind, GPUs of less memory first, so that large ones stay whole."""
     kinds: dict[tuple[NodeClass, int], list[Node]] = {}
     for node in idle:
         geometry = knowledge.geometry.get(node.node_class.product or "")
         if geometry is not None and not node.node_class.by_dra:
             kinds.setdefault((node.node_class, gpus_of(node.node_class, geometry)), []).append(node)
-    made = [
-        _Bench(knowledge.geometry[known.product or ""], tuple(several), gpus, [[] for _ in range(gpus * len(several))])
-        for (known, gpus), several in kinds.items()
+    groups = [
+        _IdleNodes(
+            knowledge.geometry[node_class.product or ""],
+            tuple(nodes_of_kind),
+            gpus,
+            [[] for _ in range(gpus * len(nodes_of_kind))],
+        )
+        for (node_class, gpus), nodes_of_kind in kinds.items()
     ]
-    return sorted(made, key=lambda bench: (_memory(bench, knowledge), bench.nodes[0].name))
+    return sorted(groups, key=lambda idle_nodes: (_memory(idle_nodes, knowledge), idle_nodes.nodes[0].name))
 
 
-def _memory(bench: _Bench, knowledge: Knowledge) -> int:
-    row = knowledge.products.by_form.get(bench.nodes[0].node_class.product or "")
+def _memory(idle_nodes: _IdleNodes, knowledge: Knowledge) -> int:
+    row = knowledge.products.by_form.get(idle_nodes.nodes[0].node_class.product or "")
     return row.memory_mib or 0 if row else 0
 
 
-def _serves(bench: _Bench, pod: GPUPod, knowledge: Knowledge) -> bool:
-    """Tell whether a node of the kind, carved for the pod alone, could serve it."""
-    wanted = slices_of(pod)
-    if any(profile not in bench.geometry.slots for profile in wanted):
+def _serves(idle_nodes: _IdleNodes, pod: GPUPod, knowledge: Knowledge) -> bool:
+    """Tell whether a node of the kind, with slices for the pod alone, could serve it."""
+    profiles = profiles_of(pod)
+    if any(profile not in idle_nodes.geometry.slots for profile in profiles):
         return False
-    made = with_layout(bench.nodes[0], [wanted, *[()] * (bench.gpus - 1)], knowledge)
-    return judge_class(pod.demand, facts(pod.demand, made)) is None
+    node = with_layout(idle_nodes.nodes[0], [profiles, *[()] * (idle_nodes.gpus - 1)], knowledge)
+    return judge_class(pod.demand, facts(pod.demand, node)) is None
 
 
-def _pack(bench: _Bench, pods: Sequence[GPUPod]) -> list[GPUPod]:
-    """Seat pods on a kind; gives those that have a place."""
-    several = sorted((pod for pod in pods if len(slices_of(pod)) > 1), key=lambda pod: -len(slices_of(pod)))
-    seated = [pod for pod in several if _seat_together(bench, pod)]
-    single = [pod for pod in pods if len(slices_of(pod)) == 1]
-    most = _most(single, lambda chosen: _fits(bench, chosen, len(bench.taken)))
-    return seated + _seat_apart(bench, most)
+def _pack(idle_nodes: _IdleNodes, pods: Sequence[GPUPod]) -> list[GPUPod]:
+    """Place pods on nodes of one kind; returns those that have a place."""
+    several = sorted((pod for pod in pods if len(profiles_of(pod)) > 1), key=lambda pod: -len(profiles_of(pod)))
+    placed = [pod for pod in several if _place_together(idle_nodes, pod)]
+    single = [pod for pod in pods if len(profiles_of(pod)) == 1]
+    chosen = _largest_fitting(single, lambda some: _fits(idle_nodes, some, len(idle_nodes.taken)))
+    return placed + _place_singly(idle_nodes, chosen)
 
 
-def _seat_together(bench: _Bench, pod: GPUPod) -> bool:
-    """Put all slices of a pod on the first node that has room for them."""
-    for number in range(len(bench.nodes)):
-        first = number * bench.gpus
-        found = places(bench.layouts(first, first + bench.gpus), slices_of(pod))
-        if found is not None:
-            for profile, place in zip(slices_of(pod), found, strict=True):
-                bench.taken[first + place.gpu].append(Instance(profile, place.start))
-            bench.pods.setdefault(number, []).append(pod)
+def _place_together(idle_nodes: _IdleNodes, pod: GPUPod) -> bool:
+    """Place all slices of a pod on the first node that has room for them."""
+    for number in range(len(idle_nodes.nodes)):
+        first = number * idle_nodes.gpus
+        placements = places(idle_nodes.layouts(first, first + idle_nodes.gpus), profiles_of(pod))
+        if placements is not None:
+            for profile, place in zip(profiles_of(pod), placements, strict=True):
+                idle_nodes.taken[first + place.gpu].append(Instance(profile, place.start))
+            idle_nodes.pods.setdefault(number, []).append(pod)
             return True
     return False
 
 
-def _most(pods: Sequence[GPUPod], fit: Callable[[Sequence[GPUPod]], bool]) -> list[GPUPod]:
-    """Choose as many as fit: all of them, else one after another in their order."""
+def _largest_fitting(pods: Sequence[GPUPod], fit: Callable[[Sequence[GPUPod]], bool]) -> list[GPUPod]:
+    """Choose as many pods as fit: all of them, else one after another in their order."""
     if fit(pods):
         return list(pods)
     chosen: list[GPUPod] = []
@@ -161,71 +175,71 @@ def _most(pods: Sequence[GPUPod], fit: Callable[[Sequence[GPUPod]], bool]) -> li
     return chosen
 
 
-def _fits(bench: _Bench, pods: Sequence[GPUPod], gpus: int) -> bool:
-    return places(bench.layouts(0, gpus), [slices_of(pod)[0] for pod in pods]) is not None
+def _fits(idle_nodes: _IdleNodes, pods: Sequence[GPUPod], gpus: int) -> bool:
+    return places(idle_nodes.layouts(0, gpus), [profiles_of(pod)[0] for pod in pods]) is not None
 
 
-def _seat_apart(bench: _Bench, pods: Sequence[GPUPod]) -> list[GPUPod]:
-    """Put pods of one slice each on as few GPUs of the kind as they take."""
+def _place_singly(idle_nodes: _IdleNodes, pods: Sequence[GPUPod]) -> list[GPUPod]:
+    """Place pods of one slice each on the fewest GPUs of the kind."""
     if not pods:
         return []
-    least = next(count for count in range(1, len(bench.taken) + 1) if _fits(bench, pods, count))
-    found = places(bench.layouts(0, least), [slices_of(pod)[0] for pod in pods]) or ()
-    for pod, place in zip(pods, found, strict=True):
-        bench.taken[place.gpu].append(Instance(slices_of(pod)[0], place.start))
-        bench.pods.setdefault(place.gpu // bench.gpus, []).append(pod)
+    least = next(count for count in range(1, len(idle_nodes.taken) + 1) if _fits(idle_nodes, pods, count))
+    placements = places(idle_nodes.layouts(0, least), [profiles_of(pod)[0] for pod in pods]) or ()
+    for pod, place in zip(pods, placements, strict=True):
+        idle_nodes.taken[place.gpu].append(Instance(profiles_of(pod)[0], place.start))
+        idle_nodes.pods.setdefault(place.gpu // idle_nodes.gpus, []).append(pod)
     return list(pods)
 
 
-def filled(geometry: Geometry, profiles: tuple[str, ...], asked: Mapping[str, int]) -> tuple[str, ...]:
-    """Add instances to those of a GPU that is cut, until none of what is asked fits.
+def fill_gpu(geometry: Geometry, profiles: tuple[str, ...], mix: Mapping[str, int]) -> tuple[str, ...]:
+    """Add instances to a GPU's new layout until no profile of the mix fits any more.
 
-    In the mix of what is asked, by its highest averages (D'Hondt), of equal ones the larger. Starts do not matter:
-    mig-parted takes counts, and finds them.
+    The profile is chosen by the highest averages of the mix (D'Hondt), of equal ones the larger. Start slices do not
+    matter here: mig-parted takes counts and finds the starts itself.
     """
-    while fitting := [each for each in asked if each in geometry.slots and _fits_too(geometry, profiles, each)]:
-        wants = {each: (asked[each] / (profiles.count(each) + 1), geometry.slots[each].length) for each in fitting}
-        profiles += (max(sorted(fitting), key=wants.__getitem__),)
+    while fitting := [name for name in mix if name in geometry.slots and _still_fits(geometry, profiles, name)]:
+        averages = {name: (mix[name] / (profiles.count(name) + 1), geometry.slots[name].length) for name in fitting}
+        profiles += (max(sorted(fitting), key=averages.__getitem__),)
     return tuple(sorted(profiles))
 
 
-def _fits_too(geometry: Geometry, profiles: tuple[str, ...], profile: str) -> bool:
+def _still_fits(geometry: Geometry, profiles: tuple[str, ...], profile: str) -> bool:
     return geometry.places((*profiles, profile)) is not None
 
 
-def _written(bench: _Bench, asked: Mapping[str, int], knowledge: Knowledge) -> Iterator[NodeLayout]:
-    row = knowledge.products.by_form.get(bench.nodes[0].node_class.product or "")
-    for number, pods in sorted(bench.pods.items()):
-        taken = bench.taken[number * bench.gpus : (number + 1) * bench.gpus]
-        cut = (tuple(each.profile for each in gpu) for gpu in taken)
-        gpus = tuple(filled(bench.geometry, each, asked) if each else () for each in cut)
+def _node_layouts(idle_nodes: _IdleNodes, mix: Mapping[str, int], knowledge: Knowledge) -> Iterator[NodeLayout]:
+    row = knowledge.products.by_form.get(idle_nodes.nodes[0].node_class.product or "")
+    for number, pods in sorted(idle_nodes.pods.items()):
+        taken = idle_nodes.taken[number * idle_nodes.gpus : (number + 1) * idle_nodes.gpus]
+        new_profiles = (tuple(instance.profile for instance in gpu) for gpu in taken)
+        gpus = tuple(fill_gpu(idle_nodes.geometry, new, mix) if new else () for new in new_profiles)
         names = tuple(pod.name for pod in pods)
-        yield NodeLayout(bench.nodes[number].name, row.label if row else "", "", gpus, names)
+        yield NodeLayout(idle_nodes.nodes[number].name, row.label if row else "", "", gpus, names)
 
 
-def _configured(layouts: Sequence[NodeLayout]) -> tuple[list[NodeLayout], dict[str, Any]]:
-    """Give the layouts the names of their configurations, and write those; equal ones share one."""
+def _with_configurations(layouts: Sequence[NodeLayout]) -> tuple[list[NodeLayout], dict[str, Any]]:
+    """Name the configurations of the layouts and write them; equal layouts share one."""
     names: dict[tuple[tuple[str, ...], ...], str] = {}
-    named = []
-    for each in layouts:
-        name = names.setdefault(each.gpus, f"{CONFIG}-{len(names) + 1}")
-        named.append(NodeLayout(each.node, each.product, name, each.gpus, each.pods))
+    named_layouts = []
+    for layout in layouts:
+        name = names.setdefault(layout.gpus, f"{CONFIG}-{len(names) + 1}")
+        named_layouts.append(NodeLayout(layout.node, layout.product, name, layout.gpus, layout.pods))
     configs = {name: list(_devices(gpus)) for gpus, name in names.items()}
-    return named, {"version": "v1", "mig-configs": configs} if configs else {}
+    return named_layouts, {"version": "v1", "mig-configs": configs} if configs else {}
 
 
 def _devices(gpus: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
-    """Write the GPUs of a node that are cut as mig-parted does (NVIDIA/mig-parted api/spec/v1): alike ones together."""
-    alike: dict[tuple[str, ...], list[int]] = {}
+    """Write the GPUs of a node that change as mig-parted does (NVIDIA/mig-parted api/spec/v1), equal ones together."""
+    indices_by_profiles: dict[tuple[str, ...], list[int]] = {}
     for index, profiles in enumerate(gpus):
         if profiles:
-            alike.setdefault(profiles, []).append(index)
-    for profiles, indices in alike.items():
-        counts = {_parted(profile): profiles.count(profile) for profile in profiles}
+            indices_by_profiles.setdefault(profiles, []).append(index)
+    for profiles, indices in indices_by_profiles.items():
+        counts = {_mig_parted_name(profile): profiles.count(profile) for profile in profiles}
         yield {"devices": indices, "mig-enabled": True, "mig-devices": counts}
 
 
-def _parted(profile: str) -> str:
-    """Write a profile as mig-parted does: resource names have a dot for its plus."""
+def _mig_parted_name(profile: str) -> str:
+    """Write a profile as mig-parted does: a plus where resource names have a second dot."""
     head, dot, rest = profile.partition("gb")
     return head + dot + rest.replace(".", "+", 1)

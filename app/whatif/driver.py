@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver rollout before it is made: who may run on the nodes after it, and which node to take first (F122).
+"""A driver rollout before it is made: which pods could run on the nodes after it, and the order of nodes (F122).
 
 Eligibility is what nodes can ever serve (class filters): CUDA and driver with minor-version and forward compatibility,
-what images demand, products, memory. What is free now matters for the order of nodes alone.
+the images' requirements, products, memory. What is free now only matters for the order of the nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,15 +14,16 @@ from app.placement.engine import facts, judge_class
 from app.policy.demand import Demand
 from app.values.reasons import Reason
 from app.values.versions import Version, show_driver
-from app.whatif.placing_in_turn import GPUPod, moved, seat, units_of
+from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, with_units_moved
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Pods of equal needs for which the rollout changes something. `gains`, `loses`: of the chosen nodes.
+    """Pods of equal demand for which the rollout changes something.
 
-    `eligible_after`: nodes of the whole fleet that could serve them. `why`: the refusal on the nodes that are lost.
-    `bound_there`: those that run on a node that is lost to them, and do not come back to it.
+    `gains` and `loses` count the chosen nodes that become eligible or stop being so. `eligible_after` counts eligible
+    nodes of the whole fleet. `why` is the refusal on a lost node. `bound_there` are the pods that run on a node that is
+    lost to them, and cannot come back to it.
     """
 
     pods: tuple[str, ...]
@@ -35,7 +36,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class NodeTurn:
-    """One node's turn. `evicts`: pods that hold GPUs there; `waiting`: those of them that find no place until later."""
+    """One node's turn. `evicts` are the pods with GPUs there; `waiting` those of them that find a place only later."""
 
     node: str
     driver: str
@@ -45,7 +46,7 @@ class NodeTurn:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What a rollout to a driver comes to. `already`: chosen nodes that have it. `order`: the others, in turn."""
+    """A rollout to a driver. `already` counts chosen nodes that have it. `order` are the others, one after another."""
 
     to: str
     nodes: int
@@ -55,29 +56,29 @@ class Rollout:
 
     @property
     def strands(self) -> bool:
-        """Tell whether pods are left that no node could serve any more."""
-        return any(each.loses and not each.eligible_after for each in self.effects)
+        """True where pods would be left that no node could serve any more."""
+        return any(effect.loses and not effect.eligible_after for effect in self.effects)
 
 
 def with_driver(node: Node, driver: Version, tables: CUDATables) -> Node:
-    """Give a node as it would be with another driver; an unknown branch reports an unknown CUDA."""
-    return replace(node, node_class=_driven(node.node_class, driver, tables))
+    """Return a node as it would be with another driver; with an unknown branch its CUDA version is unknown."""
+    return replace(node, node_class=_class_with_driver(node.node_class, driver, tables))
 
 
-def _driven(known: NodeClass, driver: Version, tables: CUDATables) -> NodeClass:
-    makes = tuple(_driven(make, driver, tables) for make in known.makes)
-    return replace(known, driver=driver, cuda=tables.highest_cuda(driver), makes=makes)
+def _class_with_driver(node_class: NodeClass, driver: Version, tables: CUDATables) -> NodeClass:
+    changed_makes = tuple(_class_with_driver(make, driver, tables) for make in node_class.makes)
+    return replace(node_class, driver=driver, cuda=tables.highest_cuda(driver), makes=changed_makes)
 
 
-def roll_out(
+def plan_rollout(
     nodes: Mapping[str, Node], chosen: Iterable[str], pods: Sequence[GPUPod], driver: Version, tables: CUDATables
 ) -> Rollout:
-    """Tell what another driver on the chosen nodes changes for these pods."""
+    """Plan a rollout of another driver to the chosen nodes, with its effects on these pods."""
     before = {name: nodes[name] for name in sorted(chosen) if nodes[name].has_gpus}
-    turning = {name: with_driver(node, driver, tables) for name, node in before.items()}
-    changed = {name: node for name, node in turning.items() if node.node_class != before[name].node_class}
+    with_new_driver = {name: with_driver(node, driver, tables) for name, node in before.items()}
+    changed = {name: node for name, node in with_new_driver.items() if node.node_class != before[name].node_class}
     after = {**nodes, **changed}
-    effects = sorted(_effects(nodes, after, changed, pods), key=lambda each: (each.eligible_after, each.pods))
+    effects = sorted(_effects(nodes, after, changed, pods), key=lambda effect: (effect.eligible_after, effect.pods))
     turns = tuple(_turns(nodes, changed, pods))
     return Rollout(show_driver(driver), len(before), len(before) - len(changed), tuple(effects), turns)
 
@@ -88,7 +89,7 @@ def _effects(
     groups: dict[Demand, list[GPUPod]] = {}
     for pod in pods:
         groups.setdefault(pod.demand, []).append(pod)
-    for demand, alike in groups.items():
+    for demand, equal_pods in groups.items():
         verdicts = _Verdicts(demand)
         was = {name for name in changed if verdicts.of(before[name]) is None}
         now = {name for name in changed if verdicts.of(after[name]) is None}
@@ -96,48 +97,53 @@ def _effects(
             continue
         lost = was - now
         yield Effect(
-            pods=tuple(sorted(each.name for each in alike)),
+            pods=tuple(sorted(pod.name for pod in equal_pods)),
             gains=len(now - was),
             loses=len(lost),
             eligible_after=sum(verdicts.of(node) is None for node in after.values()),
-            why=next((found.message for name in sorted(lost) if (found := verdicts.of(after[name]))), ""),
-            bound_there=tuple(sorted(each.name for each in alike if each.node in lost)),
+            why=next((refusal.message for name in sorted(lost) if (refusal := verdicts.of(after[name]))), ""),
+            bound_there=tuple(sorted(pod.name for pod in equal_pods if pod.node in lost)),
         )
 
 
 class _Verdicts:
-    """The class verdicts of one demand; nodes of one class with the same labels share them."""
+    """The class verdicts on one demand, cached by node class and labels."""
 
     def __init__(self, demand: Demand) -> None:
         self._demand = demand
         self._known: dict[NodeClass, Reason | None] = {}
 
     def of(self, node: Node) -> Reason | None:
-        """Say why a node can never serve the demand; None if it can."""
-        asked = facts(self._demand, node)
-        if asked not in self._known:
-            self._known[asked] = judge_class(self._demand, asked)
-        return self._known[asked]
+        """Return the reason why a node can never serve the demand; None if it can."""
+        class_facts = facts(self._demand, node)
+        if class_facts not in self._known:
+            self._known[class_facts] = judge_class(self._demand, class_facts)
+        return self._known[class_facts]
 
 
 def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]) -> Iterator[NodeTurn]:
-    """Take the node with the fewest pods next; those that are still to come are cordoned, so that nobody moves twice.
+    """Order the nodes: the one with the fewest pods is next; nodes still to come are cordoned, so no pod moves twice.
 
-    Evicted pods take the best place among nodes that are done or not concerned, the largest first.
+    Evicted pods take the best place among nodes that are done or not part of the rollout, the largest pods first.
     """
-    there: dict[str, list[GPUPod]] = {}
+    pods_on: dict[str, list[GPUPod]] = {}
     for pod in pods:
         if pod.node in changed:
-            there.setdefault(pod.node, []).append(pod)
+            pods_on.setdefault(pod.node, []).append(pod)
     open_nodes = {name: node for name, node in nodes.items() if name not in changed and node.has_gpus}
-    homeless: list[GPUPod] = []
-    for name in sorted(changed, key=lambda each: (len(there.get(each, ())), units_of(there.get(each, ())), each)):
-        leaving = sorted(there.get(name, ()), key=lambda each: (-units_of([each]), each.name))
-        waiting = [pod for pod in leaving if not seat(pod, open_nodes)]
-        known = nodes[name].node_class.driver
-        evicted = tuple(sorted(each.name for each in leaving))
+    unplaced: list[GPUPod] = []
+    for name in sorted(
+        changed, key=lambda node: (len(pods_on.get(node, ())), gpu_units_of(pods_on.get(node, ())), node)
+    ):
+        evicted = sorted(pods_on.get(name, ()), key=lambda pod: (-gpu_units_of([pod]), pod.name))
+        waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
+        driver = nodes[name].node_class.driver
+        evicted_names = tuple(sorted(pod.name for pod in evicted))
         yield NodeTurn(
-            name, show_driver(known) if known else "unknown", evicted, tuple(sorted(pod.name for pod in waiting))
+            name,
+            show_driver(driver) if driver else "unknown",
+            evicted_names,
+            tuple(sorted(pod.name for pod in waiting)),
         )
-        open_nodes[name] = moved(changed[name], leaving, 1)
-        homeless = [pod for pod in (*homeless, *waiting) if not seat(pod, open_nodes)]
+        open_nodes[name] = with_units_moved(changed[name], evicted, 1)
+        unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fragmentation of MIG nodes as one number: how much of what is free the next pod is expected not to be able to use.
+"""Fragmentation of MIG nodes as one number: the expected share of free capacity that the next pod cannot use.
 
-By memory slices, and by the mix of what pods ask: F of Weng et al., "Beware of Fragmentation" (USENIX ATC '23, section
-3), with slices instead of GPU shares.
+Capacity is in memory slices, and the next pod follows the mix of demands: F of Weng et al., "Beware of Fragmentation"
+(USENIX ATC '23, section 3), with slices instead of GPU shares.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,22 +16,28 @@ from app.placement.mig_headroom import shapes, usable
 WHOLE = "nvidia.com/gpu"
 
 
-def fragmentation(nodes: Iterable[Node], asked: Mapping[str, int], knowledge: Knowledge) -> float:
-    """Give the expected share of the free memory slices that the next unit asked cannot have, in [0, 1].
+def fragmentation(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Knowledge) -> float:
+    """Return the expected share of the free memory slices that the next requested unit cannot use, in [0, 1].
 
-    0: whatever is asked next can have any of it; 1: nothing of it, or, where nothing is free, 0. `asked`: units by
-    resource, the mix that is expected; empty: each profile of the nodes' products as often as any other. A slice that a
-    device plugin offers serves its own profile alone; of a GPU that DRA carves, what instances of the profile could
-    still take. Nodes whose geometry is not known do not count.
+    0 means that any next unit can use all free slices, and is also the value where nothing is free; 1 means that it can
+    use none. `mix` is the expected mix, as units by resource; where it is empty, each profile of the nodes' products
+    is expected equally often. A slice that a device plugin offers serves its own profile only; on a GPU with DRA, what
+    instances of the profile could still be created counts. Nodes of unknown geometry do not count.
     """
-    known = [(node, geometry) for node in nodes if (geometry := _geometry(node, knowledge))]
-    weights = asked or {f"{RESOURCE_PREFIX}{slot.profile}": 1 for _, geometry in known for slot in shapes(geometry)}
-    free = sum(_free(node, geometry) for node, geometry in known)
+    nodes_with_geometry = [(node, geometry) for node in nodes if (geometry := _geometry(node, knowledge))]
+    weights = mix or {
+        f"{RESOURCE_PREFIX}{slot.profile}": 1 for _, geometry in nodes_with_geometry for slot in shapes(geometry)
+    }
+    free = sum(_free(node, geometry) for node, geometry in nodes_with_geometry)
     total = sum(weights.values())
     if not free or not total:
         return 0.0
-    can = sum(weight * _usable(node, geometry, name) for name, weight in weights.items() for node, geometry in known)
-    return 1.0 - can / (free * total)
+    usable_slices = sum(
+        weight * _usable(node, geometry, name)
+        for name, weight in weights.items()
+        for node, geometry in nodes_with_geometry
+    )
+    return 1.0 - usable_slices / (free * total)
 
 
 def _geometry(node: Node, knowledge: Knowledge) -> Geometry | None:
@@ -40,30 +46,32 @@ def _geometry(node: Node, knowledge: Knowledge) -> Geometry | None:
 
 def _free(node: Node, geometry: Geometry) -> int:
     if node.free.layouts is not None:
-        rooms = (layout.geometry.room(layout.taken) for layout in node.free.layouts)
-        return sum(geometry.memory_total - room.memory.bit_count() for room in rooms)
+        free_slices = (layout.geometry.room(layout.taken) for layout in node.free.layouts)
+        return sum(geometry.memory_total - free.memory.bit_count() for free in free_slices)
     return sum(_offered(node, geometry, name) for name in node.free.units)
 
 
 def _usable(node: Node, geometry: Geometry, resource: str) -> int:
-    """Count the free memory slices that units of a resource could have."""
+    """Count the free memory slices that units of a resource could use."""
     if node.free.layouts is None:
         return _offered(node, geometry, resource)
     slot = geometry.slots.get(profile_of(resource) or "")
-    rooms = (layout.geometry.room(layout.taken) for layout in node.free.layouts)
+    free_slices = (layout.geometry.room(layout.taken) for layout in node.free.layouts)
     if resource == WHOLE:
-        return sum(geometry.memory_total for room in rooms if not room.memory)
-    return sum(usable(slot, room.memory, room.compute) for room in rooms) if slot else 0
+        return sum(geometry.memory_total for free in free_slices if not free.memory)
+    return sum(usable(slot, free.memory, free.compute) for free in free_slices) if slot else 0
 
 
 def _offered(node: Node, geometry: Geometry, resource: str) -> int:
     return max(0, node.free.units.get(resource, 0)) * _size(node.node_class, geometry, resource)
 
 
-def _size(known: NodeClass, geometry: Geometry, resource: str) -> int:
-    """Give the memory slices of one unit; 0 for what is no GPU and no slice, as shares are."""
-    single = known.mig_profile if resource == WHOLE and known.sharing is Sharing.MIG else None
+def _size(node_class: NodeClass, geometry: Geometry, resource: str) -> int:
+    """Return the memory slices of one unit; 0 for a resource that is neither GPU nor slice, such as a share."""
+    single = node_class.mig_profile if resource == WHOLE and node_class.sharing is Sharing.MIG else None
     slot = geometry.slots.get(single or profile_of(resource) or "")
     if slot is not None and not resource.endswith(".shared"):
         return slot.length
-    return geometry.memory_total if resource == WHOLE and known.sharing in (Sharing.Exclusive, Sharing.Unknown) else 0
+    return (
+        geometry.memory_total if resource == WHOLE and node_class.sharing in (Sharing.Exclusive, Sharing.Unknown) else 0
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another MIG layout before it is made: what nodes would offer, whom that evicts, who has a place then (F64)."""
+"""Another MIG layout before it is made: what nodes would offer, which pods it evicts, where they would fit (F64)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,20 +11,20 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
 from app.values.errors import BadInput
 from app.whatif.mig_fragmentation import WHOLE, fragmentation
-from app.whatif.placing_in_turn import GPUPod, seat, units_of
+from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod
 
 SINGLE, MIXED = "single", "mixed"
-"""Strategies of the device plugin: slices are nvidia.com/gpu, or have names of their own."""
+"""MIG strategies of the device plugin: slices are offered as nvidia.com/gpu, or under names of their own."""
 BALANCED, OFF = "all-balanced", "all-disabled"
-"""mig-parted's names for a mixed layout, and for none (deployments/systemd/config-default.yaml)."""
+"""mig-parted's names of a mixed layout, and of none (deployments/systemd/config-default.yaml)."""
 
-GPULayout = Callable[[Geometry], tuple[str, ...]]
-"""From a product's geometry to the profiles on each of its GPUs. Raises BadInput where they do not fit."""
+LayoutOfProduct = Callable[[Geometry], tuple[str, ...]]
+"""From a product's geometry to the profiles on each of its GPUs. It raises BadInput where they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRelayout:
-    """One node. `before`, `after`: units by resource. `evicts`: pods that hold GPUs there. `problem`: else empty."""
+    """One node. `before` and `after` are units by resource. `evicts` are its pods with GPUs. `problem` may be empty."""
 
     node: str
     before: Mapping[str, int]
@@ -35,11 +35,10 @@ class NodeRelayout:
 
 @dataclass(frozen=True, slots=True)
 class MIGRelayout:
-    """What a layout comes to. Of the evicted and the waiting pods those that gain a place, that lose theirs, that wait
-    as before.
+    """The result of a layout: the evicted and waiting pods that gain a place, lose theirs, or wait as before.
 
-    `fragmentation_before`, `fragmentation_after`: of the chosen nodes, once the pods have their places (see
-    whatif/fragmentation.py), by the mix of what all pods ask; in [0, 1], of three digits.
+    `fragmentation_before` and `fragmentation_after` are those of the chosen nodes once the pods have their places, by
+    the mix of all pods' demands (see whatif/mig_fragmentation.py); in [0, 1], rounded to three digits.
     """
 
     nodes: tuple[NodeRelayout, ...]
@@ -50,7 +49,7 @@ class MIGRelayout:
     fragmentation_after: float
 
 
-def parse_layout(text: str) -> GPULayout:
+def parse_layout(text: str) -> LayoutOfProduct:
     """Read `all-1g.10gb` (as many as fit), `all-balanced`, `all-disabled`, or `1g.10gb:2,3g.40gb:1`.
 
     Raises BadInput.
@@ -81,28 +80,28 @@ def _profile(text: str) -> str:
 
 
 def balanced(geometry: Geometry) -> tuple[str, ...]:
-    """Give mig-parted's `all-balanced`: two slices of one compute slice, one of two, and one of three where seven are.
+    """Return mig-parted's `all-balanced` layout: two 1-slice profiles, one 2-slice, and of seven slices one 3-slice.
 
-    Of the profiles of so many compute slices it takes the one with the least memory, without media engines.
+    Slices here are compute slices. Of several profiles it takes the one with the least memory, without media engines.
 
-    Raises BadInput for a product that cannot be sliced so.
+    Raises BadInput for a product without such profiles.
     """
-    plain = {
+    smallest = {
         slot.compute: slot
         for slot in sorted(geometry.slots.values(), key=lambda slot: (-slot.length, -len(slot.profile)))
     }
-    parts = (1, 1, 2, 3) if geometry.compute_total == SEVEN else (1, 1, 2)
-    if not plain.keys() >= set(parts):
-        raise BadInput(f"{BALANCED}: the product has no slices of {', '.join(map(str, sorted(set(parts))))}")
-    return _checked(geometry, tuple(plain[part].profile for part in parts))
+    sizes = (1, 1, 2, 3) if geometry.compute_total == COMPUTE_SLICES_OF_LARGE_GPUS else (1, 1, 2)
+    if not smallest.keys() >= set(sizes):
+        raise BadInput(f"{BALANCED}: the product has no slices of {', '.join(map(str, sorted(set(sizes))))}")
+    return _checked(geometry, tuple(smallest[size].profile for size in sizes))
 
 
-SEVEN = 7
-"""Compute slices of A100, H100 and their like; A30 and RTX PRO 6000 have four."""
+COMPUTE_SLICES_OF_LARGE_GPUS = 7
+"""Compute slices of A100, H100 and similar GPUs; A30 and RTX PRO 6000 have four."""
 
 
 def most_of(geometry: Geometry, profile: str) -> int:
-    """Say how many instances of a profile fit on one GPU.
+    """Return how many instances of a profile fit on one GPU.
 
     Raises BadInput where the product has no such profile.
     """
@@ -114,7 +113,7 @@ def most_of(geometry: Geometry, profile: str) -> int:
 
 
 def _checked(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[str, ...]:
-    unknown = [each for each in profiles if each not in geometry.slots]
+    unknown = [profile for profile in profiles if profile not in geometry.slots]
     if unknown:
         raise BadInput(f"no profile {unknown[0]}, wants one of {', '.join(geometry.slots)}")
     if geometry.places(profiles) is None:
@@ -122,73 +121,73 @@ def _checked(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[str, ...]:
     return profiles
 
 
-def gpus_of(known: NodeClass, geometry: Geometry) -> int:
-    """Count a node's GPUs; under strategy single its labels count slices."""
-    count = known.labelled or known.capacity(WHOLE)
-    if known.sharing is Sharing.MIG and known.mig_profile and known.mig_profile in geometry.slots:
-        return max(1, count // most_of(geometry, known.mig_profile))
+def gpus_of(node_class: NodeClass, geometry: Geometry) -> int:
+    """Count a node's GPUs; under MIG strategy single its labels count slices."""
+    count = node_class.labelled or node_class.capacity(WHOLE)
+    if node_class.sharing is Sharing.MIG and node_class.mig_profile and node_class.mig_profile in geometry.slots:
+        return max(1, count // most_of(geometry, node_class.mig_profile))
     return count
 
 
-def carved(known: NodeClass, gpus: Sequence[tuple[str, ...]], knowledge: Knowledge) -> NodeClass:
-    """Give a node's facts as they would be with these profiles on its GPUs.
+def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]], knowledge: Knowledge) -> NodeClass:
+    """Return a node's class as it would be with these profiles on its GPUs.
 
-    Strategy single stays only where all slices are of one profile; the device plugin would else refuse the layout.
+    Strategy single remains only where all slices are of one profile, since the device plugin refuses other layouts.
     """
     counts = Counter(profile for profiles in gpus for profile in profiles)
-    row = knowledge.products.by_form.get(known.product or "")
-    memory = row.memory_mib if row else known.memory_mib
+    row = knowledge.products.by_form.get(node_class.product or "")
+    memory = row.memory_mib if row else node_class.memory_mib
     whole = sum(not profiles for profiles in gpus)
-    fresh = replace(known, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
+    without_mig = replace(node_class, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
                     replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None, lacking=(),
                     withdrawn=0, stale=False, budgets=(),
-                    labelled=len(gpus), mig_state="success" if counts else known.mig_state)  # fmt: skip
-    if known.mig_strategy == SINGLE and len(counts) == 1 and not whole:
+                    labelled=len(gpus), mig_state="success" if counts else node_class.mig_state)  # fmt: skip
+    if node_class.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()
-        size = knowledge.mig.size(known.product, profile)
-        return replace(fresh, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),), labelled=count,
+        size = knowledge.mig.size(node_class.product, profile)
+        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),), labelled=count,
                        memory_mib=size.memory_mib if size else None)  # fmt: skip
     slices = [(f"{RESOURCE_PREFIX}{profile}", count) for profile, count in counts.items()]
-    strategy = MIXED if counts else known.mig_strategy
-    return replace(fresh, offered=tuple(sorted([(WHOLE, whole), *slices])), mig_strategy=strategy)
+    strategy = MIXED if counts else node_class.mig_strategy
+    return replace(without_mig, offered=tuple(sorted([(WHOLE, whole), *slices])), mig_strategy=strategy)
 
 
 def with_layout(node: Node, gpus: Sequence[tuple[str, ...]], knowledge: Knowledge) -> Node:
-    """Give a node, empty of pods, with these profiles on its GPUs."""
-    made = carved(node.node_class, gpus, knowledge)
-    return replace(node, node_class=made, free=replace(node.free, units=dict(made.offered), memory={}))
+    """Return a node without pods, with these profiles on its GPUs."""
+    node_class = node_class_with_layout(node.node_class, gpus, knowledge)
+    return replace(node, node_class=node_class, free=replace(node.free, units=dict(node_class.offered), memory={}))
 
 
-def reshape(
+def relayout(
     nodes: Mapping[str, Node],
     chosen: Iterable[str],
     pods: Sequence[GPUPod],
-    layout: GPULayout,
+    layout: LayoutOfProduct,
     knowledge: Knowledge,
 ) -> MIGRelayout:
-    """Tell what a layout on every GPU of the chosen nodes changes."""
-    there: dict[str, list[GPUPod]] = {}
+    """Compute the effect of a layout on every GPU of the chosen nodes."""
+    pods_on: dict[str, list[GPUPod]] = {}
     for pod in pods:
-        there.setdefault(pod.node, []).append(pod)
+        pods_on.setdefault(pod.node, []).append(pod)
     after, rows = dict(nodes), []
     for name in sorted(chosen):
-        made, problem = _reshaped(nodes[name], layout, knowledge)
-        after[name] = made
-        evicts = tuple(sorted(pod.name for pod in there.get(name, ()))) if not problem else ()
-        offers = [dict(each.node_class.offered) for each in (nodes[name], made)]
+        changed, problem = _with_new_layout(nodes[name], layout, knowledge)
+        after[name] = changed
+        evicts = tuple(sorted(pod.name for pod in pods_on.get(name, ()))) if not problem else ()
+        offers = [dict(node.node_class.offered) for node in (nodes[name], changed)]
         rows.append(NodeRelayout(name, offers[0], offers[1], evicts, problem))
-    evicted = [pod for row in rows if row.evicts for pod in there[row.node]]
-    queue = _largest_first(there.get("", ()))
+    evicted = [pod for row in rows if row.evicts for pod in pods_on[row.node]]
+    queue = _largest_first(pods_on.get("", ()))
     moving = [*_largest_first(evicted), *queue]
-    (stayed, left_before), (moved, left_after) = _seated(queue, nodes), _seated(moving, after)
-    was, now = {pod.uid for pod in (*evicted, *stayed)}, {pod.uid for pod in moved}
-    asked = asked_of(pods)
+    (placed_before, left_before), (placed_after, left_after) = _place_all(queue, nodes), _place_all(moving, after)
+    was, now = {pod.uid for pod in (*evicted, *placed_before)}, {pod.uid for pod in placed_after}
+    mix = demand_mix(pods)
 
     def named(keep: Callable[[str], bool]) -> tuple[str, ...]:
         return tuple(sorted(pod.name for pod in moving if keep(pod.uid)))
 
     def fragmented(left: Mapping[str, Node]) -> float:
-        return round(fragmentation([left[row.node] for row in rows], asked, knowledge), 3)
+        return round(fragmentation([left[row.node] for row in rows], mix, knowledge), 3)
 
     return MIGRelayout(
         nodes=tuple(rows),
@@ -200,33 +199,33 @@ def reshape(
     )
 
 
-def _reshaped(node: Node, layout: GPULayout, knowledge: Knowledge) -> tuple[Node, str]:
-    """Give a node with the layout; one that cannot have it stays as it is, and the problem is told."""
-    known = node.node_class
-    geometry = knowledge.geometry.get(known.product or "")
+def _with_new_layout(node: Node, layout: LayoutOfProduct, knowledge: Knowledge) -> tuple[Node, str]:
+    """Return a node with the layout, or the unchanged node and the problem."""
+    node_class = node.node_class
+    geometry = knowledge.geometry.get(node_class.product or "")
     if geometry is None:
         return node, "its product has no MIG, or its geometry is not known"
-    if known.by_dra:
+    if node_class.by_dra:
         return node, "DRA carves its GPUs on demand"
     try:
-        return with_layout(node, [layout(geometry)] * gpus_of(known, geometry), knowledge), ""
+        return with_layout(node, [layout(geometry)] * gpus_of(node_class, geometry), knowledge), ""
     except BadInput as error:
         return node, str(error)
 
 
 def _largest_first(pods: Iterable[GPUPod]) -> list[GPUPod]:
-    return sorted(pods, key=lambda pod: (-units_of([pod]), pod.name))
+    return sorted(pods, key=lambda pod: (-gpu_units_of([pod]), pod.name))
 
 
-def asked_of(pods: Iterable[GPUPod]) -> Mapping[str, int]:
-    """Sum up what pods ask, by resource: the mix that is expected of those to come."""
-    asked: Counter[str] = Counter()
+def demand_mix(pods: Iterable[GPUPod]) -> Mapping[str, int]:
+    """Sum up what pods ask for, as units by resource: the mix that is expected of the next pods."""
+    mix: Counter[str] = Counter()
     for pod in pods:
-        asked.update(dict(pod.demand.resources))
-    return asked
+        mix.update(dict(pod.demand.resources))
+    return mix
 
 
-def _seated(pods: Iterable[GPUPod], nodes: Mapping[str, Node]) -> tuple[list[GPUPod], Mapping[str, Node]]:
-    """Seat pods one after another; gives those that have a place, and what it leaves of the nodes."""
-    left = {name: node for name, node in nodes.items() if node.has_gpus}
-    return [pod for pod in pods if seat(pod, left)], left
+def _place_all(pods: Iterable[GPUPod], nodes: Mapping[str, Node]) -> tuple[list[GPUPod], Mapping[str, Node]]:
+    """Place pods one after another; returns those that have a place, and the nodes with what is left."""
+    nodes_left = {name: node for name, node in nodes.items() if node.has_gpus}
+    return [pod for pod in pods if place_pod(pod, nodes_left)], nodes_left

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new node would need for a pod, in the words of Karpenter and of the Cluster Autoscaler (F124, S8).
+"""The new node that a pod would need, as Karpenter and the Cluster Autoscaler describe nodes (F124, S8).
 
-A product will do where a node of it passes the engine's own filters. Karpenter creates what instance types promise and
-its NodePool allows; the Cluster Autoscaler believes the node-template tags of a group that has no node yet.
+A product is suitable where a hypothetical node of it passes the engine's own filters. Karpenter creates what instance
+types promise and its NodePool allows; the Cluster Autoscaler reads the node-template tags of a group without nodes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,21 +25,22 @@ COUNTS = {
     "karpenter.k8s.aws/instance-gpu-name": "karpenter.k8s.aws/instance-gpu-count",
     "karpenter.azure.com/sku-gpu-name": "karpenter.azure.com/sku-gpu-count",
 }
-"""By the label of a GPU's name, the label of their number (the providers' own lists of well-known labels)."""
-GPUS_SHOWN = 8
-"""GPUs of the node that is thought of, unless more are asked: a common board's."""
+"""By the label of the GPU's name, the label of the GPU count (the providers' lists of well-known labels)."""
+HYPOTHETICAL_GPUS = 8
+"""GPUs of the hypothetical node, unless more are requested: those of a common HGX board."""
 NEWEST = 999
-"""A minor or patch number above any that a driver branch will have."""
+"""A minor or patch number above that of any driver release."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTemplate:
-    """What a new node needs.
+    """The new node that a pod needs.
 
-    `products`: GPU Feature Discovery's labels of those that will do, least memory first. `driver`: the least, empty for
-    any. `labels`: what the pod's nodeSelector asks besides, and the least driver branch, which its node affinity asks.
-    `taints`: those that the pod tolerates, and the node may have. `node_pool`: for Karpenter, by provider. `tags`: for
-    the Cluster Autoscaler, of a group of the first product. `notes`: what neither can be told.
+    `products` are suitable products as GPU Feature Discovery labels them, least memory first. `driver` is the lowest
+    version, empty for any. `labels` are those of the pod's nodeSelector and of the lowest driver branch, which its node
+    affinity requires. `taints` are those that the pod tolerates, so that the node may have them. `node_pool` is for
+    Karpenter, by provider. `tags` are for the Cluster Autoscaler, of a group of the first product. `notes` are what
+    neither of them can express.
     """
 
     resources: Mapping[str, int]
@@ -53,14 +54,14 @@ class NodeTemplate:
 
 
 def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) -> NodeTemplate:
-    """Say what a new node needs for a pod as admission leaves it."""
-    sure = replace(demand, refuse_unknown=True)  # a product of which a fact is not known is no advice
+    """Describe the new node that a pod needs, as admission leaves the pod."""
+    strict_demand = replace(demand, refuse_unknown=True)  # a product with an unknown fact is not recommended
     rows = knowledge.products.by_form.values()
-    able = (row for row in rows if judge_class(sure, thought_of(demand, row, knowledge)) is None)
-    fitting = sorted(able, key=lambda row: (row.memory_mib or 0, row.label))
+    suitable = (row for row in rows if judge_class(strict_demand, hypothetical_class(demand, row, knowledge)) is None)
+    fitting = sorted(suitable, key=lambda row: (row.memory_mib or 0, row.label))
     spec = pod.get("spec") or {}
-    ours = {PRODUCT, *(dialect.key for dialect in knowledge.clouds.dialects)}
-    labels = {key: value for key, value in (spec.get("nodeSelector") or {}).items() if key not in ours}
+    product_keys = {PRODUCT, *(dialect.key for dialect in knowledge.clouds.dialects)}
+    labels = {key: value for key, value in (spec.get("nodeSelector") or {}).items() if key not in product_keys}
     taints = tuple(_tolerated(spec.get("tolerations") or ()))
     floors = [need.floor(demand.accept) for need in demand.cuda]
     driver = show_driver(max(floors)) if floors else ""
@@ -77,13 +78,13 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
     )
 
 
-def thought_of(demand: Demand, row: Product, knowledge: Knowledge) -> NodeClass:
-    """Give the facts of a new node of a product, with the newest driver known and as many units as are asked."""
+def hypothetical_class(demand: Demand, row: Product, knowledge: Knowledge) -> NodeClass:
+    """Return the class of a new node of a product, with the newest driver known and as many units as requested."""
     return read_class(_labels(demand, row, knowledge), tuple(sorted(_offered(demand).items())), knowledge)
 
 
 def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str]:
-    """Write the labels that GPU Feature Discovery will give a node of a product."""
+    """Write the labels that GPU Feature Discovery gives a node of a product."""
     branch = str(max(knowledge.cuda.reported))
     key, parts = COMPUTE
     numbers = [*row.compute_capability, 0][: len(parts)]
@@ -95,7 +96,7 @@ def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str
 
 
 def _offered(demand: Demand) -> dict[str, int]:
-    return {name: max(amount, GPUS_SHOWN) for name, amount in demand.resources}
+    return {name: max(amount, HYPOTHETICAL_GPUS) for name, amount in demand.resources}
 
 
 def _sliced(demand: Demand) -> bool:
@@ -103,15 +104,15 @@ def _sliced(demand: Demand) -> bool:
 
 
 def _gpus(demand: Demand) -> int:
-    return max([GPUS_SHOWN, *(amount for name, amount in demand.resources if not profile_of(name))])
+    return max([HYPOTHETICAL_GPUS, *(amount for name, amount in demand.resources if not profile_of(name))])
 
 
 def _tolerated(tolerations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Write the taints that tolerations name, as kubectl taint does; `*` for any value."""
-    for each in tolerations:
-        if each.get("key") and not str(each["key"]).startswith("node.kubernetes.io/"):
-            value = each.get("value") or ("*" if each.get("operator") == "Exists" else "")
-            yield f"{each['key']}{'=' + value if value else ''}:{each.get('effect') or 'NoSchedule'}"
+    """Write the taints that tolerations match, as kubectl taint does; `*` stands for any value."""
+    for toleration in tolerations:
+        if toleration.get("key") and not str(toleration["key"]).startswith("node.kubernetes.io/"):
+            value = toleration.get("value") or ("*" if toleration.get("operator") == "Exists" else "")
+            yield f"{toleration['key']}{'=' + value if value else ''}:{toleration.get('effect') or 'NoSchedule'}"
 
 
 def _node_pool(
@@ -121,14 +122,14 @@ def _node_pool(
     taints: Sequence[str],
     knowledge: Knowledge,
 ) -> dict[str, Any]:
-    """Write the part of a NodePool that the pod decides (karpenter.sh/v1), by the label that names GPUs."""
+    """Write the part of a NodePool that depends on the pod (karpenter.sh/v1), by the label that names GPUs."""
     template: dict[str, Any] = {"metadata": {"labels": dict(labels)}} if labels else {}
-    marked = [{"key": key, **_value(value), "effect": effect} for key, value, effect in map(_split, taints)]
+    taint_objects = [{"key": key, **_value(value), "effect": effect} for key, value, effect in map(_split, taints)]
     pools = {}
     for dialect in knowledge.clouds.dialects:
         requirements = list(_requirements(demand, fitting, dialect))
         if dialect.key in COUNTS and requirements:
-            spec = {"requirements": requirements, **({"taints": marked[:1]} if marked else {})}
+            spec = {"requirements": requirements, **({"taints": taint_objects[:1]} if taint_objects else {})}
             pools[dialect.name] = {"spec": {"template": {**template, "spec": spec}}}
     return pools
 
@@ -144,16 +145,16 @@ def _split(taint: str) -> tuple[str, str, str]:
 
 
 def _requirements(demand: Demand, fitting: Sequence[Product], dialect: Dialect) -> Iterator[dict[str, Any]]:
-    """Name the GPUs, how many an instance must have, and their memory where the name alone means other ones too."""
+    """Write the requirements: the GPU's name, the number per instance, and memory where names are ambiguous."""
     forms = {normal_form(row.label): row for row in fitting}
     values = {
         value: [normal_form(label) for label in labels if normal_form(label) in forms]
         for value, labels in dialect.values.items()
     }
-    named = sorted(value for value, found in values.items() if found)
-    if not named or dialect.key not in COUNTS:
+    names = sorted(value for value, forms_of_value in values.items() if forms_of_value)
+    if not names or dialect.key not in COUNTS:
         return
-    yield {"key": dialect.key, "operator": "In", "values": named}
+    yield {"key": dialect.key, "operator": "In", "values": names}
     whole = max((amount for name, amount in demand.resources if not profile_of(name)), default=1)
     if whole > 1:
         yield {"key": COUNTS[dialect.key], "operator": "Gt", "values": [str(whole - 1)]}
@@ -163,16 +164,21 @@ def _requirements(demand: Demand, fitting: Sequence[Product], dialect: Dialect) 
 
 
 def _refused_memory(dialect: Dialect, values: Mapping[str, list[str]], forms: Mapping[str, Product]) -> int | None:
-    """Give the most memory of variants that will not do, where all that will do has more; None: memory tells nothing.
+    """Return the most memory of unsuitable variants, if every suitable one has more; None where memory does not help.
 
-    A name such as a100 means GPUs of several sizes.
+    A name such as a100 stands for GPUs of several memory sizes.
     """
-    several = [by_memory for value, by_memory in dialect.by_memory.items() if values[value]]
-    variants = [(int(memory), normal_form(label) in forms) for each in several for memory, label in each.items()]
+    ambiguous = [by_memory for value, by_memory in dialect.by_memory.items() if values[value]]
+    variants = [
+        (int(memory), normal_form(label) in forms) for by_label in ambiguous for memory, label in by_label.items()
+    ]
     refused = max((memory for memory, fits in variants if not fits), default=None)
-    simple = {form for value, found in values.items() if value not in dialect.by_memory for form in found}
+    unambiguous = {
+        form for value, forms_of_value in values.items() if value not in dialect.by_memory for form in forms_of_value
+    }
     least = min(
-        [*(memory for memory, fits in variants if fits), *(forms[form].memory_mib or 0 for form in simple)], default=0
+        [*(memory for memory, fits in variants if fits), *(forms[form].memory_mib or 0 for form in unambiguous)],
+        default=0,
     )
     return refused if refused is not None and refused < least else None
 
@@ -180,9 +186,11 @@ def _refused_memory(dialect: Dialect, values: Mapping[str, list[str]], forms: Ma
 def _tags(
     demand: Demand, row: Product, labels: Mapping[str, str], taints: Sequence[str], knowledge: Knowledge
 ) -> Iterator[tuple[str, str]]:
-    """Write the tags of a node group of one product; of tolerated taints the first, which keeps other pods away."""
-    seen = {key: value for key, value in _labels(demand, row, knowledge).items() if not key.startswith(DRIVER[0])}
-    for key, value in {**seen, **labels}.items():
+    """Write the tags of a node group of one product, with the first tolerated taint, which keeps other pods off."""
+    product_labels = {
+        key: value for key, value in _labels(demand, row, knowledge).items() if not key.startswith(DRIVER[0])
+    }
+    for key, value in {**product_labels, **labels}.items():
         yield f"{TAG}/label/{key}", value
     if taints:
         key, value, effect = _split(taints[0])
@@ -192,7 +200,7 @@ def _tags(
 
 
 def _notes(demand: Demand, fitting: Sequence[Product], driver: str, spec: Mapping[str, Any]) -> Iterator[str]:
-    """Say what a provisioner cannot be told, or what is not looked at."""
+    """List what a provisioner cannot express, and what is not considered here."""
     if not fitting:
         yield "no product of the fact tables will do: see gpu-usher explain"
     if driver:

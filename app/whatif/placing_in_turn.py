@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seating pods one after another on a fleet that is only thought of: each takes the best node that has room."""
+"""Placing pods one after another on a hypothetical fleet: each takes the best node that has room."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from app.policy.demand import Demand
 
 @dataclass(frozen=True, slots=True)
 class GPUPod:
-    """A pod that asks for GPUs. `node`: where it is bound; empty while it waits."""
+    """A pod that asks for GPUs. `node` is the node that it is bound to; empty while it is pending."""
 
     name: str
     uid: str
@@ -20,22 +20,23 @@ class GPUPod:
     demand: Demand
 
 
-def units_of(pods: Sequence[GPUPod]) -> int:
+def gpu_units_of(pods: Sequence[GPUPod]) -> int:
+    """Count the GPU units that pods ask for."""
     return sum(units for pod in pods for _, units in pod.demand.resources)
 
 
-def seat(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
-    """Put a pod on the best node that has room for it; gives whether there is one."""
+def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
+    """Place a pod on the best node that has room for it; returns False where there is none."""
     fitting = [node for node in open_nodes.values() if judge(pod.demand, node, True) is None]
     if not fitting:
         return False
     best = min(fitting, key=lambda node: order(total(pod.demand, node), node.name))
-    open_nodes[best.name] = moved(best, [pod], -1)
+    open_nodes[best.name] = with_units_moved(best, [pod], -1)
     return True
 
 
-def moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
-    """Give a node with what pods hold added to what is free, or taken from it."""
+def with_units_moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
+    """Return a node with the pods' units added to what is free (`sign` 1), or taken from it (-1)."""
     units, memory = dict(node.free.units), dict(node.free.memory)
     for pod in pods:
         for resource, amount in pod.demand.resources:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label selectors as kubectl's -l takes them (k8s.io/apimachinery pkg/labels selector.go Parse)."""
+"""Label selectors in the syntax of kubectl's -l (k8s.io/apimachinery pkg/labels selector.go Parse)."""
 
 import re
 
@@ -10,29 +10,29 @@ _PART = re.compile(r"\s*(?:([^\s,()=!]+)\s+(in|notin)\s*\(([^)]*)\)|([^,()]+))\s
 
 
 def parse_selector(text: str) -> tuple[Requirement, ...]:
-    """Read a selector such as `pool=gpu,zone in (a,b),!spot`; an empty one is for all.
+    """Read a selector such as `pool=gpu,zone in (a,b),!spot`; an empty one selects everything.
 
     Raises BadInput.
     """
-    found, position = [], 0
+    requirements, position = [], 0
     while position < len(text):
         match = _PART.match(text, position)
         if match is None:
             raise BadInput(f"selector: got {text[:80]!r}, wants such as pool=gpu,zone in (a,b),!spot")
         key, operator, values, simple = match.groups()
         if key:
-            listed = [each.strip() for each in values.split(",")]
-            found.append(requirement(key, "In" if operator == "in" else "NotIn", listed))
+            listed = [value.strip() for value in values.split(",")]
+            requirements.append(requirement(key, "In" if operator == "in" else "NotIn", listed))
         else:
-            found.append(_simple(simple.strip()))
+            requirements.append(_simple(simple.strip()))
         position = match.end()
-    return tuple(found)
+    return tuple(requirements)
 
 
 def _simple(text: str) -> Requirement:
     for sign, operator in (("!=", "NotIn"), ("==", "In"), ("=", "In")):
-        key, found, value = text.partition(sign)
-        if found:
+        key, present, value = text.partition(sign)
+        if present:
             return requirement(_key(key), operator, (value.strip(),))
     if text.startswith("!"):
         return requirement(_key(text[1:]), "DoesNotExist")

@@ -19,7 +19,8 @@ from app.cli.explain import OPTIONAL, world_of
 from app.cli.source import LIVE
 from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
-from app.explain.pending_pod import Explanation, NodeVerdict, explain
+from app.explain.explanation import Explanation, NodeVerdict
+from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.checks import (
     UNSELECTED,

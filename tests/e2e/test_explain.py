@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from app.explain.pending_pod import NodeVerdict
+from app.explain.explanation import NodeVerdict
 from app.intree.existing_pods import REQUIRED
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path

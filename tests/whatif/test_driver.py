@@ -17,7 +17,7 @@ from app.placement.engine import facts, judge_class
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
-from app.whatif.driver import roll_out
+from app.whatif.driver import plan_rollout
 from app.whatif.selector import parse_selector
 from tests.builders import gpus, knowledge, node_document, pod, shipped
 
@@ -79,7 +79,7 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
         if was != now:
             expected[each.name] = (len(now - was), len(was - now), len(now), each.node in was - now)
 
-    found = roll_out(old.nodes, chosen, wanting, parse_version(to), knowledge().cuda)
+    found = plan_rollout(old.nodes, chosen, wanting, parse_version(to), knowledge().cuda)
 
     told = {
         name: (each.gains, each.loses, each.eligible_after, name in each.bound_there)

@@ -18,9 +18,9 @@ from app.knowledge.geometry import Instance
 from app.knowledge.mig_placements import GPULayout
 from app.nodes.model import FreeResources
 from app.values.errors import BadInput
-from app.whatif.advice import advise, filled
+from app.whatif.advice import advise_layout, fill_gpu
 from app.whatif.mig_fragmentation import fragmentation
-from app.whatif.mig_relayout import carved, most_of, parse_layout
+from app.whatif.mig_relayout import most_of, node_class_with_layout, parse_layout
 from app.whatif.placing_in_turn import GPUPod
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
 
@@ -68,7 +68,7 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
     total = sum(3 if len(nodes) == 1 and not seed % 2 else 1 for _ in nodes)
     least = brute(asked, total)
 
-    found = advise(nodes, list(nodes), pods, knowledge())
+    found = advise_layout(nodes, list(nodes), pods, knowledge())
 
     geometry = knowledge().geometry[A100.removeprefix("NVIDIA-").lower()]
     carved_ = [each for layout in found.layouts for each in layout.gpus if each]
@@ -94,14 +94,14 @@ def test_what_is_left_of_a_gpu_is_cut_in_the_mix_of_what_is_asked(
     profiles: tuple[str, ...], asked: dict[str, int], expected: tuple[str, ...]
 ) -> None:
     """F64."""
-    assert filled(knowledge().geometry["a100-sxm4-80gb"], profiles, asked) == expected
+    assert fill_gpu(knowledge().geometry["a100-sxm4-80gb"], profiles, asked) == expected
 
 
 def test_running_pods_are_part_of_the_mix_and_are_not_seated_again() -> None:
     """F64: they will be asked for again."""
     running = [replace(waiting(f"r-{number}", "2g.20gb"), node="elsewhere") for number in range(9)]
 
-    found = advise(free_nodes(1, 2), ["n-0"], [*running, waiting("p", "1g.10gb")], knowledge())
+    found = advise_layout(free_nodes(1, 2), ["n-0"], [*running, waiting("p", "1g.10gb")], knowledge())
 
     assert [each.pods for each in found.layouts] == [("p",)]
     assert found.layouts[0].gpus == (("1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb"), ())
@@ -111,7 +111,7 @@ def test_gpus_that_are_not_cut_keep_their_layout() -> None:
     """F64: the configuration does not name them, so that mig-parted leaves them alone."""
     there = node("n", product=A100, offers={slice_("1g.10gb"): 14}, labels={"nvidia.com/gpu.count": "2"})
 
-    found = advise({"n": there}, ["n"], [waiting("p", "7g.80gb")], knowledge())
+    found = advise_layout({"n": there}, ["n"], [waiting("p", "7g.80gb")], knowledge())
 
     assert found.configuration["mig-configs"] == {
         "usher-1": [{"devices": [0], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]
@@ -165,8 +165,8 @@ def test_another_layout_tells_its_fragmentation(tmp_path: Path) -> None:
 
 def test_slices_of_one_pod_are_on_one_node() -> None:
     """F64: two nodes of one GPU each hold no pod of two 7g, but two pods of one."""
-    together = advise(free_nodes(2, 1), ["n-0", "n-1"], [waiting("p", "7g.80gb", "7g.80gb")], knowledge())
-    apart = advise(free_nodes(2, 1), ["n-0", "n-1"], [waiting(each, "7g.80gb") for each in "pq"], knowledge())
+    together = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting("p", "7g.80gb", "7g.80gb")], knowledge())
+    apart = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting(each, "7g.80gb") for each in "pq"], knowledge())
 
     assert together.unplaced == ("p",)
     assert [each.node for each in apart.layouts] == ["n-0", "n-1"]
@@ -175,7 +175,7 @@ def test_slices_of_one_pod_are_on_one_node() -> None:
 def test_slices_that_are_there_are_used_and_no_gpu_is_carved_for_them() -> None:
     nodes = {"m": node("m", product=A100, offers={slice_("1g.10gb"): 1}), **free_nodes(1, 8)}
 
-    found = advise(nodes, list(nodes), [waiting("p", "1g.10gb"), waiting("q", "1g.10gb")], knowledge())
+    found = advise_layout(nodes, list(nodes), [waiting("p", "1g.10gb"), waiting("q", "1g.10gb")], knowledge())
 
     assert (found.fitting, [each.pods for each in found.layouts]) == (("p",), [("q",)])
 
@@ -185,7 +185,7 @@ def test_product_that_a_pod_does_not_want_is_not_carved_for_it() -> None:
     made = pod(gpus(1, slice_("1g.10gb")), annotations={"products": "H100"})
     nodes = free_nodes(1, 8)
 
-    found = advise(nodes, list(nodes), [GPUPod("p", "p", "", demand(made))], knowledge())
+    found = advise_layout(nodes, list(nodes), [GPUPod("p", "p", "", demand(made))], knowledge())
 
     assert found.unplaced == ("p",)
 
@@ -232,7 +232,7 @@ def test_facts_are_those_of_a_node_that_has_the_layout(strategy: str, really: di
     before = node(product=A100, labels={"nvidia.com/mig.strategy": strategy})
     expected = node(**{"product": A100, **really}).node_class
 
-    found = carved(before.node_class, [("1g.10gb",) * 7] * 8, knowledge())
+    found = node_class_with_layout(before.node_class, [("1g.10gb",) * 7] * 8, knowledge())
 
     names = ("product", "sharing", "mig_strategy", "mig_profile", "offered", "labelled", "stale", "mig_state")
     assert [getattr(found, name) for name in names] == [getattr(expected, name) for name in names]
