@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the KubeSchedulerConfiguration that calls us: every field with the reason why it is there."""
+"""Write the KubeSchedulerConfiguration that calls gpu-usher: every field with the reason why it is there."""
 
 import base64
 import re
@@ -16,27 +16,26 @@ Target = Literal["second", "default"]
 OWN_NAME = "gpu-usher-scheduler"
 NAMESPACE = "gpu-usher"
 SERVER_NAME = "gpu-usher.gpu-usher.svc"
-"""In every certificate of ours, so that the check holds whatever address the URL has."""
+"""This name is in every certificate of ours, so that verification succeeds whatever address the URL has."""
 URLS: dict[Target, str] = {
     "second": "https://127.0.0.1:8443/scheduler",
     "default": f"https://{SERVER_NAME}:443/scheduler",
 }
 _URL = re.compile(r"https://(?:[\w.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[\w.~-]+)*/scheduler", re.ASCII)
 WEIGHT = 10
-"""One point of ours is then 100; an ordinary GPU pod gets some 400 in-tree
-(docs/reference/scores.md#scores-on-the-wire)."""
+"""One point of ours then counts 100; an ordinary GPU pod gets about 400 in-tree (CONTROL_PLANE §5.5, INTERFACES §5)."""
 TIMEOUT_SECONDS = 2
-"""Scheduling is one loop: a slow answer holds up every pod. Ours takes about a millisecond at 5,000 nodes."""
+"""Scheduling is one loop: a slow answer delays every pod. Ours takes about a millisecond at 5,000 nodes."""
 SCORE_ALL_UP_TO_NODES = 1000
-"""Scoring every node costs the scheduler five times as much at 5,000 nodes
-(docs/reference/control-plane.md#sampling)."""
+"""Scoring every node costs kube-scheduler five times as much at 5,000 nodes (CONTROL_PLANE §6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationPlan:
-    """What to write. `ca`: PEM, or where the scheduler finds it. `nodes`: how many there are, 0 where not known.
+    """What to write.
 
-    `every_pod`: we are asked about pods without GPU too.
+    `ca` is the CA as PEM, or its path on the scheduler's machine. `nodes` is the number of nodes, 0 where not known.
+    `best` makes filter name only the best node. `every_pod` makes pods without GPU call the extender too.
     """
 
     target: Target
@@ -49,19 +48,19 @@ class ConfigurationPlan:
 
 
 def managed_resources(nodes: Iterable[Node], knowledge: Knowledge) -> tuple[str, ...]:
-    """List the resources of which a pod must reach us, sorted.
+    """List the resources whose pods must call the extender, sorted.
 
-    Those of the families, those that nodes offer, and every MIG profile that the tables know: kube-scheduler
-    compares whole names, and a node may be cut anew tomorrow.
+    They are those of the families, those that nodes offer, and every MIG profile of the knowledge tables:
+    kube-scheduler compares whole names, and a node may get another MIG layout tomorrow.
     """
     fixed = {name for family in knowledge.families.all for name in family.resources}
     offered = {name for node in nodes for name, _ in node.node_class.offered}
-    cut = {RESOURCE_PREFIX + name for names in knowledge.mig.by_product.values() for name in names}
-    return tuple(sorted(fixed | offered | cut))
+    mig_slices = {RESOURCE_PREFIX + name for names in knowledge.mig.by_product.values() for name in names}
+    return tuple(sorted(fixed | offered | mig_slices))
 
 
 def read_url(text: str) -> str:
-    """Check where the scheduler is to call us.
+    """Check the URL by which kube-scheduler is to call the extender.
 
     Raises BadInput.
     """
@@ -72,7 +71,7 @@ def read_url(text: str) -> str:
 
 
 def read_ca(name: str, pem: bytes) -> bytes:
-    """Check what goes into the file for everyone to read: certificates, and no key.
+    """Check the PEM that is written into the file, which everyone may read: certificates, and no private key.
 
     Raises BadInput.
     """
@@ -84,7 +83,7 @@ def read_ca(name: str, pem: bytes) -> bytes:
 
 
 def percentage(plan: ConfigurationPlan) -> int:
-    """Choose percentageOfNodesToScore; 0 leaves the scheduler's own sampling."""
+    """Choose percentageOfNodesToScore; 0 leaves kube-scheduler's own sampling."""
     return 100 if plan.target == "second" and 0 < plan.nodes <= SCORE_ALL_UP_TO_NODES else 0
 
 
@@ -118,21 +117,21 @@ def _head(plan: ConfigurationPlan) -> list[str]:
 
 
 def _profile(plan: ConfigurationPlan) -> list[str]:
-    share = percentage(plan)
-    if share:
-        why = [
+    percent = percentage(plan)
+    if percent:
+        comment = [
             f"  # Score every node: with {plan.nodes:,} nodes that is affordable, and packing sees the whole fleet.",
             "  # Above 1,000 nodes leave the default sampling (0): at 5,000 scoring all costs 22 ms a pod against 4.",
         ]
     else:
-        why = [
+        comment = [
             "  # 0 is the scheduler's own sampling (of 1,000 nodes it looks at 420, of 5,000 at 500). What labels say",
             "  # is node affinity as well, looked at before the sample is taken. What none says (a full memory budget,",
             "  # a minor driver version) may miss the sample; the pod is tried again. Where that hurts, write 100.",
         ]
     own = plan.target == "second"
     name = f"{OWN_NAME} # pods name it; our webhook does so by policy" if own else "default-scheduler"
-    return ["profiles:", f"- schedulerName: {name}", *why, f"  percentageOfNodesToScore: {share}"]
+    return ["profiles:", f"- schedulerName: {name}", *comment, f"  percentageOfNodesToScore: {percent}"]
 
 
 def _extender(plan: ConfigurationPlan) -> list[str]:
