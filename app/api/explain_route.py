@@ -6,7 +6,8 @@ from typing import Any
 
 from app.api.backend import Backend
 from app.api.time_slices import JOB_SECONDS, JobQueue, in_slices
-from app.explain.pending_pod import Explanation, explain
+from app.explain.explanation import Explanation
+from app.explain.pending_pod import explain
 from app.values.errors import MalformedPod, WireError
 from app.values.json_members import member
 from app.values.steps import finish

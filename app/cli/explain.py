@@ -20,7 +20,8 @@ from app.cluster.fast_snapshot import read_lean
 from app.cluster.files import read_snapshot_file
 from app.cluster.view import bound_volumes, view
 from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
-from app.explain.pending_pod import Explanation, explain
+from app.explain.explanation import Explanation
+from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.values.errors import ApiError, BadInput

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.explain.pending_pod import Explanation
+from app.explain.explanation import Explanation
 
 BAR = 20
 """Characters of a full bar."""

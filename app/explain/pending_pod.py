@@ -3,7 +3,6 @@
 
 from collections import Counter
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any
 
@@ -11,7 +10,8 @@ from app.admission.review import Verdict
 from app.explain.bound_pod import as_unbound, node_of_bound_pod
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
-from app.explain.funnel import Objection, Step, first_objection, funnel, is_transient, objection_name, objection_text
+from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
+from app.explain.funnel import Objection, first_objection, funnel, is_transient, objection_name, objection_text
 from app.explain.pod_needs import needs
 from app.explain.survey import (
     ClusterSnapshot,
@@ -34,86 +34,6 @@ from app.values.reasons import Code, Reason
 
 BEST_SHOWN = 10
 """Nodes that are shown with their score; the others are only counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """One reason, its remedy, and the number of nodes that it is a reason against."""
-
-    reason: str
-    message: str
-    nodes: int
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionOutcome:
-    """What admission did, or would do, with a pod."""
-
-    allowed: bool
-    message: str
-    warnings: tuple[str, ...]
-    actions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FittingNode:
-    """A node that fits, with its score for kube-scheduler and the parts of the score.
-
-    `gives` is the kind of unit by resource. `score` is the score on the wire, `total` the sum before rounding.
-    `scores` are the parts by scorer. `lowered_by` names the penalties that halve the total.
-    """
-
-    node: str
-    gives: Mapping[str, str]
-    score: int
-    total: float
-    scores: Mapping[str, Mapping[str, float]]
-    lowered_by: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """All objections to one node; none where the pod fits."""
-
-    node: str
-    fits: bool
-    reasons: tuple[str, ...]
-    messages: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Everything about one pod.
-
-    `refused` counts nodes by the first reason of gpu-usher's filters, `in_tree` by each of kube-scheduler's own.
-    `primary` is the reason to look at first; None where the pod fits somewhere.
-    `bound` is the node that the pod has already, with today's objections to it; None where it has none. The pod's own
-    resources count as released. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
-    `unjudged` are the constraints that only kube-scheduler can judge.
-    """
-
-    pod: str
-    policies: tuple[str, ...]
-    asks: Mapping[str, int]
-    needs: tuple[str, ...]
-    origins: tuple[Mapping[str, str], ...]
-    conflicts: tuple[str, ...]
-    nodes: int
-    fits: int
-    primary: Refused | None
-    refused: tuple[Refused, ...]
-    in_tree: tuple[Refused, ...]
-    funnel: tuple[Step, ...]
-    fixes: tuple[Fix, ...]
-    best: tuple[FittingNode, ...]
-    claims: Mapping[str, Any]
-    dra: Any
-    unsourced: tuple[str, ...]
-    unjudged: tuple[str, ...]
-    admission: AdmissionOutcome
-    verdicts: tuple[NodeVerdict, ...] | None = None
-    bound: NodeVerdict | None = None
 
 
 def explain(

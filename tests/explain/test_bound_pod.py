@@ -6,7 +6,8 @@ from typing import Any
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.view import view
-from app.explain.pending_pod import Explanation, explain
+from app.explain.explanation import Explanation
+from app.explain.pending_pod import explain
 from app.intree.existing_pods import existing_pods_of
 from app.values.steps import finish
 from tests.builders import gpus, knowledge, node_document, pod, policies

@@ -18,7 +18,8 @@ from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
-from app.explain.pending_pod import Explanation, explain
+from app.explain.explanation import Explanation
+from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.values.steps import finish

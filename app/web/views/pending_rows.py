@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.explain.pending_pod import Explanation
+from app.explain.explanation import Explanation
 from app.kube.pending_pods import PendingPod
 
 
