@@ -25,7 +25,7 @@ def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
         if per_gpu is None or _set_on_pod(review, resource):
             continue
         for container in review.gpu_containers():
-            amount = times(per_gpu, review.units(container))
+            amount = times(per_gpu, review.gpu_units(container))
             present = resource in container.requests or resource in container.limits
             if present and (
                 not _overrides(review, f"{resource}_per_gpu") or _requests_exactly(container, resource, amount)
@@ -64,7 +64,7 @@ def _request(document: Any, container: Container, resource: str, amount: str) ->
 def provide_shared_memory(review: ReviewedPod) -> Iterator[PodChange]:
     """Mount memory at /dev/shm in pods of two or more GPUs: NCCL and data loaders need more than the usual 64 MiB."""
     size = review.rules.defaults.shared_memory
-    if size is None or sum(units for _, units in review.amounts()) < 2 or review.document["spec"].get("hostIPC"):
+    if size is None or sum(units for _, units in review.gpu_amounts()) < 2 or review.document["spec"].get("hostIPC"):
         return
     containers = [container for container in review.gpu_containers() if not _mounts(review, container)]
     if not containers:
@@ -84,7 +84,7 @@ def provide_shared_memory(review: ReviewedPod) -> Iterator[PodChange]:
 
 def _mounts(review: ReviewedPod, container: Container) -> bool:
     where = f"spec.{container.list_name}[{container.index}]."
-    mounts = objects(review.raw(container), "volumeMounts", where)
+    mounts = objects(review.container_object(container), "volumeMounts", where)
     return any(str(mount.get("mountPath")).rstrip("/") == SHM for _, mount in mounts)
 
 
@@ -106,7 +106,7 @@ def provide_driver_capabilities(review: ReviewedPod) -> Iterator[PodChange]:
 def _set_variable(review: ReviewedPod, container: Container, variable: dict[str, str]) -> Iterator[Operation]:
     """Set an environment variable at every entry of its name, since the last of several counts; else append it."""
     path = ("spec", container.list_name, str(container.index), "env")
-    present = review.raw(container).get("env") or ()
+    present = review.container_object(container).get("env") or ()
     indices = [str(index) for index, entry in enumerate(present) if entry.get("name") == variable["name"]]
     if not indices:
         yield append(review.document, path, variable)

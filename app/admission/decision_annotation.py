@@ -28,7 +28,7 @@ def record_decision(review: ReviewedPod, record: tuple[str, ...], changed: bool)
     earlier = _present_record(review)
     if not changed and earlier.get("of") == fingerprint:
         return []
-    if not changed and not (review.asks and review.served):
+    if not changed and not (review.asks_for_gpu and review.has_our_scheduler):
         present = DECISION in review.pod.annotations
         return [Operation("remove", ("metadata", "annotations", DECISION))] if present else []
     earlier_actions = map(_as_text, earlier["actions"]) if earlier and _written_by_us(review.document) else ()
@@ -107,7 +107,7 @@ def _fingerprint(review: ReviewedPod) -> str:
             *([str(side.get(resource, "")) for side in (container.requests, container.limits)]),
         ]
         for container in pod.containers
-        for resource in review.gpus_of(container)
+        for resource in review.gpu_resources_of(container)
     ]
     annotations = sorted(
         (key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION

@@ -67,9 +67,9 @@ def device_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
 def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
     for key, value in review.pod.annotations.items() if review.form is not PodForm.Ephemeral else ():
         if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in review.knowledge.families.all):
-            yield DeviceAccess("pod", review.asks, ("metadata", "annotations", key), key[:40])
+            yield DeviceAccess("pod", review.asks_for_gpu, ("metadata", "annotations", key), key[:40])
     for container in guarded_containers(review):
-        raw = review.raw(container)
+        raw = review.container_object(container)
         where = f"spec.{container.list_name}[{container.index}]."
         yield from _by_variables(review, container, [variable for _, variable in objects(raw, "env", where)])
         for index, mount in objects(raw, "volumeMounts", where):
@@ -124,14 +124,14 @@ def guarded_containers(review: ReviewedPod) -> tuple[Container, ...]:
     """List the containers that the guard looks at: all, or the new ephemeral ones, since others cannot change."""
     if review.form is not PodForm.Ephemeral:
         return review.pod.containers
-    return tuple(container for container in review.pod.ephemeral if container.name not in review.settled)
+    return tuple(container for container in review.pod.ephemeral if container.name not in review.existing_ephemeral)
 
 
 def asks_for_gpu(review: ReviewedPod, container: Container) -> bool:
     """Tell whether a container requests a GPU, by its resources or by a claim; an unknown claim counts as one."""
-    if review.units(container) > 0 or container.name in review.claimed.containers:
+    if review.gpu_units(container) > 0 or container.name in review.claimed.containers:
         return True
-    resources = review.raw(container).get("resources") or {}
+    resources = review.container_object(container).get("resources") or {}
     return bool(resources.get("claims") and review.claimed.unknown)
 
 

@@ -81,7 +81,7 @@ def right_size(review: ReviewedPod) -> Iterator[PodChange]:
 
 def _requested_slice(review: ReviewedPod) -> str | None:
     """Return the one slice resource that the pod asks for; None if it asks for none, or for several."""
-    slices = [name for name, _ in review.amounts() if profile_of(name)]
+    slices = [name for name, _ in review.gpu_amounts() if profile_of(name)]
     return slices[0] if len(slices) == 1 and not slices[0].endswith(".shared") else None
 
 
@@ -170,7 +170,7 @@ def _replace_resource(review: ReviewedPod, old: str, new: str) -> Iterator[Opera
     document: Any = review.document
     for container in review.pod.containers:
         for side in ("limits", "requests"):
-            amounts = (review.raw(container).get("resources") or {}).get(side) or {}
+            amounts = (review.container_object(container).get("resources") or {}).get(side) or {}
             if old in amounts:
                 path = ("spec", container.list_name, str(container.index), "resources", side)
                 for operation in (put(document, (*path, new), amounts[old]), Operation("remove", (*path, old))):

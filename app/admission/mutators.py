@@ -27,7 +27,7 @@ def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
     """
     document: Any = review.document
     for container in review.pod.containers:
-        for resource in review.gpus_of(container):
+        for resource in review.gpu_resources_of(container):
             change = _repair(review, document, container, resource)
             if change is not None:
                 document = apply(document, change.operations)
@@ -128,7 +128,11 @@ def set_priority_class(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
-    """Add tolerations for the GPU taints of the nodes that could serve the pod (F2, F3, F4)."""
+    """Add tolerations for the GPU taints of the nodes that could serve the pod (F2, F3, F4).
+
+    A pod template gets none (review.py _applies_to_template): its pods get them. For a DaemonSet's template that is
+    too late, since the controller chooses nodes by the template; the user is warned instead.
+    """
     missing = missing_tolerations(review)
     operations: list[Operation] = []
     document: Any = review.document
@@ -138,7 +142,7 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
     if operations:
         keys = ", ".join(dict.fromkeys(toleration["key"] for toleration in missing))
         if review.form is PodForm.DaemonSet and any(taint[0] in keys for taint in taints_of_fitting_nodes(review)):
-            problem = f"the template does not tolerate {keys}"  # the DaemonSet controller decides by the template
+            problem = f"the template does not tolerate {keys}"
             yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
         yield PodChange(tuple(operations), f"toleration added for {keys}")
 
@@ -218,9 +222,9 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     """List the mutators that apply to the object, in order."""
     if review.form is PodForm.Ephemeral:
         chosen = GUARDS
-    elif not review.asks:
+    elif not review.asks_for_gpu:
         chosen = GUARDS | FOR_CPU_PODS
-    elif not review.served:
+    elif not review.has_our_scheduler:
         chosen = GUARDS | REPAIRS
     else:
         chosen = frozenset(MUTATORS) - FOR_CPU_PODS

@@ -35,7 +35,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse privileged pods without a GPU request, and pods that mount all devices: they see every GPU (F14)."""
     if review.rules.privileged != "Deny":
         return
-    if not (review.asks or review.passthrough_amounts) or review.form is PodForm.Ephemeral:
+    if not (review.asks_for_gpu or review.passthrough_amounts) or review.form is PodForm.Ephemeral:
         for container in guarded_containers(review):
             if is_privileged(review, container):
                 problem = f"container {container.name[:24]}: privileged, sees every GPU"
@@ -48,7 +48,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
 def is_privileged(review: ReviewedPod, container: Container) -> bool:
     """Tell whether a container is privileged."""
     where = f"spec.{container.list_name}[{container.index}]."
-    context = member(review.raw(container), "securityContext", dict, where) or {}
+    context = member(review.container_object(container), "securityContext", dict, where) or {}
     return context.get("privileged") is True
 
 

@@ -33,16 +33,16 @@ OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 class ReviewContext:
     """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
 
-    `form`, `settled` and `before` are as in ReviewedPod. `claimed` returns the devices that a pod claims through DRA.
-    `rule` returns the ruling on a pod.
+    `form`, `existing_ephemeral` and `old_template` are as in ReviewedPod. `claimed` returns the devices that a pod
+    claims through DRA. `rule` returns the ruling on a pod.
     """
 
     policies: PolicySet
     fleet: FleetFacts
     knowledge: Knowledge
     form: PodForm = PodForm.Pod
-    settled: frozenset[str] = frozenset()
-    before: Mapping[str, Any] | None = None
+    existing_ephemeral: frozenset[str] = frozenset()
+    old_template: Mapping[str, Any] | None = None
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NOTHING_CLAIMED
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = rule_on
 
@@ -142,7 +142,7 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
 
 def _is_recorded(review: ReviewedPod) -> bool:
     """Tell whether the answer is recorded even where nothing was changed: for GPU pods and their templates."""
-    return review.asks and review.form is not PodForm.Ephemeral
+    return review.asks_for_gpu and review.form is not PodForm.Ephemeral
 
 
 def _verdict(review: ReviewedPod, **fields: Any) -> Verdict:
@@ -170,11 +170,11 @@ def _read_review(
         fleet=context.fleet,
         knowledge=context.knowledge,
         form=context.form,
-        asks=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.knowledge),
-        served=has_our_scheduler(pod, ruling, context.policies),
+        asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.knowledge),
+        has_our_scheduler=has_our_scheduler(pod, ruling, context.policies),
         namespace_labels=labels,
-        settled=context.settled,
-        before=context.before,
+        existing_ephemeral=context.existing_ephemeral,
+        old_template=context.old_template,
         claimed=ruling.claimed,
     )
 

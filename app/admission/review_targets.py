@@ -27,13 +27,16 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReviewTarget:
-    """A pod, or what stands for one, at `path` in the reviewed object. `settled` and `before` are as in ReviewedPod."""
+    """A pod, or a pod template, at `path` in the reviewed object.
+
+    `existing_ephemeral` and `old_template` are as in ReviewedPod.
+    """
 
     document: Mapping[str, Any]
     form: PodForm = PodForm.Pod
     path: tuple[str, ...] = ()
-    settled: frozenset[str] = frozenset()
-    before: Mapping[str, Any] | None = None
+    existing_ephemeral: frozenset[str] = frozenset()
+    old_template: Mapping[str, Any] | None = None
 
     def operation_on_object(self, operation: Operation) -> Operation:
         """Turn an operation on the pod or template into one on the object."""
@@ -54,7 +57,7 @@ def review_target_of(request: Mapping[str, Any]) -> ReviewTarget | None:
     if group_resource == ("", "pods") and operation == ("CREATE", ""):
         return ReviewTarget(new)
     if group_resource == ("", "pods") and operation == ("UPDATE", "ephemeralcontainers"):
-        return ReviewTarget(new, PodForm.Ephemeral, settled=_ephemeral_names(old or {}))
+        return ReviewTarget(new, PodForm.Ephemeral, existing_ephemeral=_ephemeral_names(old or {}))
     if group_resource in WORKLOADS and operation[1] == "":
         path, reviewed = WORKLOADS[group_resource]
         form = PodForm.DaemonSet if group_resource[1] == "daemonsets" else PodForm.Template
@@ -70,7 +73,7 @@ def _template(
     old_template = _member_at(old, path) if old is not None else None
     if template is None or being_deleted or old_template == template:
         return None
-    return ReviewTarget(template, form, path, before=old_template)
+    return ReviewTarget(template, form, path, old_template=old_template)
 
 
 def _member_at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:

@@ -39,10 +39,10 @@ class ReviewedPod:
     `document` is the Pod as earlier mutators left it, or the pod template.
     `rules` are the admission rules of the level under review: enforced, warned or audited.
     `form` is the kind of the object.
-    `asks` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
-    `served` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
-    `settled` are the names of the ephemeral containers that the pod had before this request.
-    `before` is the pod template before an UPDATE, or None.
+    `asks_for_gpu` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
+    `has_our_scheduler` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
+    `existing_ephemeral` are the names of the ephemeral containers that the pod had before this request.
+    `old_template` is the pod template before an UPDATE, or None.
     `claimed` are the devices that the pod claims through DRA.
     """
 
@@ -53,11 +53,11 @@ class ReviewedPod:
     fleet: FleetFacts
     knowledge: Knowledge
     form: PodForm = PodForm.Pod
-    asks: bool = True
-    served: bool = True
+    asks_for_gpu: bool = True
+    has_our_scheduler: bool = True
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
-    settled: frozenset[str] = frozenset()
-    before: Mapping[str, Any] | None = None
+    existing_ephemeral: frozenset[str] = frozenset()
+    old_template: Mapping[str, Any] | None = None
     claimed: ClaimedDevices = NOTHING_CLAIMED
 
     @cached_property
@@ -81,10 +81,10 @@ class ReviewedPod:
 
         Of several containers with one name the first counts. Raises MalformedPod.
         """
-        containers = read_pod(self.before).containers if self.before is not None else ()
+        containers = read_pod(self.old_template).containers if self.old_template is not None else ()
         return {container.name: container for container in reversed(containers)}
 
-    def gpus_of(self, container: Container) -> tuple[str, ...]:
+    def gpu_resources_of(self, container: Container) -> tuple[str, ...]:
         """List the GPU resources of the pod that a container names, including those with an amount of zero."""
         return tuple(name for name in container.resources() if name in self._gpus)
 
@@ -98,7 +98,7 @@ class ReviewedPod:
         document = apply(self.document, operations)
         return replace(self, document=document, pod=read_pod(document, self.pod.namespace))
 
-    def amounts(self) -> tuple[tuple[str, int], ...]:
+    def gpu_amounts(self) -> tuple[tuple[str, int], ...]:
         """List what the pod asks for as it stands now: (GPU resource, units)."""
         return gpu_amounts(self.pod, self.knowledge.families.of)
 
@@ -107,14 +107,14 @@ class ReviewedPod:
         """The GPUs that the pod asks for by passthrough into a virtual machine: (resource, units)."""
         return gpu_amounts(self.pod, self.knowledge.families.hands_on)
 
-    def raw(self, container: Container) -> Mapping[str, Any]:
+    def container_object(self, container: Container) -> Mapping[str, Any]:
         """Return the JSON object of a container."""
-        container_object: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
-        return container_object
+        document: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
+        return document
 
-    def units(self, container: Container) -> int:
+    def gpu_units(self, container: Container) -> int:
         """Count the GPUs, MIG slices or shares that a container asks for; a fraction is rounded up."""
-        return sum(-int(-container.asks(name) // 1) for name in self.gpus_of(container))
+        return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources_of(container))
 
     def families(self) -> tuple[Family, ...]:
         """List the GPU families of what the pod asks for, by resource or by DRA claim."""
@@ -123,7 +123,7 @@ class ReviewedPod:
 
     def gpu_containers(self) -> Iterator[Container]:
         """Iterate over the containers that ask for a GPU in their resources; a DRA claim alone does not count."""
-        return (container for container in self.pod.containers if self.units(container) > 0)
+        return (container for container in self.pod.containers if self.gpu_units(container) > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ Validator = Callable[[ReviewedPod], Iterator[Reason]]
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse fractions and negative amounts, with the alternative in the message (F8)."""
     for container in review.pod.containers:
-        for resource in review.gpus_of(container):
+        for resource in review.gpu_resources_of(container):
             for amounts in (container.requests, container.limits):
                 amount = amounts.get(resource)
                 if amount is None:
@@ -36,7 +36,7 @@ def limits_present(review: ReviewedPod) -> Iterator[Reason]:
     if review.rules.requests_only != "Deny":
         return
     for container in review.pod.containers:
-        for resource in review.gpus_of(container):
+        for resource in review.gpu_resources_of(container):
             if resource not in container.limits and container.names(resource):
                 yield _container_reason(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
 
@@ -46,7 +46,7 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
     if review.rules.mismatch != "Deny":
         return
     for container in review.pod.containers:
-        for resource in review.gpus_of(container):
+        for resource in review.gpu_resources_of(container):
             both = resource in container.limits and resource in container.requests
             if both and container.limits[resource] != container.requests[resource]:
                 yield _container_reason(
@@ -62,7 +62,7 @@ def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     allowed, claims = review.rules.max_gpus_per_pod, review.claimed.classes
     if allowed is None:
         return
-    total = sum(amount for _, amount in (*review.amounts(), *review.passthrough_amounts)) + sum(
+    total = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts)) + sum(
         count or 0 for _, count in claims
     )
     if total > allowed:
@@ -120,7 +120,7 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
         return
     classes = [group.node_class for group in fitting_groups(review.ruling.demand, review.fleet)]
     for container in review.pod.containers:
-        for resource in review.gpus_of(container):
+        for resource in review.gpu_resources_of(container):
             amount = container.asks(resource)
             shared = [
                 node_class.unit(resource) in REPLICAS for node_class in classes if node_class.allocatable(resource)
@@ -157,6 +157,6 @@ GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted
 
 def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     """List the validators that apply to the object."""
-    if (review.asks or review.passthrough_amounts) and review.form is not PodForm.Ephemeral:
+    if (review.asks_for_gpu or review.passthrough_amounts) and review.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)

@@ -144,7 +144,12 @@ def _judge(
     subject = review_target_of(request)
     if subject is None:
         return None
-    setting = replace(backend.setting(), form=subject.form, settled=subject.settled, before=subject.before)
+    setting = replace(
+        backend.setting(),
+        form=subject.form,
+        existing_ephemeral=subject.existing_ephemeral,
+        old_template=subject.old_template,
+    )
     try:
         verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
     except OversizedPod as error:

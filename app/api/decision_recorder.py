@@ -130,8 +130,8 @@ def _review(body: bytes) -> dict[str, Any] | None:
         "pod": redact_pod(subject.document),
     }
     if subject.form is not PodForm.Pod:
-        asked["settled"] = sorted(subject.settled)
-        asked["before"] = None if subject.before is None else redact_pod(subject.before)
+        asked["settled"] = sorted(subject.existing_ephemeral)
+        asked["before"] = None if subject.old_template is None else redact_pod(subject.old_template)
     return asked
 
 

@@ -101,8 +101,8 @@ def _reviewed(line: Line, backend: Backend) -> dict[str, Any]:
     setting = replace(
         backend.setting(),
         form=PodForm[line["form"]],
-        settled=frozenset(line.get("settled", ())),
-        before=line.get("before"),
+        existing_ephemeral=frozenset(line.get("settled", ())),
+        old_template=line.get("before"),
     )
     namespace = line["namespace"]
     verdict = REVIEWS[line["verb"]](line["pod"], namespace, backend.namespace_labels(namespace), setting)

@@ -30,7 +30,7 @@ class PodDifference(Enum):
     Refused = "newly refused"
     NoNode = "left without any node"
     Admitted = "no longer refused"
-    Seated = "has a node now"
+    Placed = "has a node now"
     Moved = "moved"
     Otherwise = "changed otherwise"
 
@@ -42,7 +42,7 @@ HARMFUL = frozenset({PodDifference.Refused, PodDifference.NoNode})
 class ComparedPod:
     """A pod (or template) to be created. `uid` and `node` are those of an existing pod, else empty.
 
-    `settled` and `before` are as in ReviewedPod.
+    `existing_ephemeral` and `old_template` are as in ReviewedPod.
     """
 
     name: str
@@ -51,8 +51,8 @@ class ComparedPod:
     form: PodForm = PodForm.Pod
     uid: str = ""
     node: str = ""
-    settled: frozenset[str] = frozenset()
-    before: Mapping[str, Any] | None = None
+    existing_ephemeral: frozenset[str] = frozenset()
+    old_template: Mapping[str, Any] | None = None
 
 
 class Placements(Protocol):
@@ -207,14 +207,19 @@ def _template(pod: ComparedPod, keys: frozenset[str]) -> Any:
     matched_labels = [(key, labels[key]) for key in labels if key in keys]
     annotations = redacted["metadata"].get("annotations") or {}
     text = msgspec.json.encode([matched_labels, annotations, redacted["spec"]])
-    before = None if pod.before is None else msgspec.json.encode(redact_pod(pod.before))
-    return pod.namespace, text, pod.form, pod.settled, before
+    old_template = None if pod.old_template is None else msgspec.json.encode(redact_pod(pod.old_template))
+    return pod.namespace, text, pod.form, pod.existing_ephemeral, old_template
 
 
 def _judge(compared: ComparedPod, side: PolicySide) -> _Outcome:
     """Compute what admission does with a pod, and the demand of the admitted pod."""
     labels = side.labels_of(compared.namespace)
-    context = replace(side.context, form=compared.form, settled=compared.settled, before=compared.before)
+    context = replace(
+        side.context,
+        form=compared.form,
+        existing_ephemeral=compared.existing_ephemeral,
+        old_template=compared.old_template,
+    )
     verdict = mutate(compared.document, compared.namespace, labels, context)
     admitted = apply(compared.document, verdict.operations)
     pod = read_pod(admitted, compared.namespace)
@@ -248,7 +253,7 @@ def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None
         was, now = _best_nodes(pod, judged, placements)
         if was != now:
             change = (
-                PodDifference.NoNode if now is None else PodDifference.Seated if was is None else PodDifference.Moved
+                PodDifference.NoNode if now is None else PodDifference.Placed if was is None else PodDifference.Moved
             )
             return difference(change, was or placements.why(old.demand), now or placements.why(new.demand))
     if old.verdict == new.verdict:

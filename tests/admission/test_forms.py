@@ -45,7 +45,7 @@ def admit(
     settled: tuple[str, ...] = (),
 ) -> Verdict:
     """Mutate an object of team-a. `settled`: ephemeral containers that were there before."""
-    where = replace(setting(policy_set, known), form=form, settled=frozenset(settled))
+    where = replace(setting(policy_set, known), form=form, existing_ephemeral=frozenset(settled))
     return mutate(document, "team-a", {}, where)
 
 
@@ -302,7 +302,7 @@ def test_edit_of_requests_alone_is_followed_by_the_limits_that_we_added() -> Non
     """F18: `kubectl apply` of requests 2 over requests 1 leaves our limits 1, which must not win."""
     before = pod(container({GPU: "1"}, {GPU: "1"}))
     edited = pod(container({GPU: "1"}, {GPU: "2"}))
-    where = replace(setting(), form=PodForm.Template, before=before)
+    where = replace(setting(), form=PodForm.Template, old_template=before)
 
     verdict = mutate(edited, "team-a", {}, where)
 

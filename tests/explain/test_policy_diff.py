@@ -109,7 +109,7 @@ def test_whole_comparison_is_that_of_every_pod_by_itself(number: int) -> None:
             expected.setdefault(PodDifference.Admitted.value, set()).add(each.name)
         elif is_in and was != now:
             change = (
-                PodDifference.NoNode if now is None else PodDifference.Seated if was is None else PodDifference.Moved
+                PodDifference.NoNode if now is None else PodDifference.Placed if was is None else PodDifference.Moved
             )
             expected.setdefault(change.value, set()).add(each.name)
 
