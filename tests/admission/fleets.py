@@ -93,7 +93,7 @@ def gfd(draw: random.Random, product: str | None = None) -> tuple[Labels, Offers
     """Draw what GPU Feature Discovery writes, with gaps and oddities, and what the device plugin offers."""
     rows = facts("gpu_products.yaml")["products"]
     wanted = product or draw.choice([*POPULAR, None, None])
-    row = next((each for each in rows if each["product"] == wanted), None) or draw.choice(rows)
+    row = next((row for row in rows if row["product"] == wanted), None) or draw.choice(rows)
     label = product or draw.choice([row["product"]] * 9 + ["NVIDIA-XYZ-9000"])
     labels = {"nvidia.com/gpu.product": label, "nvidia.com/gpu.present": "true"}
     labels |= _versions(draw, draw.choice(list(CUDA_OF)))

@@ -34,9 +34,9 @@ def admit(
 
 def terms(document: dict[str, Any], *nodes: Node, policy_set: PolicySet | None = None) -> list[list[str]]:
     """List the required terms, each expression as `key operator values`."""
-    found, _ = admit(document, *nodes, policy_set=policy_set)
-    required = found.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
-    return [[written(each) for each in term["matchExpressions"]] for term in required]
+    affinity, _ = admit(document, *nodes, policy_set=policy_set)
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return [[written(expression) for expression in term["matchExpressions"]] for term in required]
 
 
 def written(expression: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def test_needs_of_one_pod_stand_in_one_term_in_the_order_people_ask() -> None:
     (term,) = terms(document, H100)
 
     keys = ["gpu.product", "gpu.memory", "gpu.compute.major", "cuda.driver-version.major", "gpu.sharing-strategy"]
-    assert [f"{GFD}{key}" for key in keys] == [each.split()[0] for each in term]
+    assert [f"{GFD}{key}" for key in keys] == [expression.split()[0] for expression in term]
 
 
 def test_closed_list_of_products_leaves_out_what_other_needs_refuse() -> None:
@@ -108,14 +108,14 @@ def test_provisioners_dialect_comes_last_and_no_term_mixes_two() -> None:
     second, first = terms(wishing(products="L4", cuda="12.4"), H100, L4_BY_KARPENTER)
 
     assert first == ["karpenter.k8s.aws/instance-gpu-name In l4"]
-    assert all(each.startswith(GFD) for each in second)
+    assert all(expression.startswith(GFD) for expression in second)
 
 
 def test_every_dialect_of_the_fleet_has_its_term() -> None:
     """F136, S8, S9."""
-    found = terms(wishing(gpu_memory="20Gi"), H100, L4_BY_KARPENTER, L4_BY_GKE)
+    written_terms = terms(wishing(gpu_memory="20Gi"), H100, L4_BY_KARPENTER, L4_BY_GKE)
 
-    assert [term[0].split()[0] for term in found] == [
+    assert [term[0].split()[0] for term in written_terms] == [
         f"{GFD}gpu.memory",
         "cloud.google.com/gke-accelerator",
         "karpenter.k8s.aws/instance-gpu-name",
@@ -126,16 +126,16 @@ def test_provisioner_without_gpu_nodes_is_known_by_its_cpu_nodes() -> None:
     """P16: scale from zero: the first GPU node is still to be made."""
     cpu = node(product=None, driver=None, offers={}, labels={"karpenter.k8s.aws/instance-family": "m7i"})
 
-    found = terms(wishing(products="L4"), cpu)
+    written_terms = terms(wishing(products="L4"), cpu)
 
-    assert "karpenter.k8s.aws/instance-gpu-name In l4" in found[-1]
+    assert "karpenter.k8s.aws/instance-gpu-name In l4" in written_terms[-1]
 
 
 def test_dialect_that_has_no_such_product_has_no_term() -> None:
     """A term without the need would let every node of the dialect in."""
-    found = terms(wishing(products="A10", cuda="12.4"), node(product="NVIDIA-A10", labels=LABELS), L4_BY_GKE)
+    written_terms = terms(wishing(products="A10", cuda="12.4"), node(product="NVIDIA-A10", labels=LABELS), L4_BY_GKE)
 
-    assert [[each.split()[0] for each in term] for term in found] == [
+    assert [[expression.split()[0] for expression in term] for term in written_terms] == [
         [f"{GFD}gpu.product", f"{GFD}cuda.driver-version.major"]
     ]
 
@@ -143,9 +143,9 @@ def test_dialect_that_has_no_such_product_has_no_term() -> None:
 def test_policy_chooses_the_dialects() -> None:
     only = policies(policy("p", "admission: {affinity: {mode: Required, keys: [GKE]}}"))
 
-    found = terms(wishing(products="L4"), H100, policy_set=only)
+    written_terms = terms(wishing(products="L4"), H100, policy_set=only)
 
-    assert found == [["cloud.google.com/gke-accelerator In nvidia-l4"]]
+    assert written_terms == [["cloud.google.com/gke-accelerator In nvidia-l4"]]
 
 
 def test_nodes_with_deprecated_driver_labels_only_have_a_term_of_their_own() -> None:
@@ -160,19 +160,16 @@ def test_nodes_with_deprecated_driver_labels_only_have_a_term_of_their_own() -> 
         },
     )
 
-    found = terms(wishing(cuda="12.4"), H100, old)
+    written_terms = terms(wishing(cuda="12.4"), H100, old)
 
-    assert [[f"{GFD}cuda.driver.major Gt 524"], [f"{GFD}cuda.driver-version.major Gt 524"]] == found
+    assert [[f"{GFD}cuda.driver.major Gt 524"], [f"{GFD}cuda.driver-version.major Gt 524"]] == written_terms
 
 
 def test_need_is_only_preferred_where_a_node_that_fits_has_no_label_at_all() -> None:
-    """A node without any dialect that filter would accept must not be excluded.
+    """INTERFACES §10: a node without any dialect that filter would accept must not be excluded."""
+    affinity, verdict = admit(wishing(gpu_memory="20Gi"), H100, UNLABELLED)
 
-    See docs/reference/admission.md#affinity.
-    """
-    found, verdict = admit(wishing(gpu_memory="20Gi"), H100, UNLABELLED)
-
-    assert list(found) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
     assert any("only preferred by node affinity" in warning for warning in verdict.warnings)
 
 
@@ -180,12 +177,16 @@ def test_one_need_that_a_node_cannot_tell_leaves_the_others_required() -> None:
     """A node without the driver label: the product stays required."""
     silent = node(driver=None, labels=LABELS)
 
-    found, _ = admit(wishing(products="H100", cuda="12.4"), H100, silent)
+    affinity, _ = admit(wishing(products="H100", cuda="12.4"), H100, silent)
 
-    required = found["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [[f"{GFD}gpu.product"]] == [[each["key"] for each in term["matchExpressions"]] for term in required]
-    (soft, *_) = found["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert [f"{GFD}cuda.driver-version.major"] == [each["key"] for each in soft["preference"]["matchExpressions"]]
+    required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [[f"{GFD}gpu.product"]] == [
+        [expression["key"] for expression in term["matchExpressions"]] for term in required
+    ]
+    (soft, *_) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [f"{GFD}cuda.driver-version.major"] == [
+        expression["key"] for expression in soft["preference"]["matchExpressions"]
+    ]
 
 
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -200,11 +201,11 @@ def test_every_dialect_is_anded_into_every_term_of_the_user() -> None:
     document = wishing(products="L4")
     document["spec"]["affinity"] = required(ZONE, rack, {})
 
-    found, _ = admit(document, H100, L4_BY_GKE)
+    affinity, _ = admit(document, H100, L4_BY_GKE)
 
-    made = found["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    made = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert {} in made
-    named = [(sorted(term), [each["key"] for each in term["matchExpressions"]]) for term in made if term]
+    named = [(sorted(term), [expression["key"] for expression in term["matchExpressions"]]) for term in made if term]
     gke, gfd = "cloud.google.com/gke-accelerator", f"{GFD}gpu.product"
     assert named == [
         (["matchExpressions"], ["zone", gfd]),
@@ -218,9 +219,9 @@ def test_more_terms_than_a_person_would_read_are_left_to_the_extender() -> None:
     document = wishing(products="L4")
     document["spec"]["affinity"] = required(*[ZONE] * (MOST_TERMS // 2 + 1))
 
-    found, verdict = admit(document, H100, L4_BY_GKE)
+    affinity, verdict = admit(document, H100, L4_BY_GKE)
 
-    assert len(found["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]) == MOST_TERMS // 2 + 1
+    assert len(affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]) == MOST_TERMS // 2 + 1
     assert any("node affinity left out" in warning for warning in verdict.warnings)
 
 
@@ -228,23 +229,25 @@ def test_preferred_products_become_preferred_affinity_best_first() -> None:
     """F136: webhook-only clusters get the order without an extender."""
     wish = "placement: {products: {prefer: [H200, H100, L4]}}, admission: {affinity: {mode: Required}}"
 
-    found, _ = admit(pod(), H100, L4_BY_GKE, policy_set=policies(policy("p", wish)))
+    affinity, _ = admit(pod(), H100, L4_BY_GKE, policy_set=policies(policy("p", wish)))
 
-    assert list(found) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
     by_gfd = [
-        (each["weight"], each["preference"]["matchExpressions"][0]["values"][0])
-        for each in found["preferredDuringSchedulingIgnoredDuringExecution"]
-        if each["preference"]["matchExpressions"][0]["key"] == f"{GFD}gpu.product"
+        (preference["weight"], preference["preference"]["matchExpressions"][0]["values"][0])
+        for preference in affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        if preference["preference"]["matchExpressions"][0]["key"] == f"{GFD}gpu.product"
     ]
     assert by_gfd == [(50, "NVIDIA-H200"), (30, "NVIDIA-H100"), (10, "NVIDIA-L4")]
 
 
 def test_driver_that_runs_an_image_natively_is_preferred() -> None:
     """F136, F53: better than needed is a preference."""
-    found, _ = admit(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")), H100)
+    affinity, _ = admit(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")), H100)
 
-    preferred = found["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert [(each["weight"], *map(written, each["preference"]["matchExpressions"])) for each in preferred] == [
+    preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [
+        (preference["weight"], *map(written, preference["preference"]["matchExpressions"])) for preference in preferred
+    ] == [
         (100, f"{GFD}cuda.driver-version.major Gt 469"),
         (5, f"{GFD}cuda.driver-version.major Gt 549"),
     ]
@@ -257,9 +260,9 @@ def test_need_of_a_policy_that_only_warns_is_told_and_not_written() -> None:
         policy("w", "action: Warn, placement: {products: {allow: [H200]}}"),
     )
 
-    found, verdict = admit(pod(), H100, policy_set=warn)
+    affinity, verdict = admit(pod(), H100, policy_set=warn)
 
-    assert found == {}
+    assert affinity == {}
     assert any(
         warning.startswith("not done, policy only warns: required node affinity") for warning in verdict.warnings
     )

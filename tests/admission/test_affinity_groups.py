@@ -60,18 +60,18 @@ def test_need_inferred_from_an_image_leaves_every_template_eligible(
 def test_need_inferred_from_an_image_excludes_the_drivers_that_nodes_have_and_it_cannot_use() -> None:
     nodes = [node(f"d{driver[:3]}", driver=driver, **T4) for driver in ("450.80.02", "470.57.02", "550.54.15")]
 
-    found = terms(pod(IMAGE), CPU_NODE, *nodes)
+    written_terms = terms(pod(IMAGE), CPU_NODE, *nodes)
 
-    assert found == [[f"{GFD}cuda.driver-version.major NotIn 450,470"]]
+    assert written_terms == [[f"{GFD}cuda.driver-version.major NotIn 450,470"]]
 
 
 def test_deprecated_driver_label_is_excluded_where_a_node_has_no_other() -> None:
     old = {**GPU_LABELS, f"{GFD}cuda.driver.major": "470", f"{GFD}cuda.driver.minor": "57"}
     nodes = [node("old", driver=None, labels=old), node("new", driver="550.54.15", labels=GPU_LABELS)]
 
-    found = terms(pod(IMAGE), *nodes)
+    written_terms = terms(pod(IMAGE), *nodes)
 
-    assert found == [[f"{GFD}cuda.driver.major NotIn 470"]]
+    assert written_terms == [[f"{GFD}cuda.driver.major NotIn 470"]]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_declared_need_is_required_without_a_word_where_no_cloud_shows() -> None
 
     _, verdict = admitted(document, node("h100"))
 
-    assert [[each.split()[:2] for each in term] for term in terms(document, node("h100"))] == [
+    assert [[expression.split()[:2] for expression in term] for term in terms(document, node("h100"))] == [
         [[f"{GFD}gpu.product", "In"]]
     ]
     assert not [warning for warning in verdict.warnings if "template" in warning or "preferred" in warning]
@@ -128,7 +128,7 @@ def test_needs_that_only_exclude_stand_in_one_term_whatever_the_dialects() -> No
 
     (term,) = terms(wishing(sharing="Exclusive"), gke, node("h100"))
 
-    assert {each.split()[1] for each in term} == {"NotIn", "DoesNotExist"}
+    assert {expression.split()[1] for expression in term} == {"NotIn", "DoesNotExist"}
 
 
 def test_declared_need_is_required_and_told_where_no_node_is_known() -> None:
@@ -137,7 +137,9 @@ def test_declared_need_is_required_and_told_where_no_node_is_known() -> None:
 
     _, verdict = admitted(document)
 
-    assert [[each.split()[:2] for each in term] for term in terms(document)] == [[[f"{GFD}gpu.product", "In"]]]
+    assert [[expression.split()[:2] for expression in term] for term in terms(document)] == [
+        [[f"{GFD}gpu.product", "In"]]
+    ]
     assert f"node groups at zero stay there unless their templates have: {GFD}gpu.product" in verdict.warnings
 
 
@@ -149,20 +151,22 @@ def test_states_in_which_a_node_is_being_changed_are_excluded_where_an_operator_
     """The label's edit wakes a pod that NodeAffinity refused; one that only an extender refused may wait long."""
     (term,) = terms(pod(), node("h100", labels={GFD + key: STATES[key]}))
 
-    keys = [f"{GFD}{each}" for each in STATES]
-    assert [each.split()[:2] for each in term] == [[key, "NotIn"] for key in keys]
-    assert not [each for each in term if STATES[key] in each.split()[2].split(",")]
+    keys = [f"{GFD}{label}" for label in STATES]
+    assert [expression.split()[:2] for expression in term] == [[key, "NotIn"] for key in keys]
+    assert not [expression for expression in term if STATES[key] in expression.split()[2].split(",")]
 
 
 def test_states_stand_in_every_term_and_let_every_template_in() -> None:
     operated = node("h100", labels={f"{GFD}mig.config.state": "success", f"{GFD}gpu.memory": "81559"})
     gke = node("gke", product=None, driver=None, labels={"cloud.google.com/gke-accelerator": "nvidia-l4"})
 
-    found = terms(wishing(products="L4,H100"), operated, gke)
+    written_terms = terms(wishing(products="L4,H100"), operated, gke)
     plain, _ = admitted(pod(), operated)
 
-    assert len(found) == 2
-    assert all(any(each.startswith(f"{GFD}mig.config.state NotIn") for each in term) for term in found)
+    assert len(written_terms) == 2
+    assert all(
+        any(expression.startswith(f"{GFD}mig.config.state NotIn") for expression in term) for term in written_terms
+    )
     assert all(eligible(plain, labels, "template") for labels in TEMPLATES.values())
     assert eligible(plain, operated.labels, "h100")
     assert not eligible(plain, {**operated.labels, f"{GFD}mig.config.state": "pending"}, "h100")

@@ -84,7 +84,9 @@ def _terms(document: Pod) -> list[Mapping[str, Any]]:
 def _terms_wider_than_the_users(users: list[Mapping[str, Any]], ours: list[Mapping[str, Any]]) -> Iterator[str]:
     """Find terms that are not some term of the user with more requirements, and too many terms."""
     for term in ours if users else ():
-        if _parts(term) and not any(_parts(each) and _within(_parts(each), _parts(term)) for each in users):
+        if _parts(term) and not any(
+            _parts(user_term) and _within(_parts(user_term), _parts(term)) for user_term in users
+        ):
             yield f"term {term} is none of the user's"
     if len(ours) > max(MOST_TERMS, len(users)):
         yield f"{len(ours)} terms"
@@ -95,7 +97,7 @@ def _parts(term: Mapping[str, Any]) -> list[Any]:
 
 
 def _within(few: list[Any], many: list[Any]) -> bool:
-    return all(each in many for each in few)
+    return all(part in many for part in few)
 
 
 def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
@@ -106,7 +108,7 @@ def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
         nodes = fleet(draw, 40)
         state = state_of(nodes)
         drawn, policy_set = wish(draw, nodes), rules(draw)
-        required = any(each.spec.admission.affinity.mode == "Required" for each in _with_affinity(policy_set))
+        required = any(policy.spec.admission.affinity.mode == "Required" for policy in _with_affinity(policy_set))
         admitted = admit(drawn, policy_set, state) if required else None
         if admitted is None:
             continue
@@ -122,7 +124,7 @@ def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
 
 
 def _with_affinity(policy_set: PolicySet) -> list[Any]:
-    return [each for each in policy_set.policies if each.spec.admission.affinity]
+    return [policy for policy in policy_set.policies if policy.spec.admission.affinity]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -132,9 +134,9 @@ def test_affinity_excludes_no_node_that_the_filter_accepts(seed: int, nodes: int
     made = fleet(random.Random(seed), nodes)
     drawn = wish(draw, made)
 
-    found = list(violations(drawn, rules(draw), state_of(made)))
+    problems = list(violations(drawn, rules(draw), state_of(made)))
 
-    assert found[:3] == [], drawn
+    assert problems[:3] == [], drawn
 
 
 def test_affinity_is_necessary_on_four_thousand_pods_and_fleets() -> None:

@@ -101,8 +101,8 @@ def test_claim_of_another_make_is_treated_as_its_own(
     spec = spec_of(claiming(), state_of(claim(device_class)))
 
     assert spec.get("runtimeClassName") == runtime
-    found = [each["key"] for each in spec["tolerations"]] if "tolerations" in spec else None
-    assert found == keys
+    toleration_keys = [toleration["key"] for toleration in spec["tolerations"]] if "tolerations" in spec else None
+    assert toleration_keys == keys
 
 
 def test_claim_that_nobody_has_shown_us_is_said_and_nothing_is_done() -> None:
@@ -111,7 +111,7 @@ def test_claim_that_nobody_has_shown_us_is_said_and_nothing_is_done() -> None:
     verdict = admit(document, state_of())
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
-    assert any("ResourceClaim team-a/one is not known yet" in each for each in verdict.warnings)
+    assert any("ResourceClaim team-a/one is not known yet" in warning for warning in verdict.warnings)
 
 
 def test_claim_of_another_namespace_is_not_the_pods() -> None:
@@ -120,7 +120,7 @@ def test_claim_of_another_namespace_is_not_the_pods() -> None:
 
     verdict = admit(claiming(), state_of(foreign))
 
-    assert any("not known yet" in each for each in verdict.warnings)
+    assert any("not known yet" in warning for warning in verdict.warnings)
 
 
 def test_needs_of_a_claiming_pod_are_written_as_affinity() -> None:
@@ -128,7 +128,7 @@ def test_needs_of_a_claiming_pod_are_written_as_affinity() -> None:
     spec = spec_of(claiming(annotations={"products": "H100"}), state_of(claim()))
 
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [each["key"] for each in terms[0]["matchExpressions"]] == ["nvidia.com/gpu.product"]
+    assert [expression["key"] for expression in terms[0]["matchExpressions"]] == ["nvidia.com/gpu.product"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_annotations_of_a_claiming_pod_are_judged(annotations: dict[str, str], c
 
     verdicts = [review(document, "team-a", {}, where(state)) for review in (mutate, validate)]
 
-    assert [[each.code for each in verdict.reasons] for verdict in verdicts] == [[code]] * 2
+    assert [[reason.code for reason in verdict.reasons] for verdict in verdicts] == [[code]] * 2
 
 
 @pytest.mark.parametrize("beside", [container(), gpus(1)], ids=["a CPU container", "a GPU by resource"])
@@ -161,7 +161,7 @@ def test_container_that_uses_the_claim_is_not_hidden_from_its_gpu() -> None:
 
     spec = spec_of(document, state_of(claim()), void)
 
-    assert [bool(each.get("env")) for each in spec["containers"]] == [False, True]
+    assert [bool(container.get("env")) for container in spec["containers"]] == [False, True]
 
 
 def test_variable_beside_a_claim_is_refused_like_any_other() -> None:
@@ -169,9 +169,9 @@ def test_variable_beside_a_claim_is_refused_like_any_other() -> None:
     document = claiming()
     document["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
-    found = admit(document, state_of(claim()), deny).reasons
+    reasons = admit(document, state_of(claim()), deny).reasons
 
-    assert [each.code for each in found] == [Code.VisibleDevicesForbidden]
+    assert [reason.code for reason in reasons] == [Code.VisibleDevicesForbidden]
 
 
 @pytest.mark.parametrize("entries", [None, []], ids=["null", "empty"])
@@ -201,16 +201,16 @@ def test_claims_of_another_shape_are_bad_input(spec: dict[str, Any]) -> None:
 
 def test_pod_that_claims_a_gpu_stays_among_gpu_nodes() -> None:
     """F47."""
-    found = admit(claiming(), state_of(claim()), labels=GUARDED).operations
+    operations = admit(claiming(), state_of(claim()), labels=GUARDED).operations
 
-    assert not any("affinity" in each.path for each in found)
+    assert not any("affinity" in operation.path for operation in operations)
 
 
 def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_nodes() -> None:
     """F47; the guard's own matchConditions leave every pod with claims out, but the other webhook guards it then."""
-    found = admit(claiming(), state_of(claim("fast-gpus")), labels=GUARDED).operations
+    operations = admit(claiming(), state_of(claim("fast-gpus")), labels=GUARDED).operations
 
-    assert not any("affinity" in each.path for each in found)
+    assert not any("affinity" in operation.path for operation in operations)
 
 
 @pytest.mark.parametrize("asked", [2, 8])
@@ -218,6 +218,6 @@ def test_claimed_gpus_count_towards_the_maximum(asked: int) -> None:
     """F26."""
     limited = policies(policy("p", "admission: {maxGPUsPerPod: 1}"))
 
-    found = admit(claiming(), state_of(claim(count=asked)), limited).reasons
+    reasons = admit(claiming(), state_of(claim(count=asked)), limited).reasons
 
-    assert [each.code for each in found] == [Code.TooManyGPUs]
+    assert [reason.code for reason in reasons] == [Code.TooManyGPUs]

@@ -32,7 +32,7 @@ def admit(document: dict[str, Any], how: str | None = "required", known: ReviewC
 def after(document: dict[str, Any], how: str | None = "required") -> dict[str, Any]:
     """Give the Pod after admission, which a second pass leaves alone."""
     changed: dict[str, Any] = jsonpatch.apply_patch(
-        document, [each.as_json() for each in admit(document, how).operations]
+        document, [operation.as_json() for operation in admit(document, how).operations]
     )
     assert not admit(changed, how).operations
     return changed
@@ -176,7 +176,7 @@ def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:
 
 def nvidia() -> Family:
     """Give NVIDIA's family."""
-    return next(each for each in knowledge().families.all if each.name == "nvidia")
+    return next(family for family in knowledge().families.all if family.name == "nvidia")
 
 
 def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
@@ -184,7 +184,7 @@ def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
     known = replace(setting(), claimed=lambda _pod: claimed)
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])
 
-    assert not any("affinity" in each.path for each in admit(document, "required", known).operations)
+    assert not any("affinity" in operation.path for operation in admit(document, "required", known).operations)
 
 
 def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
@@ -192,7 +192,7 @@ def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
     known = replace(setting(), claimed=lambda _pod: ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)))
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimTemplateName": "g"}])
 
-    assert not any("affinity" in each.path for each in admit(document, "required", known).operations)
+    assert not any("affinity" in operation.path for operation in admit(document, "required", known).operations)
 
 
 def test_owners_of_another_shape_are_bad_input() -> None:

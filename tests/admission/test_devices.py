@@ -35,8 +35,8 @@ def after(document: dict[str, Any], policy_set: PolicySet) -> list[dict[str, Any
     """Give the containers after admission, which a second pass leaves alone."""
     changed = apply(document, admit(document, policy_set).operations)
     assert not admit(changed, policy_set).operations
-    found: list[dict[str, Any]] = changed["spec"]["containers"]
-    return found
+    containers: list[dict[str, Any]] = changed["spec"]["containers"]
+    return containers
 
 
 def env(*variables: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_legacy_image_which_gets_all_gpus_is_refused_and_told_the_way_out(legacy
     """F12."""
     verdict = admit(pod(legacy), guard("Deny"))
 
-    assert [(each.code, f"{VISIBLE}: void" in each.message) for each in verdict.reasons] == [
+    assert [(reason.code, f"{VISIBLE}: void" in reason.message) for reason in verdict.reasons] == [
         (Code.VisibleDevicesForbidden, True)
     ]
 
@@ -122,9 +122,9 @@ def test_legacy_image_which_gets_all_gpus_is_refused_and_told_the_way_out(legacy
 @pytest.mark.parametrize("mode", ["Strip", "Void"])
 def test_legacy_image_keeps_its_version_and_is_shown_no_gpu(legacy: dict[str, Any], mode: str) -> None:
     """F12: programs read CUDA_VERSION too."""
-    (found,) = after(pod(legacy), guard(mode))
+    (changed,) = after(pod(legacy), guard(mode))
 
-    assert found == legacy | {"env": [*legacy["env"], VOID]}
+    assert changed == legacy | {"env": [*legacy["env"], VOID]}
 
 
 @pytest.mark.parametrize("list_name", ["containers", "initContainers"])
@@ -135,7 +135,7 @@ def test_container_that_takes_devices_is_refused_under_deny(taker: dict[str, Any
 
     verdicts = [review(document, "team-a", {}, setting(guard("Deny"))) for review in (mutate, validate)]
 
-    assert all(Code.VisibleDevicesForbidden in [each.code for each in verdict.reasons] for verdict in verdicts)
+    assert all(Code.VisibleDevicesForbidden in [reason.code for reason in verdict.reasons] for verdict in verdicts)
 
 
 @pytest.mark.parametrize("mode", ["Deny", "Strip", "Leave"])
@@ -151,11 +151,11 @@ def test_container_that_takes_nothing_is_left_alone(innocent: dict[str, Any], mo
 @pytest.mark.parametrize("taker", TAKERS)
 def test_strip_takes_away_what_would_take_and_nothing_else(taker: dict[str, Any]) -> None:
     full = taker | {"env": [OTHER, *taker.get("env", ())], "volumeMounts": [CACHE, *taker.get("volumeMounts", ())]}
-    kept = [each for each in taker.get("env", ()) if each == VOID]
+    kept = [variable for variable in taker.get("env", ()) if variable == VOID]
 
-    (found,) = after(pod(full), guard("Strip"))
+    (changed,) = after(pod(full), guard("Strip"))
 
-    assert full | {"env": [OTHER, *kept], "volumeMounts": [CACHE]} == found
+    assert full | {"env": [OTHER, *kept], "volumeMounts": [CACHE]} == changed
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_strip_takes_away_what_would_take_and_nothing_else(taker: dict[str, Any]
 )
 def test_void_hides_gpus_from_containers_that_ask_for_none(given: dict[str, Any], expected: Any) -> None:
     """P40."""
-    found = after(pod(given, gpus(1) | {"name": "gpu"}), guard("Void"))
+    containers = after(pod(given, gpus(1) | {"name": "gpu"}), guard("Void"))
 
-    assert expected == found[0].get("env")
+    assert expected == containers[0].get("env")
 
 
 def test_void_holds_for_init_containers_and_sidecars_too() -> None:
@@ -187,14 +187,14 @@ def test_void_holds_for_init_containers_and_sidecars_too() -> None:
 
     changed = apply(document, admit(document, guard("Void")).operations)
 
-    assert [each["env"] for each in changed["spec"]["initContainers"]] == [[VOID]] * 2
+    assert [container["env"] for container in changed["spec"]["initContainers"]] == [[VOID]] * 2
 
 
 @pytest.mark.parametrize("mode", ["Strip", "Void"])
 def test_user_is_told_what_was_taken_away_and_what_to_do(mode: str) -> None:
     verdict = admit(pod(env(visible("all"))), guard(mode))
 
-    assert any("main" in each and VISIBLE in each and "limits" in each for each in verdict.warnings)
+    assert any("main" in warning and VISIBLE in warning and "limits" in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize(("action", "spoken"), [("Warn", True), ("Audit", False), ("'Off'", False)])
@@ -214,7 +214,7 @@ def test_shipped_guard_warns_and_lets_in() -> None:
     verdict = admit(pod(env(visible("all"))), shipped())
 
     assert verdict.allowed
-    assert any(VISIBLE in each for each in verdict.warnings)
+    assert any(VISIBLE in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize("labels", [{}, {"app": "exporter"}], ids=["others", "the excepted"])

@@ -21,17 +21,17 @@ from tests.builders import knowledge, pod, policies, policy, ruling
 )
 def test_each_rule_of_the_policies_is_said_and_nothing_else(spec: str, count: int) -> None:
     """F12, F14, F26."""
-    found = ruling(pod(), policies(policy("default", spec)))
+    pod_ruling = ruling(pod(), policies(policy("default", spec)))
 
-    documents = fallback_policies(found.enforced, found.warned, knowledge())
+    documents = fallback_policies(pod_ruling.enforced, pod_ruling.warned, knowledge())
 
-    assert sum(len(each["spec"].get("validations", ())) for each in documents) == count
+    assert sum(len(document["spec"].get("validations", ())) for document in documents) == count
 
 
 def test_what_is_only_warned_of_is_bound_with_warn() -> None:
-    found = ruling(pod(), policies(policy("default", "action: Warn, admission: {privileged: Deny}")))
+    pod_ruling = ruling(pod(), policies(policy("default", "action: Warn, admission: {privileged: Deny}")))
 
-    made, binding, *_ = fallback_policies(found.enforced, found.warned, knowledge())
+    made, binding, *_ = fallback_policies(pod_ruling.enforced, pod_ruling.warned, knowledge())
 
     assert binding["spec"] == {"policyName": made["metadata"]["name"], "validationActions": ["Warn"]}
 

@@ -79,16 +79,16 @@ def test_template_that_is_valid_as_sent_is_not_touched(asked: dict[str, Any]) ->
 def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
     verdict = admit(template(REQUESTS_ONLY), EVERYTHING, PodForm.Template)
 
-    assert any("limits set to 2" in each for each in verdict.warnings)
-    assert not any("runtimeClassName" in each or "toleration" in each for each in verdict.warnings)
+    assert any("limits set to 2" in warning for warning in verdict.warnings)
+    assert not any("runtimeClassName" in warning or "toleration" in warning for warning in verdict.warnings)
 
 
 def test_template_has_on_record_what_its_pods_will_not_get() -> None:
     """F6, F18."""
     verdict = admit(template(gpus(1)), EVERYTHING, PodForm.Template, fleet(TAINTED, classes=["kata"]))
 
-    assert any("RuntimeClass nvidia does not exist" in each for each in verdict.record)
-    assert not any("RuntimeClass" in each for each in verdict.warnings)
+    assert any("RuntimeClass nvidia does not exist" in action for action in verdict.record)
+    assert not any("RuntimeClass" in warning for warning in verdict.warnings)
 
 
 def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
@@ -96,7 +96,7 @@ def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
 
     verdict = admit(template(gpus(1)), warning, PodForm.Template)
 
-    assert any("not done, policy only warns: runtimeClassName set to nvidia" in each for each in verdict.warnings)
+    assert any("not done, policy only warns: runtimeClassName set to nvidia" in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_template_is_refused_for_what_its_pods_would_be_refused_for(
 
     verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
 
-    assert [[each.code.name for each in verdict.reasons] for verdict in verdicts] == [[expected]] * 2
+    assert [[reason.code.name for reason in verdict.reasons] for verdict in verdicts] == [[expected]] * 2
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_template_keeps_a_forged_record_and_is_warned_of_it() -> None:
     verdict = admit(document, None, PodForm.Template)
 
     assert not verdict.operations
-    assert any(DECISION in each for each in verdict.warnings)
+    assert any(DECISION in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_privileged_debugger_is_refused_beside_any_pod() -> None:
 
     verdict = admit(document, policies(policy("p", "admission: {privileged: Deny}")), PodForm.Ephemeral)
 
-    assert [each.code for each in verdict.reasons] == [Code.NodeDevicesReached]
+    assert [reason.code for reason in verdict.reasons] == [Code.NodeDevicesReached]
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "user-scheduler"])
@@ -261,9 +261,9 @@ def test_valid_pod_of_another_scheduler_is_left_as_it_is() -> None:
 
 
 def test_pod_of_another_scheduler_is_refused_as_any_other() -> None:
-    found = admit(pod(gpus("500m"), schedulerName="volcano"), shipped()).reasons
+    reasons = admit(pod(gpus("500m"), schedulerName="volcano"), shipped()).reasons
 
-    assert [each.code for each in found] == [Code.QuantityFractional]
+    assert [reason.code for reason in reasons] == [Code.QuantityFractional]
 
 
 def test_ephemeral_review_does_not_repeat_what_was_said_of_the_pod() -> None:

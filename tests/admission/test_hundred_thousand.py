@@ -80,7 +80,7 @@ def respond(served: Service, document: dict[str, Any], verb: str) -> dict[str, A
     assert isinstance(response["allowed"], bool)
     warnings = response.get("warnings", [])
     assert len(warnings) <= 3
-    assert all(0 < len(each) <= 120 and each.isprintable() for each in warnings), warnings
+    assert all(0 < len(warning) <= 120 and warning.isprintable() for warning in warnings), warnings
     if not response["allowed"]:
         assert response["status"]["code"] == 403
         message = response["status"]["message"]
@@ -111,7 +111,7 @@ def check(served: Service, document: dict[str, Any]) -> None:
 
 def accepted_problems(document: dict[str, Any], concerned: bool) -> set[str]:
     """List the problems that the Pod may keep: all that are not about amounts of GPUs, which are repaired or denied."""
-    about_gpus = {each for each in resource_problems(document) if any(name in each for name in OURS)}
+    about_gpus = {problem for problem in resource_problems(document) if any(name in problem for name in OURS)}
     return set(problems(document)) - (about_gpus - _zeros_without_limits(document) if concerned else set())
 
 
@@ -121,8 +121,8 @@ def _zeros_without_limits(document: dict[str, Any]) -> set[str]:
     return {
         f"spec.{list_name}[{index}].resources.limits: {name}: Limit must be set for non overcommitable resources"
         for list_name in ("initContainers", "containers")
-        for index, each in enumerate(spec.get(list_name) or [])
-        for name, amount in ((each.get("resources") or {}).get("requests") or {}).items()
+        for index, container in enumerate(spec.get(list_name) or [])
+        for name, amount in ((container.get("resources") or {}).get("requests") or {}).items()
         if quantity(amount) == 0
     }
 

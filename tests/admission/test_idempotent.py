@@ -39,7 +39,7 @@ TOLERATIONS = st.fixed_dictionaries(
 )
 EXPRESSIONS = st.fixed_dictionaries({"key": st.just("zone"), "operator": st.just("In"), "values": st.just(["ü"])})
 TERMS = st.fixed_dictionaries(
-    {}, optional={each: st.lists(EXPRESSIONS, max_size=2) for each in ("matchExpressions", "matchFields")}
+    {}, optional={field: st.lists(EXPRESSIONS, max_size=2) for field in ("matchExpressions", "matchFields")}
 )
 NODE_AFFINITY: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
@@ -50,7 +50,7 @@ NODE_AFFINITY: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     },
 )
 ANNOTATIONS = st.dictionaries(
-    st.sampled_from([f"gpu-usher.io/{each}" for each in ("products", "sharing", "cuda", "decision", "typo")] + ["a/~"]),
+    st.sampled_from([f"gpu-usher.io/{name}" for name in ("products", "sharing", "cuda", "decision", "typo")] + ["a/~"]),
     st.sampled_from(["A100", "H100, QQQQ-7777", "!A10", "Exclusive", "Any", "12.4", "{", "ü\n"]),
     max_size=3,
 )
@@ -88,9 +88,9 @@ def test_second_review_changes_nothing_and_the_library_agrees(
     again = mutate(after, "team-a", {}, where)
 
     assert before == document
-    assert after == jsonpatch.apply_patch(document, [each.as_json() for each in verdict.operations])
+    assert after == jsonpatch.apply_patch(document, [operation.as_json() for operation in verdict.operations])
     assert not verdict.operations or verdict.allowed
     assert not again.operations
     assert verdict.allowed is again.allowed
-    assert all(len(each) <= 120 and each.isprintable() for each in verdict.warnings)
+    assert all(len(warning) <= 120 and warning.isprintable() for warning in verdict.warnings)
     assert len(verdict.warnings) <= 3

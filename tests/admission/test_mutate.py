@@ -25,7 +25,7 @@ PIN = "admission: {affinity: {mode: Required}}"
 
 def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> FleetFacts:
     """Make a fleet of built nodes, each given by the builder's arguments."""
-    return fleet_of(*(node(**each) for each in nodes), classes=classes)
+    return fleet_of(*(node(**arguments) for arguments in nodes), classes=classes)
 
 
 def admit(document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None) -> Verdict:
@@ -45,8 +45,8 @@ def tolerations(
     document: dict[str, Any], known: FleetFacts, policy_set: PolicySet | None = None
 ) -> list[dict[str, Any]]:
     """List the tolerations after admission."""
-    found: list[dict[str, Any]] = spec_of(document, known, policy_set).get("tolerations", [])
-    return found
+    present_tolerations: list[dict[str, Any]] = spec_of(document, known, policy_set).get("tolerations", [])
+    return present_tolerations
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_requests_without_limits_are_copied_to_limits(before: dict[str, Any], ex
 
     after = spec_of(document, policy_set=policies(policy("p", REPAIR)))
 
-    assert [expected] * 2 == [after[each][0]["resources"]["limits"] for each in ("containers", "initContainers")]
+    assert [expected] * 2 == [
+        after[list_name][0]["resources"]["limits"] for list_name in ("containers", "initContainers")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_runtime_class_is_set_only_where_it_exists_and_suits(
     verdict = admit(document, fleet(classes=classes), set_class)
 
     assert expected == apply(document, verdict.operations)["spec"].get("runtimeClassName")
-    assert said is any("RuntimeClass nvidia" in each for each in verdict.record)
+    assert said is any("RuntimeClass nvidia" in action for action in verdict.record)
     assert verdict.warnings == ()
 
 
@@ -189,17 +191,17 @@ def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
     document: dict[str, Any], nodes: list[dict[str, Any]], expected: list[dict[str, str]]
 ) -> None:
     """P35."""
-    found = tolerations(document, fleet(*nodes), policies(policy("p", TOLERATE)))
+    present_tolerations = tolerations(document, fleet(*nodes), policies(policy("p", TOLERATE)))
 
-    assert sorted(expected, key=str) == sorted(found, key=str)
+    assert sorted(expected, key=str) == sorted(present_tolerations, key=str)
 
 
 def test_taint_key_of_a_policy_is_tolerated_too() -> None:
     dedicated = "admission: {tolerations: {fromNodeTaints: true, keys: [dedicated]}}"
 
-    found = tolerations(pod(), fleet(TEAMS[0]), policies(policy("p", dedicated)))
+    present_tolerations = tolerations(pod(), fleet(TEAMS[0]), policies(policy("p", dedicated)))
 
-    assert [copied(), copied("a", key="dedicated")] == found
+    assert [copied(), copied("a", key="dedicated")] == present_tolerations
 
 
 @pytest.mark.parametrize(
@@ -216,9 +218,9 @@ def test_taint_key_of_a_policy_is_tolerated_too() -> None:
     ],
 )
 def test_nothing_is_added_that_a_toleration_covers(present: dict[str, str], covered: bool) -> None:
-    found = tolerations(pod(gpus(1), tolerations=[present]), fleet(tainted(TAINT)))
+    present_tolerations = tolerations(pod(gpus(1), tolerations=[present]), fleet(tainted(TAINT)))
 
-    assert ([present] if covered else [present, copied()]) == found
+    assert ([present] if covered else [present, copied()]) == present_tolerations
 
 
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +237,9 @@ def terms_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
 def selects(spec: dict[str, Any], labels: dict[str, str]) -> bool:
     """Tell whether the required node affinity selects a node, as core/v1 NodeSelector says."""
     filled = [expressions for term in terms_of(spec) if (expressions := term.get("matchExpressions"))]
-    return any(all(requirement(**each).allows(labels.get(each["key"])) for each in every) for every in filled)
+    return any(
+        all(requirement(**expression).allows(labels.get(expression["key"])) for expression in every) for every in filled
+    )
 
 
 ZONES = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]

@@ -79,8 +79,8 @@ def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
     verdict = admit(document, names(NVIDIA + OVERRIDE), FleetFacts((), known))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
-    assert any("RuntimeClass nvidia" in each for each in verdict.record)
-    assert not any("RuntimeClass nvidia" in each for each in verdict.warnings)
+    assert any("RuntimeClass nvidia" in action for action in verdict.record)
+    assert not any("RuntimeClass nvidia" in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_runtime_class_that_selects_other_nodes_than_the_pod_is_not_set(selector
     verdict = admit(document, names("runtimeClassName: picky"))
 
     assert apply(document, verdict.operations)["spec"].get("runtimeClassName") == expected
-    assert (expected is None) is any("selects nodes with pool=gpu" in each for each in verdict.warnings)
+    assert (expected is None) is any("selects nodes with pool=gpu" in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_names_that_are_not_enforced_are_only_spoken_of(action: str, spoken: int
     verdict = admit(document, names(f"{NVIDIA}, {PRIORITY}, {SCHEDULER}", action))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
-    assert len([each for each in verdict.warnings if "policy only warns" in each]) == spoken
+    assert len([warning for warning in verdict.warnings if "policy only warns" in warning]) == spoken
 
 
 def test_single_rule_has_an_action_of_its_own() -> None:
@@ -208,9 +208,9 @@ def test_highest_priority_wins_and_only_its_own_override_counts(second: str) -> 
 
     unset, mine = pod(gpus(1)), pod(gpus(1), runtimeClassName="mine")
 
-    found = [spec_of(document, two)["runtimeClassName"] for document in (unset, mine)]
+    names = [spec_of(document, two)["runtimeClassName"] for document in (unset, mine)]
 
-    assert found == ["nvidia", "mine"]
+    assert names == ["nvidia", "mine"]
 
 
 def test_bypass_is_refused_where_policy_says_so() -> None:
@@ -219,10 +219,10 @@ def test_bypass_is_refused_where_policy_says_so() -> None:
 
     documents = pod(gpus(1), nodeName="n"), pod(gpus(1), schedulerName="volcano"), pod(gpus(1))
 
-    found = [admit(document, strict) for document in documents]
+    verdicts = [admit(document, strict) for document in documents]
 
     bypass = Code.BypassesScheduling
-    assert [[each.code for each in verdict.reasons] for verdict in found] == [[bypass], [bypass], []]
+    assert [[reason.code for reason in verdict.reasons] for verdict in verdicts] == [[bypass], [bypass], []]
 
 
 @pytest.mark.parametrize("classes", [["kata"], ["nvidia"], None], ids=["missing", "there", "not listed"])
@@ -231,7 +231,7 @@ def test_template_that_names_a_missing_runtime_class_is_warned_of(classes: list[
 
     verdict = admit(document, names("bypass: Leave"), fleet(classes=classes), PodForm.Template)
 
-    assert (classes == ["kata"]) is any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
+    assert (classes == ["kata"]) is any("RuntimeClass nvidia does not exist" in warning for warning in verdict.warnings)
 
 
 def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -> None:
@@ -239,7 +239,7 @@ def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -
 
     verdict = admit(document, names("bypass: Leave"), fleet(classes=[]), PodForm.Template)
 
-    assert any("RuntimeClass nvidia does not exist" in each for each in verdict.warnings)
+    assert any("RuntimeClass nvidia does not exist" in warning for warning in verdict.warnings)
 
 
 def test_override_replaces_any_scheduler() -> None:

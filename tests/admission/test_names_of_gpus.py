@@ -54,16 +54,16 @@ def asking(resource: str, count: int) -> dict[str, Any]:
 )
 def test_gpus_are_counted_whatever_their_name(resource: str) -> None:
     """F26: five of them are more than four, four are not."""
-    found = {count: [each.code for each in judged(asking(resource, count)).reasons] for count in (4, 5)}
+    codes = {count: [reason.code for reason in judged(asking(resource, count)).reasons] for count in (4, 5)}
 
-    assert found == {4: [], 5: [Code.TooManyGPUs]}
+    assert codes == {4: [], 5: [Code.TooManyGPUs]}
 
 
 def test_gpus_of_several_names_add_up() -> None:
     """F26."""
     two = judged(asking("nvidia.com/gpu", 2), asking(f"{IMPLICIT}big", 2), asking(PASSED_ON, 1))
 
-    assert [each.code for each in two.reasons] == [Code.TooManyGPUs]
+    assert [reason.code for reason in two.reasons] == [Code.TooManyGPUs]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,9 @@ def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
     """F14."""
     one = asking(resource, 1) | {"securityContext": {"privileged": True}}
 
-    assert [each.code for each in judged(one, spec="admission: {privileged: Deny}").reasons] == [Code.PrivilegedGPUPod]
+    assert [reason.code for reason in judged(one, spec="admission: {privileged: Deny}").reasons] == [
+        Code.PrivilegedGPUPod
+    ]
 
 
 def test_class_that_goes_is_forgotten() -> None:

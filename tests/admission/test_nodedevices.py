@@ -20,7 +20,7 @@ def mounting(path: str) -> dict[str, Any]:
 def codes(document: dict[str, Any], spec: str = "admission: {visibleDevices: Deny, privileged: Deny}") -> list[Code]:
     """Say why a pod is refused."""
     verdict = validate(document, "team-a", {}, setting(policies(policy("p", spec))))
-    return [each.code for each in verdict.reasons]
+    return [reason.code for reason in verdict.reasons]
 
 
 @pytest.mark.parametrize(

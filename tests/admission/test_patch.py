@@ -27,7 +27,7 @@ PATHS = st.lists(KEYS, min_size=1, max_size=4).map(tuple)
 
 def by_library(document: Any, operations: list[Operation]) -> Any:
     """Apply with the library, from the JSON that is sent."""
-    return jsonpatch.apply_patch(document, [each.as_json() for each in operations])
+    return jsonpatch.apply_patch(document, [operation.as_json() for operation in operations])
 
 
 def value_at(document: Any, path: tuple[str, ...]) -> Any:

@@ -82,8 +82,11 @@ def test_only_containers_that_ask_for_gpus_get_cpu_and_memory() -> None:
 
     spec = spec_of(document, CPU)
 
-    found = [each["resources"].get("requests", {}).get("cpu") for each in spec["initContainers"] + spec["containers"]]
-    assert found == ["8", "4", None, "4", None]
+    requests = [
+        container["resources"].get("requests", {}).get("cpu")
+        for container in spec["initContainers"] + spec["containers"]
+    ]
+    assert requests == ["8", "4", None, "4", None]
 
 
 @pytest.mark.parametrize(
@@ -112,11 +115,11 @@ def test_what_the_pod_asks_as_a_whole_is_not_asked_again(pod_level: Any, expecte
     ],
 )
 def test_override_replaces_what_the_container_requests(given: dict[str, str], expected: Any) -> None:
-    found = amounts(
+    changed_amounts = amounts(
         container({GPU: "1"}, {GPU: "1", **given}), defaults("cpuPerGPU: '4', memoryPerGPU: 16Gi", OVERRIDE)
     )
 
-    assert expected == found
+    assert expected == changed_amounts
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("1", "4"), ("8", "8"), ("4", "4")], ids=["less", "more", "equal"])
@@ -150,7 +153,7 @@ def test_pods_of_two_gpus_get_shared_memory_in_every_gpu_container() -> None:
     spec = spec_of(document, SHARED)
 
     assert spec["volumes"] == [{"name": "cache"}, VOLUME]
-    assert [each.get("volumeMounts") for each in spec["containers"]] == [[SHM], [cache, SHM], None]
+    assert [container.get("volumeMounts") for container in spec["containers"]] == [[SHM], [cache, SHM], None]
 
 
 @pytest.mark.parametrize(

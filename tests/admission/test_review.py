@@ -39,18 +39,18 @@ def admit(document: dict[str, Any], policy_set: PolicySet | None = None, namespa
 def record(document: dict[str, Any]) -> dict[str, Any]:
     """Read the decision annotation after admission."""
     after = apply(document, admit(document).operations)
-    found: dict[str, Any] = json.loads(after["metadata"]["annotations"][DECISION])
-    return found
+    annotation: dict[str, Any] = json.loads(after["metadata"]["annotations"][DECISION])
+    return annotation
 
 
 def test_decision_annotation_holds_what_was_done_and_by_which_policies() -> None:
-    found = record(pod(container(None, {GPU: "2"})))
+    annotation = record(pod(container(None, {GPU: "2"})))
 
-    assert sorted(found) == ["actions", "hash", "of", "policies", "v"]
-    assert found["policies"] == ["default"]
-    assert shipped().hash.startswith(found["hash"])
-    assert any("limits set to 2" in action for action in found["actions"])
-    assert any("runtimeClassName set to nvidia" in action for action in found["actions"])
+    assert sorted(annotation) == ["actions", "hash", "of", "policies", "v"]
+    assert annotation["policies"] == ["default"]
+    assert shipped().hash.startswith(annotation["hash"])
+    assert any("limits set to 2" in action for action in annotation["actions"])
+    assert any("runtimeClassName set to nvidia" in action for action in annotation["actions"])
 
 
 def test_decision_is_made_of_the_pod_alone() -> None:
@@ -158,7 +158,7 @@ def test_denial_names_everything_that_is_wrong() -> None:
 
     verdict = admit(wrong, strict)
 
-    assert expected == sorted(each.code.name for each in verdict.reasons)
+    assert expected == sorted(reason.code.name for reason in verdict.reasons)
     assert not verdict.operations
 
 

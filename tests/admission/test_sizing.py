@@ -17,7 +17,10 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
-GPU, SMALL, MIDDLE, LARGE = "nvidia.com/gpu", *(f"nvidia.com/mig-{each}" for each in ("1g.10gb", "2g.20gb", "3g.40gb"))
+GPU, SMALL, MIDDLE, LARGE = (
+    "nvidia.com/gpu",
+    *(f"nvidia.com/mig-{profile}" for profile in ("1g.10gb", "2g.20gb", "3g.40gb")),
+)
 MEDIA = f"{SMALL}.me"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 DEDICATED = [{"key": "dedicated", "value": "team-b", "effect": "NoSchedule"}]
@@ -48,8 +51,12 @@ def asked_after(document: dict[str, Any], known: FleetFacts, policy_set: PolicyS
     """Give the GPU resources asked after admission, which a second pass leaves alone."""
     changed = apply(document, admit(document, known, policy_set).operations)
     assert not admit(changed, known, policy_set).operations
-    found = [each["resources"] for name in ("containers", "initContainers") for each in changed["spec"].get(name, ())]
-    return {key for sides in found for side in sides.values() for key in side if key.startswith("nvidia.com/")}
+    resources = [
+        container["resources"]
+        for name in ("containers", "initContainers")
+        for container in changed["spec"].get(name, ())
+    ]
+    return {key for sides in resources for side in sides.values() for key in side if key.startswith("nvidia.com/")}
 
 
 def at_least(profile: str, resource: str = SMALL) -> dict[str, Any]:
@@ -73,9 +80,9 @@ ABSENT = [
 
 @pytest.mark.parametrize(("nodes", "expected"), ABSENT)
 def test_slice_that_no_node_has_becomes_the_smallest_sufficient_one(nodes: list[Node], expected: str) -> None:
-    found = asked_after(at_least("1g.10gb"), fleet(*nodes), rules())
+    resources = asked_after(at_least("1g.10gb"), fleet(*nodes), rules())
 
-    assert {expected} == found
+    assert {expected} == resources
 
 
 @pytest.mark.parametrize(
@@ -88,9 +95,9 @@ def test_slice_that_no_node_has_becomes_the_smallest_sufficient_one(nodes: list[
     ],
 )
 def test_policy_decides_how_far_the_fall_back_goes(mode: str, nodes: list[Node], expected: str) -> None:
-    found = asked_after(at_least("1g.10gb"), fleet(*nodes), rules(f"migFallback: {mode}"))
+    resources = asked_after(at_least("1g.10gb"), fleet(*nodes), rules(f"migFallback: {mode}"))
 
-    assert {expected} == found
+    assert {expected} == resources
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,7 @@ def test_fall_back_keeps_amounts_and_sides_in_every_container() -> None:
     verdict = admit(document, fleet(slices(MIDDLE)), rules())
     spec = apply(document, verdict.operations)["spec"]
 
-    assert [each["resources"] for each in spec["containers"]] == [
+    assert [container["resources"] for container in spec["containers"]] == [
         {"limits": {MIDDLE: "2", "cpu": "1"}, "requests": {MIDDLE: "2"}},
         {"limits": {"cpu": "1"}},
     ]
@@ -131,7 +138,7 @@ def test_fall_back_keeps_amounts_and_sides_in_every_container() -> None:
 def test_fall_back_is_said(mode: str) -> None:
     verdict = admit(at_least("1g.10gb"), fleet(slices(MIDDLE)), rules(f"migFallback: {mode}"))
 
-    assert any(f"no node has {SMALL}" in each and MIDDLE in each for each in verdict.warnings)
+    assert any(f"no node has {SMALL}" in warning and MIDDLE in warning for warning in verdict.warnings)
 
 
 def test_template_is_never_rewritten() -> None:
@@ -193,8 +200,8 @@ def test_smallest_product_is_preferred_where_there_is_no_slice(nodes: list[str],
     spec = apply(document, admit(document, fleet(*map(whole, nodes)), SIZED).operations)["spec"]
 
     preferred = spec.get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, [])
-    found = [each["preference"]["matchExpressions"][0]["values"] for each in preferred]
-    assert ([expected] if expected else []) == found
+    products = [preference["preference"]["matchExpressions"][0]["values"] for preference in preferred]
+    assert ([expected] if expected else []) == products
 
 
 @pytest.mark.parametrize(("action", "spoken"), [("Warn", True), ("Audit", False), ("'Off'", False)])
@@ -202,7 +209,7 @@ def test_sizing_that_is_not_enforced_changes_nothing(action: str, spoken: bool) 
     verdict = admit(needs(), MIXED, rules("rightSizing: true", action))
 
     assert needs()["spec"] == apply(needs(), verdict.operations)["spec"]
-    assert spoken is any(SMALL in each for each in verdict.warnings)
+    assert spoken is any(SMALL in warning for warning in verdict.warnings)
 
 
 def test_pod_is_judged_and_completed_by_the_resource_that_it_was_given() -> None:
@@ -211,7 +218,7 @@ def test_pod_is_judged_and_completed_by_the_resource_that_it_was_given() -> None
 
     spec = apply(needs(), admit(needs(), MIXED, full).operations)["spec"]
 
-    assert [each["key"] for each in spec["tolerations"]] == [GPU, SMALL]
+    assert [toleration["key"] for toleration in spec["tolerations"]] == [GPU, SMALL]
     assert "affinity" not in spec
 
 
@@ -241,9 +248,9 @@ def test_slice_behind_the_taint_of_another_team_is_not_given() -> None:
 
 
 def test_slice_with_media_engines_never_falls_back_to_one_without() -> None:
-    found = asked_after(at_least("1g.10gb.me", MEDIA), fleet(slices(SMALL), slices(MIDDLE)), rules())
+    resources = asked_after(at_least("1g.10gb.me", MEDIA), fleet(slices(SMALL), slices(MIDDLE)), rules())
 
-    assert {MEDIA} == found
+    assert {MEDIA} == resources
 
 
 def test_slice_that_is_free_only_where_the_pod_may_not_run_is_not_taken_for_free() -> None:

@@ -23,7 +23,7 @@ def judge(document: dict[str, Any], policy_set: PolicySet | None = None) -> Verd
 
 def codes(document: dict[str, Any], policy_set: PolicySet | None = None) -> list[Code]:
     """List the codes of the refusals."""
-    return [each.code for each in judge(document, policy_set).reasons]
+    return [reason.code for reason in judge(document, policy_set).reasons]
 
 
 def resources(words: str) -> PolicySet:
@@ -49,9 +49,9 @@ def resources(words: str) -> PolicySet:
 @pytest.mark.parametrize("resource", [GPU, SLICE, "amd.com/gpu"])
 def test_gpus_come_in_whole_positive_numbers(resource: str, amount: str, expected: list[Code]) -> None:
     """Fault 36."""
-    found = codes(pod(gpus(amount, resource)))
+    reason_codes = codes(pod(gpus(amount, resource)))
 
-    assert expected == found
+    assert expected == reason_codes
 
 
 @pytest.mark.parametrize("list_name", ["containers", "initContainers"])
@@ -59,11 +59,11 @@ def test_refusal_of_a_fraction_names_container_resource_and_alternatives(list_na
     document = pod(gpus(1)) if list_name == "initContainers" else pod()
     document["spec"][list_name] = [gpus("500m") | {"name": "worker"}]
 
-    (found,) = judge(document).reasons
+    (refusal,) = judge(document).reasons
 
-    assert all(word in found.message for word in ("worker", GPU, "wants"))
-    assert all(word in found.remedy for word in ("MIG profile", "nvidia.com/gpu.shared"))
-    assert len(found.message) <= 100
+    assert all(word in refusal.message for word in ("worker", GPU, "wants"))
+    assert all(word in refusal.remedy for word in ("MIG profile", "nvidia.com/gpu.shared"))
+    assert len(refusal.message) <= 100
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_pod_whose_limits_are_zero_becomes_a_cpu_pod_and_gets_nothing_else() -> 
 def test_amounts_are_refused_where_the_policy_says_so(
     words: str, document: dict[str, Any], expected: list[Code]
 ) -> None:
-    found = codes(document, resources(words))
+    reason_codes = codes(document, resources(words))
 
-    assert expected == found
+    assert expected == reason_codes
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_amounts_are_refused_where_the_policy_says_so(
     ],
 )
 def test_more_gpus_than_the_policy_allows_are_refused(containers: list[dict[str, Any]], expected: list[Code]) -> None:
-    found = codes(pod(*containers), policies(policy("p", "admission: {maxGPUsPerPod: 4}")))
+    reason_codes = codes(pod(*containers), policies(policy("p", "admission: {maxGPUsPerPod: 4}")))
 
-    assert expected == found
+    assert expected == reason_codes
 
 
 def test_maximum_of_zero_allows_no_gpu() -> None:
-    found = codes(pod(), policies(policy("p", "admission: {maxGPUsPerPod: 0}")))
+    reason_codes = codes(pod(), policies(policy("p", "admission: {maxGPUsPerPod: 0}")))
 
-    assert [Code.TooManyGPUs] == found
+    assert [Code.TooManyGPUs] == reason_codes
 
 
 def test_init_containers_count_as_kubernetes_counts_them() -> None:
@@ -146,15 +146,15 @@ def test_init_containers_count_as_kubernetes_counts_them() -> None:
     one_by_one = pod(gpus(4), initContainers=[gpus(4), gpus(3)])
     beside = pod(gpus(4), initContainers=[gpus(1, restartPolicy="Always")])
 
-    found = [codes(one_by_one, limited), codes(beside, limited)]
+    reason_codes = [codes(one_by_one, limited), codes(beside, limited)]
 
-    assert [[], [Code.TooManyGPUs]] == found
+    assert [[], [Code.TooManyGPUs]] == reason_codes
 
 
 def test_refusal_of_too_many_names_both_numbers() -> None:
-    (found,) = judge(pod(gpus(9)), policies(policy("p", "admission: {maxGPUsPerPod: 8}"))).reasons
+    (refusal,) = judge(pod(gpus(9)), policies(policy("p", "admission: {maxGPUsPerPod: 8}"))).reasons
 
-    assert all(number in found.message for number in ("9", "8"))
+    assert all(number in refusal.message for number in ("9", "8"))
 
 
 CAP = "admission: {maxGPUsPerPod: %s}"
@@ -184,9 +184,9 @@ def test_stricter_policy_that_is_not_enforced_refuses_nothing(action: str, spoke
     ],
 )
 def test_annotation_that_does_not_parse_is_refused(annotations: dict[str, str], expected: list[Code]) -> None:
-    found = codes(pod(gpus(1, SLICE), annotations=annotations))
+    reason_codes = codes(pod(gpus(1, SLICE), annotations=annotations))
 
-    assert expected == found
+    assert expected == reason_codes
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_annotation_that_does_not_parse_is_refused(annotations: dict[str, str], 
     ],
 )
 def test_contradiction_is_refused(spec: str, annotations: dict[str, str], expected: list[Code]) -> None:
-    found = codes(pod(annotations=annotations), policies(policy("p", f"placement: {{{spec}}}")))
+    reason_codes = codes(pod(annotations=annotations), policies(policy("p", f"placement: {{{spec}}}")))
 
-    assert expected == found
+    assert expected == reason_codes
 
 
 def test_validation_never_patches() -> None:
@@ -240,7 +240,7 @@ def test_several_replicas_of_shared_gpus_are_not_several_gpus(
     """F68: two replicas may be of one GPU."""
     verdict = validate(document, "team-a", {}, setting(SHARES, fleet(*nodes)))
 
-    assert [each.code for each in verdict.reasons] == [Code.SharedReplicasAskedAsGPUs] * refused
+    assert [reason.code for reason in verdict.reasons] == [Code.SharedReplicasAskedAsGPUs] * refused
 
 
 def test_shipped_policies_only_warn_of_replicas() -> None:

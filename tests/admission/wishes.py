@@ -93,16 +93,16 @@ def _container(draw: random.Random, name: str, target: dict[str, Any]) -> dict[s
 
 def user_affinity(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, Any]:
     """Draw members of a spec: up to four alternative terms, preferences, a nodeSelector; often none."""
-    found: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
     if draw.random() < 0.15:
-        found["nodeSelector"] = dict([_label(draw, fleet)])
+        spec["nodeSelector"] = dict([_label(draw, fleet)])
     terms = draw.choice([0, 0, 0, 0, 0, 1, 1, 2, 3, 4])
     if terms:
         required = {"nodeSelectorTerms": [_term(draw, fleet) for _ in range(terms)]}
-        found["affinity"] = {"nodeAffinity": {REQUIRED: required}}
+        spec["affinity"] = {"nodeAffinity": {REQUIRED: required}}
     elif draw.random() < 0.2:
-        found["affinity"] = draw.choice([None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED: None}}])
-    return found
+        spec["affinity"] = draw.choice([None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED: None}}])
+    return spec
 
 
 def _term(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _rules(mode: str, accept: str, unknown: str, extra: str, action: str) -> Pol
     resources = "extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits, fractional: Deny}"
     admission = f"admission: {{affinity: {{mode: '{mode}'}}, tolerations: {{fromNodeTaints: true}}, {resources}}}"
     placement = f"placement: {{cuda: {{fromImage: true, accept: {accept}}}, unknownFacts: {unknown}}}"
-    found = [policy("base", f"priority: 1, {admission}, {placement}")]
+    texts = [policy("base", f"priority: 1, {admission}, {placement}")]
     if extra:
-        found.append(policy("extra", f"priority: 2, action: {action}, placement: {{{extra}}}"))
-    return policies(*found)
+        texts.append(policy("extra", f"priority: 2, action: {action}, placement: {{{extra}}}"))
+    return policies(*texts)

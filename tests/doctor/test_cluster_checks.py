@@ -24,15 +24,21 @@ Break = Callable[[dict[str, list[Object]]], object]
 
 def configurations() -> dict[str, list[Object]]:
     """Read the webhooks as installed, each with a CA."""
-    found = [each for each in yaml.safe_load_all((BASE / "webhooks.yaml").read_text("utf-8")) if each]
-    for webhook in (webhook for each in found for webhook in each["webhooks"]):
+    configurations = [
+        configuration
+        for configuration in yaml.safe_load_all((BASE / "webhooks.yaml").read_text("utf-8"))
+        if configuration
+    ]
+    for webhook in (webhook for configuration in configurations for webhook in configuration["webhooks"]):
         webhook["clientConfig"]["caBundle"] = "Q0E="
-    return {each["kind"]: [each] for each in found}
+    return {configuration["kind"]: [configuration] for configuration in configurations}
 
 
 def exemptions() -> dict[str, list[Object]]:
     """Read the policy on who exempts namespaces, as installed."""
-    return {each["kind"]: [each] for each in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))}
+    return {
+        document["kind"]: [document] for document in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))
+    }
 
 
 def daemon(name: str, ready: int = 1) -> Object:
@@ -81,11 +87,11 @@ def objects() -> dict[str, list[Object]]:
 
 
 def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
-    found = copy.deepcopy(objects())
-    broken(found)
+    changed = copy.deepcopy(objects())
+    broken(changed)
     made = Cluster(
         knowledge=knowledge(),
-        objects={kind: tuple(items) for kind, items in found.items()},
+        objects={kind: tuple(items) for kind, items in changed.items()},
         nodes=(node("gpu"), node("cpu", product=None, driver=None, offers={})),
         version="v1.36.3",
         ahead_seconds=0.4,
@@ -95,8 +101,8 @@ def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
     return replace(made, **more)
 
 
-def found(examined: Cluster) -> dict[str, FindingLevel]:
-    return {each.check: each.level for each in examine_cluster(examined)}
+def levels_by_check(examined: Cluster) -> dict[str, FindingLevel]:
+    return {finding.check: finding.level for finding in examine_cluster(examined)}
 
 
 def ours(change: Object, kind: str = MUTATING, index: int = 0) -> Break:
@@ -206,7 +212,7 @@ def scheduler(version: str) -> Break:
 )
 def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[str, FindingLevel]) -> None:
     """F87, P5, P11, P16, P34, P36, P39, P43."""
-    assert expected == found(cluster(broken))
+    assert expected == levels_by_check(cluster(broken))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
 )
 def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, FindingLevel]) -> None:
     """F87, F98, F104, P11, P44, fault 46."""
-    assert expected == found(cluster(**more))
+    assert expected == levels_by_check(cluster(**more))
 
 
 def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_only_if_a_policy_gives_it() -> None:
@@ -249,12 +255,16 @@ def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_o
     nodes = tuple(node(name, product=None, driver=None) for name in ("a", "b"))
 
     absent = [
-        each for each in examine_cluster(cluster(put("RuntimeClass"), nodes=nodes)) if "RuntimeClass" in each.check
+        finding
+        for finding in examine_cluster(cluster(put("RuntimeClass"), nodes=nodes))
+        if "RuntimeClass" in finding.check
     ]
     unwanted = examine_cluster(cluster(put("RuntimeClass"), nodes=nodes, runtime_classes=()))
 
-    assert [(each.check, each.objects) for each in absent] == [("RuntimeClassAbsent", ("RuntimeClass nvidia",))]
-    assert not [each for each in unwanted if "RuntimeClass" in each.check]
+    assert [(finding.check, finding.objects) for finding in absent] == [
+        ("RuntimeClassAbsent", ("RuntimeClass nvidia",))
+    ]
+    assert not [finding for finding in unwanted if "RuntimeClass" in finding.check]
 
 
 def test_two_webhooks_with_one_fault_are_one_finding() -> None:
@@ -271,7 +281,11 @@ def test_two_webhooks_with_one_fault_are_one_finding() -> None:
 def test_earlier_webhook_that_is_never_called_again_is_told_apart() -> None:
     """F23: ours is gpu-usher; hami comes after it, and gpu-other before."""
     said = [
-        next(each.what for each in examine_cluster(cluster(foreign(name, never))) if each.check == "OtherAllocator")
+        next(
+            finding.what
+            for finding in examine_cluster(cluster(foreign(name, never)))
+            if finding.check == "OtherAllocator"
+        )
         for name, never in (("hami", True), ("gpu-other", True), ("gpu-other", False))
     ]
 

@@ -17,7 +17,7 @@ from tests.doctor.test_cluster_checks import (
     P,
     add,
     cluster,
-    found,
+    levels_by_check,
     namespace,
     put,
 )
@@ -81,7 +81,7 @@ def named_too(resource: str) -> Break:
 )
 def test_open_door_is_named(broken: Break, expected: dict[str, FindingLevel]) -> None:
     """F21, S13."""
-    assert found(cluster(broken)) == expected
+    assert levels_by_check(cluster(broken)) == expected
 
 
 def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
@@ -90,16 +90,20 @@ def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
     fields: Object = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
     owned["metadata"]["managedFields"] = [{"manager": "kubectl-label", "time": "2026-01-08", "fieldsV1": fields}]
 
-    said = [each for each in examine_cluster(cluster(put("Namespace", owned))) if each.check == "ExemptByLabel"]
+    findings = [
+        finding for finding in examine_cluster(cluster(put("Namespace", owned))) if finding.check == "ExemptByLabel"
+    ]
 
-    assert [(each.objects, "kubectl-label (2026-01-08)" in each.what) for each in said] == [
+    assert [(finding.objects, "kubectl-label (2026-01-08)" in finding.what) for finding in findings] == [
         (("Namespace team-a",), True)
     ]
 
 
 def test_names_that_can_be_squatted_are_named() -> None:
     """F21."""
-    (said,) = (each for each in examine_cluster(cluster(put(POLICY))) if each.check == "ExemptionsUnguarded")
+    (finding,) = (
+        finding for finding in examine_cluster(cluster(put(POLICY))) if finding.check == "ExemptionsUnguarded"
+    )
 
-    assert "nvidia-device-plugin" in said.what
-    assert "gpu-usher," not in said.what
+    assert "nvidia-device-plugin" in finding.what
+    assert "gpu-usher," not in finding.what

@@ -20,9 +20,9 @@ TAINT = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
 SOFT = [{"key": GPU, "value": "present", "effect": "PreferNoSchedule"}]
 
 
-def found(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
+def nodes_by_check(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
     """Examine nodes: (check -> names)."""
-    return {each.check: each.nodes for each in examine(ExaminedFleet(nodes, **more))}
+    return {finding.check: finding.nodes for finding in examine(ExaminedFleet(nodes, **more))}
 
 
 HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
@@ -47,18 +47,18 @@ HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
     ],
 )
 def test_each_check_finds_what_it_is_for_and_nothing_else(made: dict[str, Any], check: str | None) -> None:
-    assert found(node("n", **{**HEALTHY, **made})) == ({check: ("n",)} if check else {})
+    assert nodes_by_check(node("n", **{**HEALTHY, **made})) == ({check: ("n",)} if check else {})
 
 
 def test_cpu_node_is_no_patient() -> None:
     """F47."""
-    assert found(node("cpu", product=None, driver=None, offers={})) == {}
+    assert nodes_by_check(node("cpu", product=None, driver=None, offers={})) == {}
 
 
 def test_node_without_facts_is_named() -> None:
     unknown = node("n", product=None, driver=None, taints=TAINT)
 
-    assert found(unknown) == {"GPUFactsMissing": ("n",)}
+    assert nodes_by_check(unknown) == {"GPUFactsMissing": ("n",)}
 
 
 def test_what_dcgm_reports_is_told_with_its_cause() -> None:
@@ -67,7 +67,7 @@ def test_what_dcgm_reports_is_told_with_its_cause() -> None:
 
     findings = examine(ExaminedFleet((), health=reported))
 
-    assert [(each.level, each.nodes) for each in findings] == [
+    assert [(finding.level, finding.nodes) for finding in findings] == [
         (FindingLevel.Problem, ("a",)),
         (FindingLevel.Advice, ("b",)),
     ]
@@ -75,8 +75,8 @@ def test_what_dcgm_reports_is_told_with_its_cause() -> None:
 
 
 def test_overrun_of_memory_is_told() -> None:
-    """F65 (docs/reference/sharing-and-memory.md#memory-budgets)."""
-    assert found(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
+    """F65, INTERFACES §8."""
+    assert nodes_by_check(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
 
 
 def test_same_finding_on_many_nodes_is_one() -> None:
@@ -97,7 +97,7 @@ def test_command_says_what_hurts_and_ends_with_1(output: str) -> None:
     assert "GhostGPUs" in done.output
     assert "h100-ghost-0" in done.output
     if output == "json":
-        assert {each["level"] for each in json.loads(done.output)} == {"problem"}
+        assert {finding["level"] for finding in json.loads(done.output)} == {"problem"}
 
 
 def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
@@ -107,8 +107,8 @@ def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
 
         done = CliRunner().invoke(app, ["doctor", "--demo", "--dcgm-exporters", exporter.url, "-o", "json"])
 
-    told = [each for each in json.loads(done.output) if each["nodes"] == ["h100-0"]]
-    assert [each["what"] for each in told] == ["1 GPUs ill: XID 79: GPU has fallen off the bus"]
+    of_node = [finding for finding in json.loads(done.output) if finding["nodes"] == ["h100-0"]]
+    assert [finding["what"] for finding in of_node] == ["1 GPUs ill: XID 79: GPU has fallen off the bus"]
 
 
 @pytest.mark.parametrize(

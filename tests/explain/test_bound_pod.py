@@ -27,27 +27,30 @@ def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",)) -> Explana
     """Explain the first of these pods, on nodes of eight GPUs and four CPUs."""
     state = State(knowledge())
     made = [node_document(name) for name in nodes]
-    for each in made:
-        each["status"]["allocatable"] |= {"cpu": "4", "nvidia.com/gpu": "8", "pods": "110"}
-    fill(state, [*({"kind": "Node", **each} for each in made), *({"kind": "Pod", **each} for each in pods)])
+    for document in made:
+        document["status"]["allocatable"] |= {"cpu": "4", "nvidia.com/gpu": "8", "pods": "110"}
+    fill(
+        state,
+        [*({"kind": "Node", **document} for document in made), *({"kind": "Pod", **document} for document in pods)],
+    )
     world = view(state, policies(), neighbours=existing_pods_of(pods))
     return finish(explain(pods[0], world, live=True, by_node=True))
 
 
 def test_pod_does_not_stand_in_its_own_way() -> None:
     """F83: its GPUs, its CPU and its port are there for itself."""
-    found = explained(bound())
+    explanation = explained(bound())
 
-    assert found.bound is not None
-    assert (found.bound.node, found.bound.fits, found.bound.messages) == ("n", True, ())
-    assert found.fits == 1
+    assert explanation.bound is not None
+    assert (explanation.bound.node, explanation.bound.fits, explanation.bound.messages) == ("n", True, ())
+    assert explanation.fits == 1
 
 
 def test_node_of_a_bound_pod_is_no_wish_of_its_own() -> None:
     """F83: other nodes are judged as for any pod, not left out because they are not the one."""
-    found = explained(bound(), nodes=("n", "m"))
+    explanation = explained(bound(), nodes=("n", "m"))
 
-    assert found.fits == 2
+    assert explanation.fits == 2
 
 
 def test_what_others_hold_stays_held() -> None:
@@ -55,18 +58,18 @@ def test_what_others_hold_stays_held() -> None:
     other = bound()
     other["metadata"] |= {"name": "other", "uid": "other"}
 
-    found = explained(bound(), other)
+    explanation = explained(bound(), other)
 
-    assert found.bound is not None
-    assert set(found.bound.reasons) == {"InsufficientResource", "HostPortTaken", "InsufficientGPUs"}
+    assert explanation.bound is not None
+    assert set(explanation.bound.reasons) == {"InsufficientResource", "HostPortTaken", "InsufficientGPUs"}
 
 
 def test_node_that_is_gone_is_said_to_be() -> None:
     """F83."""
-    found = explained(bound(), nodes=("m",))
+    explanation = explained(bound(), nodes=("m",))
 
-    assert found.bound is not None
-    assert (found.bound.fits, found.bound.reasons) == (False, ("NodeNotKnown",))
+    assert explanation.bound is not None
+    assert (explanation.bound.fits, explanation.bound.reasons) == (False, ("NodeNotKnown",))
 
 
 def test_pod_without_a_node_is_not_bound() -> None:

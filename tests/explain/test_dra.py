@@ -27,19 +27,19 @@ REQUIRE = [{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}]
 def requests(asked: Demand) -> list[Any]:
     """Give the requests of the template."""
     template = dra_equivalent(asked, knowledge())["template"]
-    found: list[Any] = template["spec"]["spec"]["devices"]["requests"] if template else []
-    return found
+    claim_requests: list[Any] = template["spec"]["spec"]["devices"]["requests"] if template else []
+    return claim_requests
 
 
 def cel(asked: Demand) -> list[str]:
     """Give the expressions of the only request."""
     (request,) = requests(asked)
-    return [each["cel"]["expression"] for each in request["exactly"].get("selectors", [])]
+    return [selector["cel"]["expression"] for selector in request["exactly"].get("selectors", [])]
 
 
 def unsaid(asked: Demand) -> list[str]:
-    found: list[str] = dra_equivalent(asked, knowledge())["not_expressible"]
-    return found
+    sentences: list[str] = dra_equivalent(asked, knowledge())["not_expressible"]
+    return sentences
 
 
 def annotated(**annotations: str) -> Demand:
@@ -58,17 +58,20 @@ def annotated(**annotations: str) -> Demand:
 )
 def test_resource_is_a_request_of_its_class(resource: str, name: str, device_class: str) -> None:
     """S13, S12."""
-    (found,) = requests(demand(pod(gpus(2, resource))))
+    (request,) = requests(demand(pod(gpus(2, resource))))
 
-    asked = found["exactly"]
-    assert (found["name"], asked["deviceClassName"], asked["allocationMode"]) == (name, device_class, "ExactCount")
+    asked = request["exactly"]
+    assert (request["name"], asked["deviceClassName"], asked["allocationMode"]) == (name, device_class, "ExactCount")
     assert asked["count"] == 2
 
 
 def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
-    found = requests(demand(pod(gpus(1, "amd.com/gpu"), gpus(2))))
+    claim_requests = requests(demand(pod(gpus(1, "amd.com/gpu"), gpus(2))))
 
-    assert [(each["name"], each["exactly"]["count"]) for each in found] == [("amd-com-gpu", 1), ("nvidia-com-gpu", 2)]
+    assert [(request["name"], request["exactly"]["count"]) for request in claim_requests] == [
+        ("amd-com-gpu", 1),
+        ("nvidia-com-gpu", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,26 +117,26 @@ def test_need_is_a_selector(asked: Demand, expected: list[str]) -> None:
 
 def test_driver_is_written_as_the_dra_driver_publishes_it() -> None:
     """570.124.06 is 570.124.6 there: semantic versions have no leading zeros."""
-    found = cel(demand(pod(gpus(1, image="nvidia/cuda:13.0.0-base-ubuntu24.04"))))
+    expressions = cel(demand(pod(gpus(1, image="nvidia/cuda:13.0.0-base-ubuntu24.04"))))
 
-    assert found[0].startswith(f"{ATTRIBUTES}.driverVersion.compareTo(semver('580.0.0')) >= 0")
-    assert not re.search(r"semver\('[^']*\.0\d", " ".join(found))
+    assert expressions[0].startswith(f"{ATTRIBUTES}.driverVersion.compareTo(semver('580.0.0')) >= 0")
+    assert not re.search(r"semver\('[^']*\.0\d", " ".join(expressions))
 
 
 def test_capabilities_that_the_toolkit_serves_no_longer_are_ranges() -> None:
     """A toolkit of CUDA 12.4 no longer serves Kepler; a newer GPU than it knows may run PTX, and is not refused."""
-    found = cel(demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"))))
+    expressions = cel(demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"))))
 
     capability = f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver"
-    assert found[-1] == f"{capability}('3.7.0')) > 0"
+    assert expressions[-1] == f"{capability}('3.7.0')) > 0"
 
 
 def test_needs_of_two_containers_that_are_one_need_are_said_once() -> None:
     image = "nvcr.io/nvidia/pytorch:24.05-py3"
 
-    found = cel(demand(pod(gpus(1, image=image), gpus(1, image=image))))
+    expressions = cel(demand(pod(gpus(1, image=image), gpus(1, image=image))))
 
-    assert len(found) == len(set(found))
+    assert len(expressions) == len(set(expressions))
 
 
 @pytest.mark.parametrize(
@@ -150,24 +153,24 @@ def test_own_requirement_vouches_for_the_driver_where_forward_compatibility_will
     """knowledge/cuda.py judge_driver: what holds is at least forward compatible."""
     asked = replace(demand(pod(gpus(1, env=REQUIRE))), accept=accept)
 
-    found = [each for each in cel(asked) if "driverVersion" in each]
+    expressions = [expression for expression in cel(asked) if "driverVersion" in expression]
 
-    assert len(found) == drivers
+    assert len(expressions) == drivers
 
 
 def test_more_needs_than_a_request_may_have_selectors_are_joined() -> None:
     patterns = [(knowledge().products.pattern(f"NVIDIA-*-{number}"),) for number in range(40)]
 
-    found = cel(replace(demand(pod()), products=tuple(patterns)))
+    expressions = cel(replace(demand(pod()), products=tuple(patterns)))
 
-    assert len(found) == MOST_SELECTORS
-    assert found[-1].count(" && (cel.bind") == 40 - MOST_SELECTORS
+    assert len(expressions) == MOST_SELECTORS
+    assert expressions[-1].count(" && (cel.bind") == 40 - MOST_SELECTORS
 
 
 def test_larger_slices_will_do_where_that_is_asked() -> None:
-    (found,) = cel(annotated(mig_profile=">=3g.40gb"))
+    (expression,) = cel(annotated(mig_profile=">=3g.40gb"))
 
-    profiles = set(re.findall(r"\dg\.\d+gb", found))
+    profiles = set(re.findall(r"\dg\.\d+gb", expression))
     assert {"3g.40gb", "4g.40gb", "7g.80gb"} <= profiles
     assert not {"1g.10gb", "2g.20gb", "3g.20gb"} & profiles
 
@@ -176,7 +179,10 @@ def test_profile_wish_beside_a_named_slice_is_ignored_as_by_filter() -> None:
     """See docs/reference/sharing-and-memory.md#mig-at-least."""
     asked = replace(demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"), gpus(1))), mig_profile=("7g.80gb", False))
 
-    assert [each["exactly"]["deviceClassName"] for each in requests(asked)] == ["gpu.nvidia.com", "mig.nvidia.com"]
+    assert [request["exactly"]["deviceClassName"] for request in requests(asked)] == [
+        "gpu.nvidia.com",
+        "mig.nvidia.com",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +202,7 @@ def test_profile_wish_beside_a_named_slice_is_ignored_as_by_filter() -> None:
 )
 def test_what_a_claim_cannot_say_is_listed(asked: Demand, words: str) -> None:
     """S13."""
-    assert [each for each in unsaid(asked) if each.startswith(words)]
+    assert [sentence for sentence in unsaid(asked) if sentence.startswith(words)]
 
 
 @pytest.mark.parametrize(
@@ -208,17 +214,17 @@ def test_what_a_claim_says_whole_leaves_nothing_unsaid(asked: Demand) -> None:
 
 @pytest.mark.parametrize("asked", [Demand(), Demand(resources=(("x.io/gpu", 1),))], ids=["nothing", "no class"])
 def test_without_a_class_there_is_no_claim(asked: Demand) -> None:
-    found = dra_equivalent(asked, knowledge())
+    answer = dra_equivalent(asked, knowledge())
 
-    assert (found["template"], found["pod"], found["yaml"]) == (None, None, [])
+    assert (answer["template"], answer["pod"], answer["yaml"]) == (None, None, [])
 
 
 def test_pod_refers_to_the_template_by_its_name() -> None:
-    found = dra_equivalent(demand(pod()), knowledge(), "training")
+    answer = dra_equivalent(demand(pod()), knowledge(), "training")
 
-    (claim,) = found["pod"]["resourceClaims"]
-    (container,) = found["pod"]["containers"]
-    assert claim["resourceClaimTemplateName"] == found["template"]["metadata"]["name"] == "training"
+    (claim,) = answer["pod"]["resourceClaims"]
+    (container,) = answer["pod"]["containers"]
+    assert claim["resourceClaimTemplateName"] == answer["template"]["metadata"]["name"] == "training"
     assert container["resources"]["claims"] == [{"name": claim["name"]}]
 
 
@@ -228,7 +234,7 @@ RESOURCES = st.one_of(
 )
 DEMANDS = st.builds(
     Demand,
-    resources=st.lists(st.tuples(RESOURCES, st.integers(1, 16)), max_size=3, unique_by=lambda each: each[0]).map(tuple),
+    resources=st.lists(st.tuples(RESOURCES, st.integers(1, 16)), max_size=3, unique_by=lambda pair: pair[0]).map(tuple),
     memory_mib=st.integers(0, 200_000),
     compute_capability=st.none() | st.tuples(st.integers(5, 12), st.integers(0, 9)),
     mig_profile=st.none() | st.tuples(st.sampled_from(["1g.5gb", "3g.40gb"]), st.booleans()),
@@ -240,9 +246,9 @@ DEMANDS = st.builds(
 @settings(max_examples=200, deadline=None)
 def test_text_for_people_is_the_template_and_no_string_gets_out_of_its_quotes(asked: Demand) -> None:
     """Whatever a resource is called: anybody can send one."""
-    found = dra_equivalent(asked, knowledge())
+    answer = dra_equivalent(asked, knowledge())
 
-    assert (yaml.safe_load("\n".join(found["yaml"])) if found["yaml"] else None) == found["template"]
+    assert (yaml.safe_load("\n".join(answer["yaml"])) if answer["yaml"] else None) == answer["template"]
     for request in requests(asked):
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", request["name"])
         for selector in request["exactly"].get("selectors", []):

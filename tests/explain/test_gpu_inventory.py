@@ -60,23 +60,28 @@ def test_kinds_are_summed_with_what_is_free_and_who_holds_it() -> None:
         bound("done", "red", "h-0", 4, phase="Succeeded"),
     ]
 
-    found = taken(objects)
+    inventory = taken(objects)
 
-    h100, t4 = found.kinds
+    h100, t4 = inventory.kinds
     assert (h100.product, h100.driver, h100.nodes, h100.units, h100.free) == ("H100-80GB-HBM3", "570.124.06", 2, 14, 9)
-    assert (h100.unhealthy, [(each.namespace, each.units) for each in h100.held]) == (2, [("red", 3), ("blue", 2)])
+    assert (h100.unhealthy, [(usage.namespace, usage.units) for usage in h100.held]) == (2, [("red", 3), ("blue", 2)])
     assert (t4.driver, t4.units, t4.free) == ("470.57.02", 4, 3)
-    assert (found.total.nodes, found.total.gpu_nodes, found.total.units, found.total.free) == (4, 3, 18, 12)
+    assert (inventory.total.nodes, inventory.total.gpu_nodes, inventory.total.units, inventory.total.free) == (
+        4,
+        3,
+        18,
+        12,
+    )
 
 
 def test_slices_are_counted_by_profile() -> None:
     """F89, F39."""
     slice_ = "nvidia.com/mig-1g.10gb"
 
-    found = taken([node_document("m", offers={GPU: 2, slice_: 14}), bound("a", "red", "m", 3, slice_)])
+    inventory = taken([node_document("m", offers={GPU: 2, slice_: 14}), bound("a", "red", "m", 3, slice_)])
 
-    assert [(each.profile, each.all, each.free) for each in found.kinds[0].slices] == [("1g.10gb", 14, 11)]
-    assert (found.total.units, found.total.held[0].units) == (2, 3)
+    assert [(slices.profile, slices.all, slices.free) for slices in inventory.kinds[0].slices] == [("1g.10gb", 14, 11)]
+    assert (inventory.total.units, inventory.total.held[0].units) == (2, 3)
 
 
 @pytest.mark.parametrize("name", fleet_names())
@@ -85,25 +90,25 @@ def test_every_sample_fleet_adds_up(name: str) -> None:
     objects = demo_fleet(name)
     offered = [
         int(amount)
-        for each in objects
-        if each["kind"] == "Node"
-        for key, amount in each["status"]["allocatable"].items()
+        for document in objects
+        if document["kind"] == "Node"
+        for key, amount in document["status"]["allocatable"].items()
         if knowledge().families.of(key) and "/mig-" not in key
     ]
     asked = [
         int(amount)
-        for each in objects
-        if each["kind"] == "Pod" and "nodeName" in each["spec"]
-        for key, amount in each["spec"]["containers"][0]["resources"]["limits"].items()
+        for document in objects
+        if document["kind"] == "Pod" and "nodeName" in document["spec"]
+        for key, amount in document["spec"]["containers"][0]["resources"]["limits"].items()
         if knowledge().families.of(key)
     ]
 
-    found = taken(objects)
+    inventory = taken(objects)
 
-    assert name == "dra" or found.total.units == sum(offered)
-    assert found.total.gpus <= found.total.units
-    assert sum(each.units for each in found.total.held) == sum(asked)
-    assert found.total.free == sum(kind.free for kind in found.kinds) <= found.total.units
+    assert name == "dra" or inventory.total.units == sum(offered)
+    assert inventory.total.gpus <= inventory.total.units
+    assert sum(usage.units for usage in inventory.total.held) == sum(asked)
+    assert inventory.total.free == sum(kind.free for kind in inventory.kinds) <= inventory.total.units
 
 
 def test_output_is_a_table_or_data() -> None:
@@ -124,17 +129,17 @@ def test_files_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump(bound("a", "red", "h-0", 3)))
     files = [word for name in ("nodes.json", "pods.yaml") for word in ("--snapshot", str(tmp_path / name))]
 
-    found = RUN.invoke(app, ["inventory", *files, "-o", "json"])
+    result = RUN.invoke(app, ["inventory", *files, "-o", "json"])
 
-    assert json.loads(found.output)["kinds"][0]["free"] == 5
+    assert json.loads(result.output)["kinds"][0]["free"] == 5
 
 
 @pytest.mark.parametrize("arguments", [[], ["--watch", "--demo-fleet", "mixed"]], ids=["no fleet", "watch without one"])
 def test_what_cannot_be_done_is_bad_input(arguments: list[str]) -> None:
-    found = RUN.invoke(app, ["inventory", *arguments])
+    result = RUN.invoke(app, ["inventory", *arguments])
 
-    assert isinstance(found.exception, BadInput)
-    assert "wants --" in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert "wants --" in str(result.exception)
 
 
 def test_live_table_follows_what_pods_hold() -> None:

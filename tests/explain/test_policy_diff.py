@@ -45,12 +45,12 @@ def fleet(chance: random.Random) -> list[dict[str, Any]]:
     nodes = [node_document(name, *(("Tesla-T4", "535.104.05") if name[0] == "t" else ())) for name in names]
     made = []
     for number in range(60):
-        each = drawn(chance)
-        each["spec"].pop("nodeName", None)
-        each["metadata"] |= {"uid": f"u-{number}", "name": f"p-{number}"}
+        drawn_pod = drawn(chance)
+        drawn_pod["spec"].pop("nodeName", None)
+        drawn_pod["metadata"] |= {"uid": f"u-{number}", "name": f"p-{number}"}
         if chance.random() < 0.5:
-            each["spec"]["nodeName"] = chance.choice(names)
-        made.append(each)
+            drawn_pod["spec"]["nodeName"] = chance.choice(names)
+        made.append(drawn_pod)
     return [*nodes, *made]
 
 
@@ -61,10 +61,10 @@ def state_of(objects: list[dict[str, Any]]) -> State:
 
 
 def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
-    for each in objects:
-        if each["kind"] == "Pod":
-            metadata, node = each["metadata"], each["spec"].get("nodeName", "")
-            yield ComparedPod(metadata["name"], "team-a", as_created(each), uid=metadata["uid"], node=node)
+    for document in objects:
+        if document["kind"] == "Pod":
+            metadata, node = document["metadata"], document["spec"].get("nodeName", "")
+            yield ComparedPod(metadata["name"], "team-a", as_created(document), uid=metadata["uid"], node=node)
 
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
@@ -76,9 +76,11 @@ def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
     """Find the best node the slow way: in a fleet without the pod for its own node, with it for all others."""
     if not demand.judged:
         return ANYWHERE
-    own = next((each["spec"].get("nodeName") for each in objects if each["metadata"].get("uid") == uid), None)
+    own = next(
+        (document["spec"].get("nodeName") for document in objects if document["metadata"].get("uid") == uid), None
+    )
     full = state_of(objects).nodes
-    without = state_of([each for each in objects if each["metadata"].get("uid") != uid]).nodes
+    without = state_of([document for document in objects if document["metadata"].get("uid") != uid]).nodes
     nodes = [without[name] if name == own else full[name] for name in full]
     fitting = [node for node in nodes if judge(demand, node, True) is None]
     return min((order(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
@@ -101,22 +103,22 @@ def test_whole_comparison_is_that_of_every_pod_by_itself(number: int) -> None:
     state = state_of(objects)
     before, after = policies(policy("q", "description: nothing")), OTHERS[number]
     expected: dict[str, set[str]] = {}
-    for each in asked_of(objects):
-        (was_in, was), (is_in, now) = (one_by_one(each, which, state, objects) for which in (before, after))
+    for pod_asked in asked_of(objects):
+        (was_in, was), (is_in, now) = (one_by_one(pod_asked, which, state, objects) for which in (before, after))
         if was_in and not is_in:
-            expected.setdefault(PodDifference.Refused.value, set()).add(each.name)
+            expected.setdefault(PodDifference.Refused.value, set()).add(pod_asked.name)
         elif is_in and not was_in:
-            expected.setdefault(PodDifference.Admitted.value, set()).add(each.name)
+            expected.setdefault(PodDifference.Admitted.value, set()).add(pod_asked.name)
         elif is_in and was != now:
             change = (
                 PodDifference.NoNode if now is None else PodDifference.Placed if was is None else PodDifference.Moved
             )
-            expected.setdefault(change.value, set()).add(each.name)
+            expected.setdefault(change.value, set()).add(pod_asked.name)
 
-    found = compare(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
+    differences = compare(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
 
     told: dict[str, set[str]] = {}
-    for difference in found.differences:
+    for difference in differences.differences:
         told.setdefault(difference.change, set()).add(difference.pod)
     told.pop(PodDifference.Otherwise.value, None)
     assert told == expected
@@ -128,9 +130,9 @@ def test_same_policies_change_nothing() -> None:
     objects = fleet(random.Random(9))
     state = state_of(objects)
 
-    found = compare(asked_of(objects), side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare(asked_of(objects), side(STRICT, state), side(STRICT, state), BestNodes(state))
 
-    assert (found.differences, found.unchanged, found.hurts) == ((), 60, False)
+    assert (differences.differences, differences.unchanged, differences.hurts) == ((), 60, False)
 
 
 def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them() -> None:
@@ -147,9 +149,9 @@ def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them(
         asked.append(ComparedPod(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
     state = state_of([node_document()])
 
-    found = compare(asked, side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare(asked, side(STRICT, state), side(STRICT, state), BestNodes(state))
 
-    assert (found.pods, found.templates) == (3, 1)
+    assert (differences.pods, differences.templates) == (3, 1)
 
 
 def written(folder: Path, name: str, *texts: str) -> str:
@@ -186,10 +188,10 @@ def test_each_change_is_named_and_what_hurts_fails(tmp_path: Path, spec: str, wo
     """F78: a pod that holds all GPUs of its node still has its own place."""
     nodes = [node_document("h-0"), node_document("t-0", "Tesla-T4")]
 
-    found = run(tmp_path, spec, [*nodes, bound(8)])
+    result = run(tmp_path, spec, [*nodes, bound(8)])
 
-    assert words in found.output
-    assert found.exit_code == code
+    assert words in result.output
+    assert result.exit_code == code
 
 
 def test_json_has_every_pod(tmp_path: Path) -> None:
@@ -197,11 +199,11 @@ def test_json_has_every_pod(tmp_path: Path) -> None:
     pods = [bound(4, name=f"p-{number}") for number in range(5)]
     spec = "admission: {maxGPUsPerPod: 2}"
 
-    found = run(tmp_path, spec, [node_document("h-0"), *pods], "-o", "json")
+    result = run(tmp_path, spec, [node_document("h-0"), *pods], "-o", "json")
 
-    answer = json.loads(found.stdout)
+    answer = json.loads(result.stdout)
     assert answer["counts"] == {"newly refused": 5}
-    assert [each["pod"] for each in answer["differences"]] == [f"team-a/p-{number}" for number in range(5)]
+    assert [difference["pod"] for difference in answer["differences"]] == [f"team-a/p-{number}" for number in range(5)]
 
 
 def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
@@ -210,10 +212,10 @@ def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
     old = written(tmp_path, "old", policy("p", "description: x"))
     new = written(tmp_path, "new", policy("p", "admission: {maxGPUsPerPod: 1}"))
 
-    found = RUN.invoke(app, ["diff", old, new, "--decisions", str(tmp_path / "log"), "-o", "json"])
+    result = RUN.invoke(app, ["diff", old, new, "--decisions", str(tmp_path / "log"), "-o", "json"])
 
-    answer = json.loads(found.stdout)
-    assert found.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 1
     assert answer["pods"] == 60
     assert set(answer["counts"]) <= {"newly refused", "changed otherwise"}
     assert "at most 1 per pod" in answer["differences"][0]["now"]
@@ -230,11 +232,11 @@ def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> No
     old = written(tmp_path, "old", policy("p", "description: x"))
     fleet = ["--snapshot", str(tmp_path / "now.json")]
 
-    found = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered))
+    result = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered))
     nothing = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered[:1]))
 
-    assert found.exit_code == 1
-    assert "newly refused: 1 pods" in found.stdout
+    assert result.exit_code == 1
+    assert "newly refused: 1 pods" in result.stdout
     assert isinstance(nothing.exception, BadInput)
     assert "no ConfigMap gpu-usher-policies and no GPUPolicy" in str(nothing.exception)
 
@@ -242,12 +244,12 @@ def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> No
 def test_finished_pods_are_nobody(tmp_path: Path) -> None:
     done = {**bound(4), "status": {"phase": "Succeeded"}}
 
-    found = run(tmp_path, "admission: {maxGPUsPerPod: 2}", [node_document("h-0"), done])
+    result = run(tmp_path, "admission: {maxGPUsPerPod: 2}", [node_document("h-0"), done])
 
-    assert (found.exit_code, found.output) == (0, "0 pods of 0 kinds: 0 unchanged\n")
+    assert (result.exit_code, result.output) == (0, "0 pods of 0 kinds: 0 unchanged\n")
 
 
 def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
-    found = RUN.invoke(app, ["diff", str(tmp_path), str(tmp_path)])
+    result = RUN.invoke(app, ["diff", str(tmp_path), str(tmp_path)])
 
-    assert isinstance(found.exception, BadInput)
+    assert isinstance(result.exception, BadInput)

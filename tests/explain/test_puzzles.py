@@ -35,10 +35,10 @@ def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
     fill(state, objects)
     header = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
     texts = (
-        yaml.safe_dump({**header, "metadata": {"name": each["name"]}, "spec": each["spec"]})
-        for each in puzzle.get("policies", ())
+        yaml.safe_dump({**header, "metadata": {"name": policy["name"]}, "spec": policy["spec"]})
+        for policy in puzzle.get("policies", ())
     )
-    pods = (each for each in objects if each.get("kind") == "Pod")
+    pods = (document for document in objects if document.get("kind") == "Pod")
     return view(state, policies(*texts), bound_volumes(objects), existing_pods_of(pods))
 
 
@@ -51,41 +51,41 @@ def played(path: Path) -> tuple[dict[str, Any], Explanation]:
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
 def test_puzzle_has_its_primary_cause_and_its_smallest_fix(path: Path) -> None:
     """F83, F84, P45."""
-    puzzle, found = played(path)
+    puzzle, explanation = played(path)
     expect = puzzle["expect"]
-    smallest = found.fixes[0] if found.fixes else None
+    smallest = explanation.fixes[0] if explanation.fixes else None
     edits = smallest.edits if smallest else ()
 
-    assert (found.primary.reason if found.primary else None) == expect["primary"], found
-    assert [each.kind for each in edits] == expect["fix"], found.fixes
-    assert expect.get("says", "") in " ".join(each.text for each in edits)
-    assert [each.pod for edit in edits for each in edit.evicts] == expect.get("evicts", [])
-    assert set(expect.get("also", ())) <= {edit.kind for fix in found.fixes for edit in fix.edits}
+    assert (explanation.primary.reason if explanation.primary else None) == expect["primary"], explanation
+    assert [edit.kind for edit in edits] == expect["fix"], explanation.fixes
+    assert expect.get("says", "") in " ".join(edit.text for edit in edits)
+    assert [evicted.pod for edit in edits for evicted in edit.evicts] == expect.get("evicts", [])
+    assert set(expect.get("also", ())) <= {edit.kind for fix in explanation.fixes for edit in fix.edits}
     assert smallest is None or smallest.opens >= expect.get("opens", 1)
 
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
 def test_patch_of_a_fix_does_what_its_words_say(path: Path) -> None:
     """F84: the pod that it makes fits, where nothing but the pod is to be edited; by a library of JSON Patch."""
-    puzzle, found = played(path)
-    for fix in found.fixes:
+    puzzle, explanation = played(path)
+    for fix in explanation.fixes:
         kinds = {edit.of for edit in fix.edits}
         assert bool(fix.patch) is ("pod" in kinds and fix.edits[0].kind != "recreate"), fix
         if kinds == {"pod"}:
-            patched = jsonpatch.apply_patch(puzzle["pod"], [dict(each) for each in fix.patch])
+            patched = jsonpatch.apply_patch(puzzle["pod"], [dict(operation) for operation in fix.patch])
             assert finish(explain(patched, world_of(puzzle))).fits == fix.opens
 
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
 def test_funnel_loses_no_node(path: Path) -> None:
     """F83: what is left after the last stage is what fits, and every stage's count follows from the one before."""
-    _, found = played(path)
+    _, explanation = played(path)
 
-    for before, after in zip(found.funnel, found.funnel[1:], strict=False):
+    for before, after in zip(explanation.funnel, explanation.funnel[1:], strict=False):
         assert after.left == before.left - after.cut
-    assert found.funnel[0].left == found.nodes
-    assert found.funnel[-1].left == found.fits
-    assert len(found.verdicts or ()) == found.nodes
+    assert explanation.funnel[0].left == explanation.nodes
+    assert explanation.funnel[-1].left == explanation.fits
+    assert len(explanation.verdicts or ()) == explanation.nodes
 
 
 def test_there_are_more_than_thirty_puzzles() -> None:

@@ -25,8 +25,10 @@ HAS = {"cpu": "4", "memory": "16Gi", "pods": "10", "example.com/nic": "2"}
 NEVER = {"nvidia.com/gpu"}
 
 
-def terms(*found: dict[str, Any]) -> dict[str, Any]:
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(found)}}}
+def terms(*selector_terms: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(selector_terms)}}
+    }
 
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -38,7 +40,10 @@ def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node:
     made["status"]["allocatable"] |= HAS
     made["spec"] |= {"unschedulable": True} if node.get("cordoned") else {}
     pod_constraints = read_pod_constraints(document, NEVER.__contains__, node.get("volumes"))
-    return [(each.cause, each.message) for each in refusals(pod_constraints, read_node(made, knowledge()), used or {})]
+    return [
+        (refusal.cause, refusal.message)
+        for refusal in refusals(pod_constraints, read_node(made, knowledge()), used or {})
+    ]
 
 
 def spec(**more: Any) -> dict[str, Any]:
@@ -113,12 +118,12 @@ def test_what_other_pods_have_booked_counts() -> None:
 
 def test_gates_are_named_as_the_event_names_them() -> None:
     """F83."""
-    found = scheduling_gate_refusal(
+    refusal = scheduling_gate_refusal(
         read_pod_constraints(spec(schedulingGates=[{"name": "a"}, {"name": "b"}]), NEVER.__contains__)
     )
 
-    assert found is not None
-    assert found.message == "waiting for scheduling gates: [a b]"
+    assert refusal is not None
+    assert refusal.message == "waiting for scheduling gates: [a b]"
 
 
 def test_what_only_the_scheduler_can_tell_is_named() -> None:

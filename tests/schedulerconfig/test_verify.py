@@ -25,7 +25,7 @@ def changed_file(**fields: Any) -> str:
     return yaml.dump({**yaml.safe_load(changed()), **fields}, Dumper=NoAliases, sort_keys=False)
 
 
-def found(text: str, *offered: str, nodes: int = 0) -> list[ConfigurationFinding]:
+def findings_of(text: str, *offered: str, nodes: int = 0) -> list[ConfigurationFinding]:
     return verify("s.yaml", text, offered, nodes)
 
 
@@ -60,10 +60,12 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("fields", "words"), [each[1:] for each in MISTAKES], ids=[each[0] for each in MISTAKES])
+@pytest.mark.parametrize(
+    ("fields", "words"), [mistake[1:] for mistake in MISTAKES], ids=[mistake[0] for mistake in MISTAKES]
+)
 def test_mistake_is_found_with_its_place_and_a_remedy(fields: dict[str, Any], words: str) -> None:
     """P6, P8, P27, P29, F88."""
-    [finding] = found(changed(**fields))
+    [finding] = findings_of(changed(**fields))
 
     assert words in finding.message
     assert finding.where.startswith("s.yaml:")
@@ -72,9 +74,9 @@ def test_mistake_is_found_with_its_place_and_a_remedy(fields: dict[str, Any], wo
 
 def test_finding_points_at_the_line() -> None:
     text = changed(ignorable=True)
-    line = next(number for number, each in enumerate(text.splitlines(), 1) if "ignorable" in each)
+    line = next(number for number, line_text in enumerate(text.splitlines(), 1) if "ignorable" in line_text)
 
-    [finding] = found(text)
+    [finding] = findings_of(text)
 
     assert finding.where.startswith(f"s.yaml:{line}:")
 
@@ -82,15 +84,17 @@ def test_finding_points_at_the_line() -> None:
 @pytest.mark.parametrize("text", ["2s", "1s500ms", "900us", "1.5s", "0.01m"])
 def test_duration_is_read_as_go_writes_it(text: str) -> None:
     """F88."""
-    assert found(changed(httpTimeout=text)) == []
+    assert findings_of(changed(httpTimeout=text)) == []
 
 
 def test_shorter_timeout_and_plain_http_to_a_sidecar_are_fine() -> None:
-    assert found(changed(httpTimeout="1500ms", urlPrefix="http://127.0.0.1:8443/scheduler", enableHTTPS=False)) == []
+    assert (
+        findings_of(changed(httpTimeout="1500ms", urlPrefix="http://127.0.0.1:8443/scheduler", enableHTTPS=False)) == []
+    )
 
 
 def test_resource_that_the_fleet_offers_and_nobody_lists_is_named() -> None:
-    [finding] = found(changed(), "nvidia.com/gpu", "nvidia.com/mig-1g.10gb")
+    [finding] = findings_of(changed(), "nvidia.com/gpu", "nvidia.com/mig-1g.10gb")
 
     assert "nvidia.com/mig-1g.10gb not listed" in finding.message
 
@@ -100,20 +104,20 @@ def test_lease_of_the_clusters_scheduler_is_dangerous_for_a_second_one() -> None
     document = yaml.safe_load(changed())
     del document["leaderElection"]
 
-    [finding] = found(yaml.safe_dump(document))
+    [finding] = findings_of(yaml.safe_dump(document))
 
     assert "the lease of the cluster's own scheduler" in finding.message
 
 
 def test_lease_is_nobodys_business_where_none_is_taken() -> None:
     """F88."""
-    assert found(changed_file(leaderElection={"leaderElect": False})) == []
+    assert findings_of(changed_file(leaderElection={"leaderElect": False})) == []
 
 
 @pytest.mark.parametrize("profiles", [None, [{}], [{"schedulerName": "default-scheduler"}]])
 def test_second_scheduler_that_serves_the_default_name_is_dangerous(profiles: Any) -> None:
     """F88: two schedulers would place the same pods."""
-    [finding] = found(changed_file(profiles=profiles))
+    [finding] = findings_of(changed_file(profiles=profiles))
 
     assert "two schedulers place the same pods" in finding.message
     assert finding.remedy == "schedulerName: gpu-usher-scheduler"
@@ -133,10 +137,10 @@ def test_extenders_that_the_scheduler_would_not_start_with_are_found(others: lis
     """F88: the words are those of kube-scheduler 1.36's own validation."""
     ours = yaml.safe_load(changed())["extenders"]
 
-    messages = [each.message for each in found(changed_file(extenders=ours + others))]
+    messages = [finding.message for finding in findings_of(changed_file(extenders=ours + others))]
 
     assert len(messages) == (words is not None)
-    assert all((words or "") in each and "refuses to start" in each for each in messages)
+    assert all((words or "") in message and "refuses to start" in message for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def test_share_below_the_schedulers_own_sample_is_found(
     profile = {"schedulerName": "gpu-usher-scheduler"}
     text = changed_file(**field) if place == "file" else changed_file(profiles=[{**profile, **field}])
 
-    assert [each.severity for each in found(text, nodes=nodes)] == ([severity] if severity else [])
+    assert [finding.severity for finding in findings_of(text, nodes=nodes)] == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,7 @@ def test_share_below_the_schedulers_own_sample_is_found(
 )
 def test_field_of_another_shape_is_a_finding_not_a_fault(field: str, value: Any) -> None:
     """F88."""
-    [finding] = found(changed_file(**{field: value}))
+    [finding] = findings_of(changed_file(**{field: value}))
 
     assert "got another shape" in finding.message
 
@@ -188,7 +192,7 @@ def test_field_of_another_shape_is_a_finding_not_a_fault(field: str, value: Any)
 def test_anything_but_one_document_is_bad_input(text: str) -> None:
     """F88."""
     with pytest.raises(PolicyError, match="wants one KubeSchedulerConfiguration"):
-        found(text)
+        findings_of(text)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_anything_but_one_document_is_bad_input(text: str) -> None:
     ids=["another kind", "a list", "no extenders"],
 )
 def test_file_without_us_is_said(text: str, words: str) -> None:
-    [finding] = found(text)
+    [finding] = findings_of(text)
 
     assert words in finding.message
 
@@ -210,7 +214,9 @@ def test_two_entries_of_ours_are_one_too_many() -> None:
     document = yaml.safe_load(changed())
     document["extenders"] *= 2
 
-    assert "gpu-usher is listed twice" in [each.message for each in found(yaml.dump(document, Dumper=NoAliases))]
+    assert "gpu-usher is listed twice" in [
+        finding.message for finding in findings_of(yaml.dump(document, Dumper=NoAliases))
+    ]
 
 
 class NoAliases(yaml.SafeDumper):

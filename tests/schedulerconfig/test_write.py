@@ -21,8 +21,8 @@ def plan(target: Target = "second", **more: Any) -> ConfigurationPlan:
 
 
 def written(made: ConfigurationPlan) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(write(made))
-    return found
+    configuration: dict[str, Any] = yaml.safe_load(write(made))
+    return configuration
 
 
 @pytest.mark.parametrize("best", [False, True], ids=["all", "best"])
@@ -49,7 +49,7 @@ def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting
         "nodeCacheCapable": True,
         "ignorable": False,
     }
-    assert not any(each["ignoredByScheduler"] for each in resources)
+    assert not any(row["ignoredByScheduler"] for row in resources)
 
 
 def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() -> None:
@@ -59,7 +59,9 @@ def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() ->
     [extender] = yaml.safe_load(text)["extenders"]
     assert "managedResources" not in extender
     assert "--every-pod" in text
-    assert [each.message for each in verify("ours.yaml", text)] == ["managedResources: absent, so every pod calls us"]
+    assert [finding.message for finding in verify("ours.yaml", text)] == [
+        "managedResources: absent, so every pod calls us"
+    ]
 
 
 def test_best_answers_need_no_prioritize() -> None:
@@ -73,11 +75,11 @@ def test_every_mig_profile_and_whatever_the_fleet_offers_is_managed() -> None:
     """P12, F88: kube-scheduler compares whole names, and nodes are cut anew."""
     offered = node(offers={"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb.shared": 4})
 
-    found = managed_resources([offered], knowledge())
+    resources = managed_resources([offered], knowledge())
 
-    assert {"nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu"} <= set(found)
-    assert {"nvidia.com/mig-1g.10gb.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-7g.80gb"} <= set(found)
-    assert sorted(set(found)) == list(found)
+    assert {"nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu"} <= set(resources)
+    assert {"nvidia.com/mig-1g.10gb.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-7g.80gb"} <= set(resources)
+    assert sorted(set(resources)) == list(resources)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +91,11 @@ def test_every_mig_profile_and_whatever_the_fleet_offers_is_managed() -> None:
 )
 def test_second_scheduler_has_a_lease_and_a_name_of_its_own(target: Target, lease: tuple[str, str], name: str) -> None:
     """F117."""
-    found = written(plan(target))
-    election = found["leaderElection"]
+    configuration = written(plan(target))
+    election = configuration["leaderElection"]
 
     assert lease == (election["resourceNamespace"], election["resourceName"])
-    assert name == found["profiles"][0]["schedulerName"]
+    assert name == configuration["profiles"][0]["schedulerName"]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +159,9 @@ def test_only_certificates_go_into_the_file(pem: bytes, words: str) -> None:
 @pytest.mark.parametrize("target", ["second", "default"])
 def test_default_scheduler_reads_kubeadms_kubeconfig_and_a_second_its_own_account(target: Target) -> None:
     """F88."""
-    found = written(plan(target)).get("clientConnection")
+    connection = written(plan(target)).get("clientConnection")
 
-    assert found == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"} if target == "default" else None)
+    assert connection == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"} if target == "default" else None)
 
 
 @pytest.mark.parametrize(

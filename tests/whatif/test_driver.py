@@ -74,17 +74,17 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
         }
 
     expected = {}
-    for each in wanting:
-        was, now = eligible(old, each), eligible(new, each)
+    for gpu_pod in wanting:
+        was, now = eligible(old, gpu_pod), eligible(new, gpu_pod)
         if was != now:
-            expected[each.name] = (len(now - was), len(was - now), len(now), each.node in was - now)
+            expected[gpu_pod.name] = (len(now - was), len(was - now), len(now), gpu_pod.node in was - now)
 
-    found = plan_rollout(old.nodes, chosen, wanting, parse_version(to), knowledge().cuda)
+    rollout = plan_rollout(old.nodes, chosen, wanting, parse_version(to), knowledge().cuda)
 
     told = {
-        name: (each.gains, each.loses, each.eligible_after, name in each.bound_there)
-        for each in found.effects
-        for name in each.pods
+        name: (effect.gains, effect.loses, effect.eligible_after, name in effect.bound_there)
+        for effect in rollout.effects
+        for name in effect.pods
     }
     assert told == expected
 
@@ -103,10 +103,10 @@ def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_name
     ]
     pods = [asking("one", "x", "b", 1), asking("large", "x", "a", 4), asking("larger", "x", "a", 4)]
 
-    found = run(tmp_path, [*nodes, *pods], "--nodes", "pool=old", "--to", "580.65.06", "-o", "json")
+    result = run(tmp_path, [*nodes, *pods], "--nodes", "pool=old", "--to", "580.65.06", "-o", "json")
 
-    answer = json.loads(found.stdout)
-    assert [(each["node"], each["evicts"], each["waiting"]) for each in answer["order"]] == [
+    answer = json.loads(result.stdout)
+    assert [(turn["node"], turn["evicts"], turn["waiting"]) for turn in answer["order"]] == [
         ("b", ["team-a/one"], []),
         ("a", ["team-a/large", "team-a/larger"], []),
     ]
@@ -118,9 +118,9 @@ def test_a_place_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     nodes = [node_document(name, driver="550.54.15") for name in ("a", "b")]
     pods = [asking("one", "x", "b", 1), asking("large", "x", "a", 8)]
 
-    found = run(tmp_path, [*nodes, *pods], "--to", "580.65.06", "-o", "json")
+    result = run(tmp_path, [*nodes, *pods], "--to", "580.65.06", "-o", "json")
 
-    waiting = [each["waiting"] for each in json.loads(found.stdout)["order"]]
+    waiting = [turn["waiting"] for turn in json.loads(result.stdout)["order"]]
     assert waiting == [["team-a/one"], ["team-a/large"]]
 
 
@@ -161,6 +161,6 @@ def test_selector_that_kubectl_refuses_is_bad_input(text: str) -> None:
 
 
 def test_selector_that_chooses_nothing_is_bad_input(tmp_path: Path) -> None:
-    found = run(tmp_path, [node_document("a")], "--nodes", "pool=none", "--to", "580.65.06")
+    result = run(tmp_path, [node_document("a")], "--nodes", "pool=none", "--to", "580.65.06")
 
-    assert isinstance(found.exception, BadInput)
+    assert isinstance(result.exception, BadInput)

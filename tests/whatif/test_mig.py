@@ -36,14 +36,14 @@ def slice_(profile: str) -> str:
 
 def waiting(name: str, *profiles: str) -> GPUPod:
     """Make a pod that waits for these slices, a container each."""
-    made = pod(*({**gpus(1, slice_(each)), "name": f"c{number}"} for number, each in enumerate(profiles)))
+    made = pod(*({**gpus(1, slice_(profile)), "name": f"c{number}"} for number, profile in enumerate(profiles)))
     return GPUPod(name, name, "", demand(made))
 
 
 def free_nodes(count: int, per_node: int, label: str = A100) -> dict[str, Any]:
     labels = {"nvidia.com/gpu.count": str(per_node)}
     made = [node(f"n-{number}", product=label, offers={GPU: per_node}, labels=labels) for number in range(count)]
-    return {each.name: each for each in made}
+    return {node.name: node for node in made}
 
 
 def brute(pods: list[tuple[str, ...]], gpus_: int) -> int | None:
@@ -52,7 +52,7 @@ def brute(pods: list[tuple[str, ...]], gpus_: int) -> int | None:
     least = None
     for assigned in product(range(gpus_), repeat=len(pods)):
         sets = [[pods[index][0] for index, where in enumerate(assigned) if where == gpu] for gpu in range(gpus_)]
-        if all(geometry.places(each) is not None for each in sets):
+        if all(geometry.places(profiles) is not None for profiles in sets):
             used = sum(map(bool, sets))
             least = used if least is None else min(least, used)
     return least
@@ -64,19 +64,19 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
     chance = random.Random(seed)
     nodes = free_nodes(chance.choice([1, 3]), 1) if seed % 2 else free_nodes(1, 3)
     pods = [waiting(f"p-{number}", chance.choice(PROFILES)) for number in range(chance.randrange(1, 7))]
-    asked = [tuple(name.removeprefix("nvidia.com/mig-") for name, _ in each.demand.resources) for each in pods]
+    asked = [tuple(name.removeprefix("nvidia.com/mig-") for name, _ in gpu_pod.demand.resources) for gpu_pod in pods]
     total = sum(3 if len(nodes) == 1 and not seed % 2 else 1 for _ in nodes)
     least = brute(asked, total)
 
-    found = advise_layout(nodes, list(nodes), pods, knowledge())
+    advice = advise_layout(nodes, list(nodes), pods, knowledge())
 
     geometry = knowledge().geometry[A100.removeprefix("NVIDIA-").lower()]
-    carved_ = [each for layout in found.layouts for each in layout.gpus if each]
-    assert all(geometry.places(each) is not None for each in carved_)
-    assert (not found.unplaced) is (least is not None)
+    carved_ = [profiles for layout in advice.layouts for profiles in layout.gpus if profiles]
+    assert all(geometry.places(profiles) is not None for profiles in carved_)
+    assert (not advice.unplaced) is (least is not None)
     if least is not None:
         assert len(carved_) == least
-        assert Counter(each[0] for each in asked) <= Counter(each for gpu in carved_ for each in gpu)
+        assert Counter(profile[0] for profile in asked) <= Counter(profile for gpu in carved_ for profile in gpu)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +101,19 @@ def test_running_pods_are_part_of_the_mix_and_are_not_seated_again() -> None:
     """F64: they will be asked for again."""
     running = [replace(waiting(f"r-{number}", "2g.20gb"), node="elsewhere") for number in range(9)]
 
-    found = advise_layout(free_nodes(1, 2), ["n-0"], [*running, waiting("p", "1g.10gb")], knowledge())
+    advice = advise_layout(free_nodes(1, 2), ["n-0"], [*running, waiting("p", "1g.10gb")], knowledge())
 
-    assert [each.pods for each in found.layouts] == [("p",)]
-    assert found.layouts[0].gpus == (("1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb"), ())
+    assert [node_layout.pods for node_layout in advice.layouts] == [("p",)]
+    assert advice.layouts[0].gpus == (("1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb"), ())
 
 
 def test_gpus_that_are_not_cut_keep_their_layout() -> None:
     """F64: the configuration does not name them, so that mig-parted leaves them alone."""
     there = node("n", product=A100, offers={slice_("1g.10gb"): 14}, labels={"nvidia.com/gpu.count": "2"})
 
-    found = advise_layout({"n": there}, ["n"], [waiting("p", "7g.80gb")], knowledge())
+    advice = advise_layout({"n": there}, ["n"], [waiting("p", "7g.80gb")], knowledge())
 
-    assert found.configuration["mig-configs"] == {
+    assert advice.configuration["mig-configs"] == {
         "usher-1": [{"devices": [0], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]
     }
 
@@ -135,9 +135,9 @@ def test_fragmentation_is_what_the_next_pod_cannot_use(
     offers: dict[str, int], asked: dict[str, int], expected: float
 ) -> None:
     """F61, F64: of slices that a device plugin offers, by memory slices."""
-    found = fragmentation([node(product=A100, offers=offers)], asked, knowledge())
+    share = fragmentation([node(product=A100, offers=offers)], asked, knowledge())
 
-    assert found == pytest.approx(expected)
+    assert share == pytest.approx(expected)
 
 
 def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
@@ -146,9 +146,9 @@ def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
     bare = node(product=A100, offers={})
     carved_ = replace(bare, free=FreeResources({}, layouts=(GPULayout("0", geometry, (Instance("1g.10gb", 0),)),)))
 
-    found = fragmentation([carved_], {slice_("3g.40gb"): 1, slice_("4g.40gb"): 1}, knowledge())
+    share = fragmentation([carved_], {slice_("3g.40gb"): 1, slice_("4g.40gb"): 1}, knowledge())
 
-    assert found == pytest.approx(1 - (4 / 7 + 0) / 2)
+    assert share == pytest.approx(1 - (4 / 7 + 0) / 2)
 
 
 def test_another_layout_tells_its_fragmentation(tmp_path: Path) -> None:
@@ -166,18 +166,18 @@ def test_another_layout_tells_its_fragmentation(tmp_path: Path) -> None:
 def test_slices_of_one_pod_are_on_one_node() -> None:
     """F64: two nodes of one GPU each hold no pod of two 7g, but two pods of one."""
     together = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting("p", "7g.80gb", "7g.80gb")], knowledge())
-    apart = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting(each, "7g.80gb") for each in "pq"], knowledge())
+    apart = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting(name, "7g.80gb") for name in "pq"], knowledge())
 
     assert together.unplaced == ("p",)
-    assert [each.node for each in apart.layouts] == ["n-0", "n-1"]
+    assert [node_layout.node for node_layout in apart.layouts] == ["n-0", "n-1"]
 
 
 def test_slices_that_are_there_are_used_and_no_gpu_is_carved_for_them() -> None:
     nodes = {"m": node("m", product=A100, offers={slice_("1g.10gb"): 1}), **free_nodes(1, 8)}
 
-    found = advise_layout(nodes, list(nodes), [waiting("p", "1g.10gb"), waiting("q", "1g.10gb")], knowledge())
+    advice = advise_layout(nodes, list(nodes), [waiting("p", "1g.10gb"), waiting("q", "1g.10gb")], knowledge())
 
-    assert (found.fitting, [each.pods for each in found.layouts]) == (("p",), [("q",)])
+    assert (advice.fitting, [node_layout.pods for node_layout in advice.layouts]) == (("p",), [("q",)])
 
 
 def test_product_that_a_pod_does_not_want_is_not_carved_for_it() -> None:
@@ -185,9 +185,9 @@ def test_product_that_a_pod_does_not_want_is_not_carved_for_it() -> None:
     made = pod(gpus(1, slice_("1g.10gb")), annotations={"products": "H100"})
     nodes = free_nodes(1, 8)
 
-    found = advise_layout(nodes, list(nodes), [GPUPod("p", "p", "", demand(made))], knowledge())
+    advice = advise_layout(nodes, list(nodes), [GPUPod("p", "p", "", demand(made))], knowledge())
 
-    assert found.unplaced == ("p",)
+    assert advice.unplaced == ("p",)
 
 
 def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
@@ -199,22 +199,22 @@ def test_advice_is_a_configuration_of_mig_parted(tmp_path: Path) -> None:
     """F64: with the nodes as comments; a node that holds a pod is left alone."""
     busy = pod(gpus(1), nodeName="busy")
     queued = [pod(gpus(1, slice_(profile))) for profile in ("3g.40gb", "3g.40gb", "1g.10gb.me")]
-    for number, each in enumerate(queued):
-        each["metadata"] |= {"name": f"p-{number}", "uid": f"q-{number}"}
+    for number, document in enumerate(queued):
+        document["metadata"] |= {"name": f"p-{number}", "uid": f"q-{number}"}
     nodes = [node_document(name, A100) for name in ("busy", "idle")]
 
-    found = run(tmp_path, [*nodes, busy, *queued], "advise", "mig")
+    result = run(tmp_path, [*nodes, busy, *queued], "advise", "mig")
 
-    config = yaml.safe_load(found.stdout)
-    assert found.exit_code == 0, found.output
-    assert "# kubectl label node idle --overwrite nvidia.com/mig.config=usher-1" in found.stdout
-    assert "node busy" not in found.stdout
+    config = yaml.safe_load(result.stdout)
+    assert result.exit_code == 0, result.output
+    assert "# kubectl label node idle --overwrite nvidia.com/mig.config=usher-1" in result.stdout
+    assert "node busy" not in result.stdout
     assert config["version"] == "v1"
     devices = config["mig-configs"]["usher-1"]
-    assert sorted(index for each in devices for index in each["devices"]) == [0, 1]
-    assert {"3g.40gb": 2} in [each["mig-devices"] for each in devices]
-    assert {"3g.40gb": 1, "1g.10gb+me": 1} in [each["mig-devices"] for each in devices]
-    assert all(each["mig-enabled"] for each in devices)
+    assert sorted(index for device in devices for index in device["devices"]) == [0, 1]
+    assert {"3g.40gb": 2} in [device["mig-devices"] for device in devices]
+    assert {"3g.40gb": 1, "1g.10gb+me": 1} in [device["mig-devices"] for device in devices]
+    assert all(device["mig-enabled"] for device in devices)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ def test_facts_are_those_of_a_node_that_has_the_layout(strategy: str, really: di
     before = node(product=A100, labels={"nvidia.com/mig.strategy": strategy})
     expected = node(**{"product": A100, **really}).node_class
 
-    found = node_class_with_layout(before.node_class, [("1g.10gb",) * 7] * 8, knowledge())
+    node_class = node_class_with_layout(before.node_class, [("1g.10gb",) * 7] * 8, knowledge())
 
     names = ("product", "sharing", "mig_strategy", "mig_profile", "offered", "labelled", "stale", "mig_state")
-    assert [getattr(found, name) for name in names] == [getattr(expected, name) for name in names]
+    assert [getattr(node_class, name) for name in names] == [getattr(expected, name) for name in names]
 
 
 def test_layout_on_nodes_evicts_and_seats(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_layout_on_nodes_evicts_and_seats(tmp_path: Path) -> None:
 
 
 def test_product_without_mig_is_a_problem_and_fails(tmp_path: Path) -> None:
-    found = run(tmp_path, [node_document("t", "Tesla-T4")], "whatif", "mig", "--layout", "all-1g.10gb")
+    result = run(tmp_path, [node_document("t", "Tesla-T4")], "whatif", "mig", "--layout", "all-1g.10gb")
 
-    assert found.exit_code == 1
-    assert "t: its product has no MIG" in found.output
+    assert result.exit_code == 1
+    assert "t: its product has no MIG" in result.output
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def made_of(found: NodeTemplate) -> dict[str, Any]:
+def made_of(template: NodeTemplate) -> dict[str, Any]:
     """Make the node that the Cluster Autoscaler thinks of, from its tags."""
     labels, resources = (
-        {key.removeprefix(f"{TAG}/{what}/"): value for key, value in found.tags.items() if f"/{what}/" in key}
+        {key.removeprefix(f"{TAG}/{what}/"): value for key, value in template.tags.items() if f"/{what}/" in key}
         for what in ("label", "resources")
     )
     return {"metadata": {"name": "new", "labels": labels}, "status": {"allocatable": resources}}
@@ -43,29 +43,29 @@ def made_of(found: NodeTemplate) -> dict[str, Any]:
 def test_node_of_the_tags_serves_the_pod(name: str) -> None:
     """F124, P16: read as a node that GPU Feature Discovery has labelled so, with a driver that the image brings."""
     wanted = demand(ASKED[name])
-    found = node_template(wanted, ASKED[name], knowledge())
+    template = node_template(wanted, ASKED[name], knowledge())
 
-    document = made_of(found)
+    document = made_of(template)
     document["metadata"]["labels"] |= {"nvidia.com/cuda.driver-version.full": "580.95.05"}
 
     assert judge(wanted, read_node(document, knowledge()), True) is None
 
 
-@pytest.mark.parametrize("name", [each for each in ASKED if each != "slice"])
+@pytest.mark.parametrize("name", [name for name in ASKED if name != "slice"])
 def test_products_are_those_on_which_a_real_node_would_do(name: str) -> None:
     """F124: against nodes built one by one; products whose facts are not known are no advice."""
     wanted = demand(ASKED[name])
     sure = {row.label for row in knowledge().products.by_form.values() if row.memory_mib}
 
-    found = node_template(wanted, ASKED[name], knowledge())
+    template = node_template(wanted, ASKED[name], knowledge())
 
     fits = {
         label
         for label in sure
         if judge(wanted, node(product=label, driver="580.95.05", labels=_facts(label)), True) is None
     }
-    assert {each for each in found.products if each in sure} <= fits
-    assert found.products
+    assert {name for name in template.products if name in sure} <= fits
+    assert template.products
 
 
 def _facts(label: str) -> dict[str, str]:
@@ -75,9 +75,9 @@ def _facts(label: str) -> dict[str, str]:
 
 def test_karpenter_is_told_names_count_and_memory_where_a_name_means_two_sizes() -> None:
     """F124, S8: a100 is 40 GB or 80 GB."""
-    found = node_template(demand(ASKED["large"]), ASKED["large"], knowledge())
+    template = node_template(demand(ASKED["large"]), ASKED["large"], knowledge())
 
-    requirements = found.node_pool["Karpenter"]["spec"]["template"]["spec"]["requirements"]
+    requirements = template.node_pool["Karpenter"]["spec"]["template"]["spec"]["requirements"]
     assert requirements == [
         {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In",
          "values": ["a100", "b200", "b300", "h100", "h200", "rtx-pro-server-6000"]},
@@ -88,9 +88,9 @@ def test_karpenter_is_told_names_count_and_memory_where_a_name_means_two_sizes()
 
 def test_memory_does_not_shut_out_smaller_gpus_that_will_do() -> None:
     """F124: l40s has less than the large a100, and more than the small one."""
-    found = node_template(demand(ASKED["small"]), ASKED["small"], knowledge())
+    template = node_template(demand(ASKED["small"]), ASKED["small"], knowledge())
 
-    names, memory = found.node_pool["Karpenter"]["spec"]["template"]["spec"]["requirements"]
+    names, memory = template.node_pool["Karpenter"]["spec"]["template"]["spec"]["requirements"]
     assert {"a100", "h100"} <= set(names["values"])
     assert int(memory["values"][0]) == 40960
 
@@ -104,12 +104,12 @@ def test_node_affinity_that_admission_adds_is_met_by_the_template(tmp_path: Path
     """F124, F136: else the autoscaler would say that no group fits."""
     made = ASKED["cuda"] | {"spec": {**ASKED["cuda"]["spec"], "nodeSelector": {"pool": "ml"}}}
 
-    found = json.loads(run(tmp_path / "p.yaml", made, "-o", "json").stdout)
+    answer = json.loads(run(tmp_path / "p.yaml", made, "-o", "json").stdout)
     patched = RUN.invoke(app, ["mutate", "-f", str(tmp_path / "p.yaml"), "--demo", "-o", "json"])
 
     labels = {
         key.removeprefix(f"{TAG}/label/"): value
-        for key, value in found["tags"].items()
+        for key, value in answer["tags"].items()
         if key.startswith(f"{TAG}/label/")
     }
     admitted = json.loads(patched.stdout)["objects"][0]["object"]
@@ -123,22 +123,22 @@ def test_workload_stands_for_its_pods_and_tolerated_taints_are_said(tmp_path: Pa
     made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
     made |= {"spec": {"template": {"spec": {"containers": [gpus(2)]}}}}
 
-    found = yaml.safe_load(run(tmp_path / "p.yaml", made, "--demo-fleet", "mixed").stdout)
+    answer = yaml.safe_load(run(tmp_path / "p.yaml", made, "--demo-fleet", "mixed").stdout)
 
-    assert found["resources"] == {GPU: 2}
-    assert found["taints"] == ["nvidia.com/gpu=present:NoSchedule"]
-    assert found["tags"][f"{TAG}/taint/nvidia.com/gpu"] == "present:NoSchedule"
+    assert answer["resources"] == {GPU: 2}
+    assert answer["taints"] == ["nvidia.com/gpu=present:NoSchedule"]
+    assert answer["tags"][f"{TAG}/taint/nvidia.com/gpu"] == "present:NoSchedule"
 
 
 def test_pod_that_no_product_suits_fails(tmp_path: Path) -> None:
-    found = run(tmp_path / "p.yaml", pod(annotations={"gpu-memory": "900Gi"}))
+    result = run(tmp_path / "p.yaml", pod(annotations={"gpu-memory": "900Gi"}))
 
-    assert found.exit_code == 1
-    assert "no product of the fact tables" in found.output
+    assert result.exit_code == 1
+    assert "no product of the fact tables" in result.output
 
 
 @pytest.mark.parametrize("document", [{"kind": "Service"}, pod({"name": "c", "image": "x"})], ids=["service", "no GPU"])
 def test_what_asks_for_no_gpu_is_bad_input(tmp_path: Path, document: Any) -> None:
-    found = run(tmp_path / "p.yaml", document)
+    result = run(tmp_path / "p.yaml", document)
 
-    assert isinstance(found.exception, BadInput)
+    assert isinstance(result.exception, BadInput)
