@@ -93,8 +93,9 @@ def _written_by_us(document: Mapping[str, Any]) -> bool:
 def _fingerprint(review: ReviewedPod) -> str:
     """Hash the parts of the Pod that decisions rest on: 32 hexadecimal digits.
 
-    The rest of the spec is left out: in-tree admission plugins change it after us (CONTROL_PLANE §2.4), and an
-    annotation that no longer fits would be rewritten for nothing.
+    The rest of the spec is left out: in-tree admission plugins change it after us
+    (docs/reference/control-plane.md#after-the-webhook), and an annotation that no longer fits would be rewritten for
+    nothing.
     """
     pod = review.pod
     gpu_requests = [

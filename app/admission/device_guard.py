@@ -3,8 +3,8 @@
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
 scheduler decided, and the pod's own value counts before the device plugin's. Other variables give GPUs, IMEX channels
-or control as well (knowledge: toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. The guard
-cannot see what `envFrom` and an image's own environment bring, since that is not in the pod.
+or control as well (app/knowledge/toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. The
+guard cannot see what `envFrom` and an image's own environment bring, since that is not in the pod.
 """
 
 import posixpath

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Patch (RFC 6902): only the operations that we send, `add`, `replace` and `remove`.
 
-A patch that does not apply rejects the pod even under failurePolicy Ignore (CONTROL_PLANE §3). So each operation is
-built against the object as it stands and applied here first. The library jsonpatch is the oracle of the tests; at run
-time it would cost 167 µs a pod (OPERATIONS §4.11).
+A patch that does not apply rejects the pod even under failurePolicy Ignore
+(docs/reference/control-plane.md#answers-to-the-api-server). So each operation is built against the object as it stands
+and applied here first. The library jsonpatch is the oracle of the tests; at run time it would cost 167 µs a pod
+(docs/reference/measurements.md#patches).
 """
 
 import re

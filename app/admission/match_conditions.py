@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matchConditions of the webhooks, generated from the resource families (F22, INTERFACES §10).
+"""The matchConditions of the webhooks, generated from the resource families (F22).
 
+See docs/reference/admission.md#reviewed-objects.
 The API server evaluates them itself, so that a pod or template that does not concern GPUs costs no call. Every
 condition is total (`has()` before each access): one that fails to evaluate rejects the object under failurePolicy
 `Fail`, and skips the webhook silently under `Ignore`. In the expressions `p` is the pod, or the pod template of a

@@ -32,8 +32,9 @@ class SliceOffer:
 
 
 def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
-    """Replace a slice that the pod asks for as "at least" by the smallest sufficient one on a node (INTERFACES §7).
+    """Replace a slice that the pod asks for as "at least" by the smallest sufficient one on a node.
 
+    See docs/reference/sharing-and-memory.md#mig-at-least.
     kube-scheduler and the kubelet take a resource name as exact, so that it can only be relaxed at admission.
     """
     mode, wish = review.rules.mig_fallback, review.ruling.demand.mig_profile
@@ -86,7 +87,10 @@ def _requested_slice(review: ReviewedPod) -> str | None:
 
 
 def _covers(offer: SliceOffer, profile: str) -> bool:
-    """Tell whether a slice is at least a profile; one with media engines needs a slice with them (INTERFACES §10)."""
+    """Tell whether a slice is at least a profile; one with media engines needs a slice with them.
+
+    See docs/reference/sharing-and-memory.md#mig-at-least.
+    """
     least = nominal_size(profile)
     return least is not None and offer.size.covers(least) and (MEDIA in offer.resource or MEDIA not in profile)
 

@@ -23,7 +23,7 @@ Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
     """Copy requests without limits to limits, and align requests that differ from limits (F7).
 
-    The API server refuses both for extended resources (knowledge: k8s rules limit-required, equal).
+    The API server refuses both for extended resources (kubernetes pkg/apis/core/validation/validation.go).
     """
     document: Any = review.document
     for container in review.pod.containers:
@@ -115,7 +115,7 @@ def set_priority_class(review: ReviewedPod) -> Iterator[PodChange]:
     """Set priorityClassName unless the pod names one.
 
     The priority that the API server's own plugin computed for a pod without a class must go: beside a class it would
-    be refused (CONTROL_PLANE §2.4).
+    be refused (docs/reference/control-plane.md#after-the-webhook).
     """
     name = review.rules.priority_class_name
     present = member(review.document["spec"], "priorityClassName", str, "spec.")

@@ -150,7 +150,10 @@ def _verdict(review: ReviewedPod, **fields: Any) -> Verdict:
 
 
 def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
-    """Tell whether a namespace is exempt, by its label or as vendor infrastructure by its name (INTERFACES §10)."""
+    """Tell whether a namespace is exempt, by its label or as vendor infrastructure by its name.
+
+    See docs/reference/admission.md#exemptions.
+    """
     return knowledge.families.infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 

@@ -2,7 +2,7 @@
 """The part of an object that is reviewed: a pod, a workload's pod template, or new ephemeral containers.
 
 An UPDATE that leaves the template unchanged is not reviewed: a Deployment must still scale, and a ReplicaSet be
-deleted, after a policy has become stricter (INTERFACES §10, Rules).
+deleted, after a policy has become stricter (docs/reference/admission.md#reviewed-objects).
 """
 
 from collections.abc import Mapping

@@ -142,7 +142,8 @@ class PodChange:
 def one_line(text: str, limit: int) -> str:
     """Make a text fit for an admission warning or a status message: printable, on one line, cut with an ellipsis.
 
-    The API server silently drops a warning with a newline or a tab (CONTROL_PLANE §3). `limit` is in characters.
+    The API server silently drops a warning with a newline or a tab
+    (docs/reference/control-plane.md#answers-to-the-api-server). `limit` is in characters.
     """
     clean = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

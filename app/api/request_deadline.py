@@ -4,7 +4,7 @@
 from app.values.durations import parse_seconds
 
 RESERVE_SECONDS = 0.2
-"""Kept for the way back (INTERFACES §10, our own failure)."""
+"""Kept for the way back (docs/reference/listeners.md#failures)."""
 
 
 def seconds_to_answer(timeout: str | None) -> float | None:

@@ -161,7 +161,7 @@ def _less_memory(near_miss: NearMiss) -> str:
 
 
 SAME_MEMORY = 0.93
-"""INTERFACES §10, Memory: a GPU's label may state this share of the memory that the product table states."""
+"""Share of a product's memory that a GPU's label may state (docs/reference/sharing-and-memory.md#memory)."""
 
 
 def older_image(near_miss: NearMiss) -> Iterator[Edit]:

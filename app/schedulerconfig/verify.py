@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check an existing KubeSchedulerConfiguration: what in it is dangerous, where, and what to write instead.
 
-The effect of each mistake was observed on a real kube-scheduler (CONTROL_PLANE §5, OPERATIONS §2.1). Where a message
-says that the scheduler refuses to start, kube-scheduler 1.36 was run with such a file.
+The effect of each mistake was observed on a real kube-scheduler
+(docs/reference/control-plane.md#calls-of-the-scheduler). Where a message says that the scheduler refuses to start,
+kube-scheduler 1.36 was run with such a file.
 """
 
 import re
@@ -22,7 +23,7 @@ VERBS = ("filterVerb", "prioritizeVerb", "preemptVerb")
 _LOOPBACK = re.compile(r"https?://(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d+)?(?:/|$)", re.ASCII)
 _SHAPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}
 SMALLEST_SHARE_PERCENT = 5
-"""kube-scheduler's own sample at least: max(5, 50 - nodes / 125) % of the nodes (OPERATIONS §2.2)."""
+"""kube-scheduler's own sample is max(5, 50 - nodes / 125) % of the nodes (docs/reference/control-plane.md#sampling)."""
 REFUSES_TO_START = "the scheduler refuses to start"
 
 

@@ -23,11 +23,13 @@ URLS: dict[Target, str] = {
 }
 _URL = re.compile(r"https://(?:[\w.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[\w.~-]+)*/scheduler", re.ASCII)
 WEIGHT = 10
-"""One point of ours then counts 100; an ordinary GPU pod gets about 400 in-tree (CONTROL_PLANE §5.5, INTERFACES §5)."""
+"""One point of ours then counts 100; an ordinary GPU pod gets about 400 in-tree
+(docs/reference/scores.md#scores-on-the-wire)."""
 TIMEOUT_SECONDS = 2
 """Scheduling is one loop: a slow answer delays every pod. Ours takes about a millisecond at 5,000 nodes."""
 SCORE_ALL_UP_TO_NODES = 1000
-"""Scoring every node costs kube-scheduler five times as much at 5,000 nodes (CONTROL_PLANE §6)."""
+"""Scoring every node costs kube-scheduler five times as much at 5,000 nodes
+(docs/reference/control-plane.md#sampling)."""
 
 
 @dataclass(frozen=True, slots=True)

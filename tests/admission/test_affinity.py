@@ -166,7 +166,10 @@ def test_nodes_with_deprecated_driver_labels_only_have_a_term_of_their_own() -> 
 
 
 def test_need_is_only_preferred_where_a_node_that_fits_has_no_label_at_all() -> None:
-    """INTERFACES §10: a node without any dialect that filter would accept must not be excluded."""
+    """A node without any dialect that filter would accept must not be excluded.
+
+    See docs/reference/admission.md#affinity.
+    """
     affinity, verdict = admit(wishing(gpu_memory="20Gi"), H100, UNLABELLED)
 
     assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]

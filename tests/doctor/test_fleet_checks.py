@@ -75,7 +75,7 @@ def test_what_dcgm_reports_is_told_with_its_cause() -> None:
 
 
 def test_overrun_of_memory_is_told() -> None:
-    """F65, INTERFACES §8."""
+    """F65 (docs/reference/sharing-and-memory.md#memory-budgets)."""
     assert nodes_by_check(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
 
 

@@ -108,7 +108,10 @@ def _product_expressions(demand: Demand, key: str, values: list[str]) -> tuple[E
 
 
 def memory_expressions(context: NeedContext) -> ExpressionsByDialect:
-    """Require GPU memory in MiB; a slice requested by name states its own memory (INTERFACES §10, Memory)."""
+    """Require GPU memory in MiB; a slice requested by name states its own memory.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
     memory_mib = context.demand.memory_mib
     if not memory_mib or any(profile_of(resource) for resource, _ in context.demand.resources):
         return {}

@@ -12,7 +12,7 @@ NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
 REQUIRED = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 PREFERRED = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 MOST_TERMS = 16
-"""Required terms of one pod, after the user's terms are multiplied with ours (INTERFACES §10, Affinity)."""
+"""Required terms of one pod, after the user's terms are multiplied with ours (docs/reference/admission.md#affinity)."""
 
 
 def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operation, ...] | None:
