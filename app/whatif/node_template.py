@@ -20,7 +20,7 @@ from app.policy.demand import Demand
 from app.values.versions import show_driver
 
 TAG = "k8s.io/cluster-autoscaler/node-template"
-"""cluster-autoscaler/cloudprovider/aws/README.md, Auto-Discovery Setup: label/, taint/ and resources/ below it."""
+"""Prefix of the tags (cluster-autoscaler/cloudprovider/aws/README.md, Auto-Discovery Setup)."""
 COUNTS = {
     "karpenter.k8s.aws/instance-gpu-name": "karpenter.k8s.aws/instance-gpu-count",
     "karpenter.azure.com/sku-gpu-name": "karpenter.azure.com/sku-gpu-count",
