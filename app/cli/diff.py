@@ -111,7 +111,7 @@ def _of_pods(objects: Objects) -> Iterator[ComparedPod]:
 def _of_line(line: Line) -> ComparedPod:
     """Take the pod of a line of the log; only a request to admission says which form it has."""
     form = PodForm[line["form"]] if "form" in line else PodForm.Pod
-    more = {"form": form, "settled": frozenset(line.get("settled", ())), "before": line.get("before")}
+    more = {"form": form, "existing_ephemeral": frozenset(line.get("settled", ())), "old_template": line.get("before")}
     asked = _asked(line["pod"], more)
     return replace(asked, document=line["pod"], namespace=line["namespace"]) if "form" in line else asked
 
