@@ -37,6 +37,7 @@ MOST_PROOFS = 60
 MOST_EDITS = 4
 """Edits in one fix."""
 MOST_FIXES, MOST_FIXES_OF_A_KIND = 5, 2
+"""Fixes in one answer, and of them those with the same kinds of edits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,10 @@ class FixSearch:
         return (yield from self._fixes(sorted(self._proven, key=_rank)))
 
     def _freest(self, names: Sequence[str]) -> Generator[None, None, list[str]]:
-        """Choose the nodes of a group with the most free units of what is asked, else of its kind (slices or not)."""
+        """Choose the nodes of a group with the most free units of the requested resources.
+
+        Where these are equal, units of the same kind count: MIG slices, or other resources.
+        """
         resources = [resource for resource, _ in self._scheduled_pod.demand.resources]
         sliced = any(map(profile_of, resources))
 

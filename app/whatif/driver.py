@@ -111,14 +111,14 @@ class _Verdicts:
 
     def __init__(self, demand: Demand) -> None:
         self._demand = demand
-        self._known: dict[NodeClass, Reason | None] = {}
+        self._by_class: dict[NodeClass, Reason | None] = {}
 
     def of(self, node: Node) -> Reason | None:
         """Return the reason why a node can never serve the demand; None if it can."""
         class_facts = facts(self._demand, node)
-        if class_facts not in self._known:
-            self._known[class_facts] = judge_class(self._demand, class_facts)
-        return self._known[class_facts]
+        if class_facts not in self._by_class:
+            self._by_class[class_facts] = judge_class(self._demand, class_facts)
+        return self._by_class[class_facts]
 
 
 def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]) -> Iterator[NodeTurn]:
