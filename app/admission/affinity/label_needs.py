@@ -100,7 +100,7 @@ def product_expressions(context: NeedContext) -> ExpressionsByDialect:
 
 
 def _product_expressions(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...] | None:
-    """Write In for products that can be listed, else NotIn; where a product is required, the label must be present."""
+    """Write In for products that can be listed, else NotIn; the label must exist if any are allowed or denied."""
     if names_only_known_products(demand):
         return ({"key": key, "operator": "In", "values": values},) if values else None
     present = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
