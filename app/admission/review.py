@@ -93,32 +93,20 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     reasons, warned_reasons = _run_validators(review)
     if reasons:
         return _verdict(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
-    applied = [
-        change for mutator, change in changes if review.form not in TEMPLATES or _applies_to_template(mutator, change)
-    ]
-    made = [change for _, change in changes]
-    warned = _changes_under(review, review.ruling.warned, review.ruling.demand.warned, made)
-    audits_more = review.ruling.audited != review.ruling.warned
-    audited = _changes_under(review, review.ruling.audited, None, [*made, *warned]) if audits_more else []
-    record = (
-        *(change.record for change in applied),
-        *(f"not done, policy only warns: {change.record}" for change in warned),
-        *(f"not done, policy only audits: {change.record}" for change in audited),
-    )
+    applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
+    warned, audited = _withheld(review, [change for _, change in changes])
+    record = (*(change.record for change in applied), *warned, *audited)
     operations = [operation for change in applied for operation in change.operations]
-    warnings = [*warned_reasons, *(change.warning for change in applied if change.warning)]
-    warnings += [f"not done, policy only warns: {change.record}" for change in warned]
-    warnings += review.ruling.warnings if _is_recorded(review) else ()
-    warnings += [f"{claim} is not known yet: whether it claims GPUs cannot be told" for claim in review.claimed.unknown]
-    if review.form is PodForm.Pod:
-        annotation = record_decision(review, record, changed=bool(operations))
-        operations += annotation
-        if annotation and forged(review):
-            warnings.append(
-                f"{DECISION} did not fit the pod and was {'removed' if annotation[0].op == 'remove' else 'rewritten'}"
-            )
-    elif review.form in TEMPLATES and DECISION in review.pod.annotations:
-        warnings.append(reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message)
+    decision, decision_warnings = _decision(review, record, changed=bool(operations))
+    warnings = [
+        *warned_reasons,
+        *(change.warning for change in applied if change.warning),
+        *warned,
+        *(review.ruling.warnings if _is_recorded(review) else ()),
+        *(f"{claim} is not known yet: whether it claims GPUs cannot be told" for claim in review.claimed.unknown),
+        *decision_warnings,
+    ]
+    operations += decision
     if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
     return _verdict(review, operations=tuple(operations), warnings=_limited_warnings(warnings), record=record)
@@ -212,9 +200,34 @@ def _run_mutators(
     return review, changes
 
 
-def _applies_to_template(mutator: Mutator, change: PodChange) -> bool:
-    """Tell whether a change applies to a template: a repair, or a warning of what its pods will not get (F18)."""
-    return mutator in REPAIRS or not change.operations
+def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
+    """Tell whether a change is applied. Of a template, repairs and warnings of what its pods will not get; F18."""
+    return review.form not in TEMPLATES or mutator in REPAIRS or not change.operations
+
+
+def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], list[str]]:
+    """Record what policies would change besides if those that only warn, and then those that only audit, enforced."""
+    ruling = review.ruling
+    warned = _changes_under(review, ruling.warned, ruling.demand.warned, made)
+    audits_more = ruling.audited != ruling.warned
+    audited = _changes_under(review, ruling.audited, None, [*made, *warned]) if audits_more else []
+    return (
+        [f"not done, policy only warns: {change.record}" for change in warned],
+        [f"not done, policy only audits: {change.record}" for change in audited],
+    )
+
+
+def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tuple[list[Operation], list[str]]:
+    """Write the decision annotation into a pod; a template that carries one gets a warning. (operations, warnings)."""
+    if review.form is PodForm.Pod:
+        operations = record_decision(review, record, changed)
+        if operations and forged(review):
+            done = "removed" if operations[0].op == "remove" else "rewritten"
+            return operations, [f"{DECISION} did not fit the pod and was {done}"]
+        return operations, []
+    if review.form in TEMPLATES and DECISION in review.pod.annotations:
+        return [], [reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message]
+    return [], []
 
 
 def _changes_under(
