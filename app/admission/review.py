@@ -201,7 +201,7 @@ def _run_mutators(
 
 
 def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
-    """Tell whether a change is applied. Of a template, repairs and warnings of what its pods will not get; F18."""
+    """Tell whether a change is applied. A template gets repairs only, and warnings of what its pods will lack (F18)."""
     return review.form not in TEMPLATES or mutator in REPAIRS or not change.operations
 
 
