@@ -21,7 +21,7 @@ from app.nodes.reading import read_node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.load import load_policies
-from app.policy.match import Ruling, rule_on
+from app.policy.match import Ruling, ruling_for
 from app.server.service import Service
 from app.settings import Settings
 from app.tls.serving_certificates import Certificates, issue_if_needed
@@ -116,7 +116,7 @@ def ruling(
     document: Mapping[str, Any], policy_set: PolicySet | None = None, labels: Mapping[str, str] | None = None
 ) -> Ruling:
     """Rule on a Pod, by the shipped policies unless others are given."""
-    return rule_on(read_pod(document), labels or {}, policy_set or shipped(), knowledge())
+    return ruling_for(read_pod(document), labels or {}, policy_set or shipped(), knowledge())
 
 
 def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> Demand:

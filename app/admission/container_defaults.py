@@ -8,7 +8,7 @@ from app.admission.json_patch import Operation, append, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import Container
 from app.values.json_members import member, objects
-from app.values.quantity import parse_quantity, times
+from app.values.quantity import multiply_quantity, parse_quantity
 
 SHM = "/dev/shm"
 SHM_VOLUME = "gpu-usher-shm"
@@ -25,7 +25,7 @@ def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
         if per_gpu is None or _set_on_pod(review, resource):
             continue
         for container in review.gpu_containers():
-            amount = times(per_gpu, review.gpu_units(container))
+            amount = multiply_quantity(per_gpu, review.gpu_units(container))
             present = resource in container.requests or resource in container.limits
             if present and (
                 not _overrides(review, f"{resource}_per_gpu") or _requests_exactly(container, resource, amount)

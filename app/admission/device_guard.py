@@ -85,7 +85,7 @@ def _by_variables(
     table, has_gpu, hideable = review.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
     for index, variable in enumerate(env):
         row = table.get(str(variable.get("name", "")))
-        if row is None or not row.takes(variable) or (row.beside_gpu and has_gpu):
+        if row is None or not row.is_effective(variable) or (row.beside_gpu and has_gpu):
             continue
         if row.hidden_by and (row.name in hideable or _made_harmless(row, env, table)):
             continue
@@ -100,7 +100,7 @@ def _made_harmless(row: ToolkitVariable, env: Sequence[Mapping[str, Any]], table
     """
     hiding = [variable for variable in env if variable.get("name") == row.hidden_by]
     required = [variable for variable in env if variable.get("name") == row.required_by]
-    hides = bool(hiding) and not table[row.hidden_by].takes(hiding[-1])
+    hides = bool(hiding) and not table[row.hidden_by].is_effective(hiding[-1])
     return hides or (bool(required) and all(map(_has_literal_value, required)))
 
 

@@ -88,14 +88,14 @@ def fleet_facts_of(
 
 def label_dialects_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the label dialects that a node carries, and if none, its labels that name a cloud's node pool."""
-    dialects = knowledge.clouds.spoken(labels)
+    dialects = knowledge.clouds.dialects_of(labels)
     return dialects, () if dialects else tuple(key for key in knowledge.group_keys if key in labels)
 
 
 @lru_cache(maxsize=4)
 def affinity_label_keys(knowledge: Knowledge) -> tuple[str, ...]:
     """List every label key that node affinity may use."""
-    clouds = (key for dialect in knowledge.clouds.dialects for key in dialect.telling())
+    clouds = (key for dialect in knowledge.clouds.dialects for key in dialect.gpu_label_keys())
     return tuple(dict.fromkeys((*GFD_KEYS, *STATE_KEYS, *clouds)))
 
 

@@ -16,7 +16,7 @@ from app.nodes.labels import PRODUCT
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
-from app.values.label_requirements import Requirement, requirement
+from app.values.label_requirements import Requirement, label_requirement
 
 MEDIA = ".me"
 """Part of the name of a MIG profile with media engines."""
@@ -155,7 +155,7 @@ def _read_requirement(item: Mapping[str, Any]) -> Requirement:
     values = member(item, "values", list, "") or []
     if not all(isinstance(value, str) for value in values):
         raise BadInput("values: wants strings")
-    return requirement(member(item, "key", str, "") or "", member(item, "operator", str, "") or "", values)
+    return label_requirement(member(item, "key", str, "") or "", member(item, "operator", str, "") or "", values)
 
 
 def _smallest_products(review: ReviewedPod) -> list[str]:

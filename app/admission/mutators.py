@@ -150,7 +150,7 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
     """Write the pod's needs and preferences as node affinity, as far as labels can express them (F10, F136)."""
     mode, demand = review.rules.affinity_mode, review.ruling.demand
-    if mode == "Off" or not demand.judged:
+    if mode == "Off" or not demand.requests_gpus:
         return
     terms = affinity_terms_of(demand, review.fleet, review.rules.affinity_keys, review.knowledge)
     preferred = list(terms.preferred)

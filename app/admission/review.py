@@ -14,10 +14,10 @@ from app.admission.reviewed_pod import TEMPLATES, WARNING_LIMIT, PodChange, PodF
 from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
 from app.kube.pods import DECISION, Pod, read_pod
-from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
+from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Ruling, rule_on
+from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code, Reason, reason
 
@@ -43,8 +43,8 @@ class ReviewContext:
     form: PodForm = PodForm.Pod
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
-    claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NOTHING_CLAIMED
-    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = rule_on
+    claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
+    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
@@ -142,7 +142,7 @@ def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -
 
     See docs/reference/admission.md#exemptions.
     """
-    return knowledge.families.infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
+    return knowledge.families.is_infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
 def _read_review(
@@ -178,7 +178,9 @@ def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
 
 def _asks_for_gpu(pod: Pod, knowledge: Knowledge) -> bool:
     is_gpu = knowledge.families.of
-    return any(is_gpu(name) and container.names(name) for container in pod.containers for name in container.resources())
+    return any(
+        is_gpu(name) and container.has_nonzero(name) for container in pod.containers for name in container.resources()
+    )
 
 
 def _named_schedulers(policies: PolicySet) -> set[str]:

@@ -12,7 +12,7 @@ from app.admission.json_patch import Operation, apply
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
-from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
+from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 
@@ -58,7 +58,7 @@ class ReviewedPod:
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
-    claimed: ClaimedDevices = NOTHING_CLAIMED
+    claimed: ClaimedDevices = NO_CLAIMED_DEVICES
 
     @cached_property
     def gpu_resources(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class ReviewedPod:
             resource
             for container in self.pod.containers
             for resource in container.resources()
-            if container.names(resource)
+            if container.has_nonzero(resource)
         }
         return tuple(sorted(filter(self.knowledge.families.of, names)))
 
@@ -105,7 +105,7 @@ class ReviewedPod:
     @cached_property
     def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
         """The GPUs that the pod asks for by passthrough into a virtual machine: (resource, units)."""
-        return gpu_amounts(self.pod, self.knowledge.families.hands_on)
+        return gpu_amounts(self.pod, self.knowledge.families.passthrough_family)
 
     def container_object(self, container: Container) -> Mapping[str, Any]:
         """Return the JSON object of a container."""
@@ -114,7 +114,7 @@ class ReviewedPod:
 
     def gpu_units(self, container: Container) -> int:
         """Count the GPUs, MIG slices or shares that a container asks for; a fraction is rounded up."""
-        return sum(-int(-container.asks(name) // 1) for name in self.gpu_resources_of(container))
+        return sum(-int(-container.requested(name) // 1) for name in self.gpu_resources_of(container))
 
     def families(self) -> tuple[Family, ...]:
         """List the GPU families of what the pod asks for, by resource or by DRA claim."""

@@ -9,7 +9,7 @@ from app.admission.node_devices import devices_not_mounted, is_privileged, node_
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.kube.pods import Container
 from app.nodes.model import REPLICAS
-from app.values.quantity import whole
+from app.values.quantity import is_whole
 from app.values.reasons import Code, Reason, reason
 
 Validator = Callable[[ReviewedPod], Iterator[Reason]]
@@ -25,7 +25,7 @@ def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
                     continue
                 if amount < 0:
                     yield _container_reason(container, Code.QuantityNegative, f"negative {resource}", "zero or more")
-                elif not whole(amount) and review.rules.fractional == "Deny":
+                elif not is_whole(amount) and review.rules.fractional == "Deny":
                     yield _container_reason(
                         container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number"
                     )
@@ -37,7 +37,7 @@ def limits_present(review: ReviewedPod) -> Iterator[Reason]:
         return
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
-            if resource not in container.limits and container.names(resource):
+            if resource not in container.limits and container.has_nonzero(resource):
                 yield _container_reason(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
 
 
@@ -121,7 +121,7 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     classes = [group.node_class for group in fitting_groups(review.ruling.demand, review.fleet)]
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
-            amount = container.asks(resource)
+            amount = container.requested(resource)
             shared = [
                 node_class.unit(resource) in REPLICAS for node_class in classes if node_class.allocatable(resource)
             ]

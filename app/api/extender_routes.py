@@ -30,8 +30,8 @@ from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
-from app.placement.preempt import spare
-from app.placement.ranking import HIGHEST, first_in_order, wire_scores
+from app.placement.preempt import helpful_candidates
+from app.placement.ranking import HIGHEST, best_position, wire_scores
 from app.policy.demand import Demand
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
@@ -103,7 +103,7 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[E
         fits = list(map(appraised.feasible.__contains__, names))  # one look-up a name; the rest is sieving
         kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
     if backend.best_only and kept:
-        kept, lost = [kept[first_in_order(kept, appraised.totals(kept))]], []
+        kept, lost = [kept[best_position(kept, appraised.totals(kept))]], []
     failed = {name: appraised.failed[name] for name in lost if name in appraised.failed} if appraised.failed else {}
     lost = [name for name in lost if name not in failed] if failed else lost
     unresolvable = {name: appraised.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
@@ -130,7 +130,7 @@ def _filter_full(
     refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
     if backend.best_only and kept:
         totals = [total(demand, nodes[index]) for index in kept]
-        kept, refusals = [kept[first_in_order([nodes[index].name for index in kept], totals)]], {}
+        kept, refusals = [kept[best_position([nodes[index].name for index in kept], totals)]], {}
     answer = {"Nodes": {"metadata": {}, "items": raws if backend.shadow else [raws[index] for index in kept]}}
     failed = {name: each.message for name, each in refusals.items() if each.preemptible}
     unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
@@ -216,7 +216,7 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
         uids[name] = _uids(victims)
         if index % NODES_AT_ONCE == 0:
             yield
-    kept = spare(demand, candidates, uids, backend.without)
+    kept = helpful_candidates(demand, candidates, uids, backend.without)
     answer = candidates if backend.shadow else kept
     return ExtenderAnswer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
 

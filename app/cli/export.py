@@ -13,7 +13,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
-from app.policy.match import rule_on
+from app.policy.match import ruling_for
 from app.telemetry.clock import today
 
 export = typer.Typer(help="Write what other components can do of our work.", no_args_is_help=True, cls=VerbGroup)
@@ -40,7 +40,7 @@ def vap(policies: Policies = None) -> None:
 
 def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
     """Write the policies and bindings as YAML, below what they cannot say."""
-    ruling = rule_on(read_pod(ANY_POD), {}, policies, knowledge)
+    ruling = ruling_for(read_pod(ANY_POD), {}, policies, knowledge)
     documents = fallback_policies(ruling.enforced, ruling.warned, knowledge)
     head = [
         f"# Made by `gpu-usher export vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from app.cluster.files import shipped_policies
 from app.policy.annotations import GRAMMAR
 from app.policy.case_document import Case, CaseNode, Expectation
-from app.policy.fields import MERGE, LabelSelector, merging, model_in
+from app.policy.fields import MERGE, LabelSelector, merge_rules, model_in
 from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
@@ -138,7 +138,7 @@ def _cell(text: str) -> str:
 def _example(name: str) -> str:
     """Write a fragment with the first example of every field."""
     root: dict[str, Any] = {}
-    for path, _, examples in merging(MODELS[name]):
+    for path, _, examples in merge_rules(MODELS[name]):
         *parents, last = path.split(".")
         inner = root
         for part in parents:

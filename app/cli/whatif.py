@@ -126,7 +126,7 @@ def node_template_(
     where = namespace_of(asked[0], namespace)
     pod = admitted_pod(asked[0], where, state.namespace_labels, setting)
     ruling = setting.ruling(read_pod(pod, where), state.namespace_labels(where))
-    if not ruling.demand.judged:
+    if not ruling.demand.requests_gpus:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
     found = node_template(ruling.demand, pod, state.knowledge)
     show(found, output, lambda _: None)
@@ -155,7 +155,7 @@ def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterato
             pod = read_pod(each)
             labels = state.namespace_labels(pod.namespace)
             demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
-            if demand.judged:
+            if demand.requests_gpus:
                 yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 
 

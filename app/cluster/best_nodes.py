@@ -10,7 +10,7 @@ from app.cluster.verdict_cache import VerdictCache
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import Node
 from app.placement.engine import judge, total
-from app.placement.ranking import order
+from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
 
 ANYWHERE = "any node"
@@ -34,7 +34,7 @@ class BestNodes:
 
     def best(self, demand: Demand, uid: str) -> str | None:
         """Name the best node for a demand, for the pod with this UID; None: none fits."""
-        if not demand.judged:
+        if not demand.requests_gpus:
             return ANYWHERE
         if demand not in self._best:
             self._best[demand] = self._find(demand)
@@ -68,7 +68,7 @@ class BestNodes:
 
 
 def _sort_key(value: float, name: str) -> _Best:
-    return order(value, name), name
+    return ranking_key(value, name), name
 
 
 def _given_back(node: Node, holding: GPUUsage) -> Node:

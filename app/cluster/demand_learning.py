@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from app.kube.pods import Pod
 from app.placement.scheduler_demand import expecting, whole_cores
-from app.placement.scorers import looks_ahead
-from app.placement.workload import Workload, ask_of
+from app.placement.scorers import uses_expected_demand
+from app.placement.workload import Workload, demand_class
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 
@@ -28,11 +28,11 @@ DEMANDS_KEPT = 1_024
 class DemandLearning:
     """What was asked so far. `free`: tells the GPU milli that are free, by product.
 
-    `outlook`: what is made of both; None at first.
+    `expected_demand`: what is made of both; None at first.
     """
 
     def __init__(self, free: Callable[[], Mapping[str, int]]) -> None:
-        self.outlook: ExpectedDemand | None = None
+        self.expected_demand: ExpectedDemand | None = None
         self._free = free
         self._workload = Workload()
         self._count, self._lesson = 0, FIRST_LESSON
@@ -46,7 +46,7 @@ class DemandLearning:
         if self._count < self._lesson:
             return False
         self._lesson += min(LONGEST_LESSON, max(FIRST_LESSON, self._count // LESSON_SHARE))
-        self.outlook = self._workload.outlook(self._free())
+        self.expected_demand = self._workload.expected_demand(self._free())
         return True
 
     def expecting(self, pod: Pod, demand: Demand) -> Demand:
@@ -54,21 +54,21 @@ class DemandLearning:
 
         Equal questions get the very same object, by which verdicts are found again.
         """
-        if not looks_ahead(demand):
+        if not uses_expected_demand(demand):
             return demand
         key = (demand, whole_cores(pod))
         if key not in self._demands:
             if len(self._demands) >= DEMANDS_KEPT:
                 self._demands.clear()
-            self._demands[key] = expecting(demand, key[1], self.outlook)
+            self._demands[key] = expecting(demand, key[1], self.expected_demand)
         return self._demands[key]
 
     def learn(self, pod: Pod, demand: Demand) -> None:
         """Count a Pod that kube-scheduler asks about, once, if its demand names a scorer that looks ahead."""
-        if not looks_ahead(demand) or pod.uid in self._pods or len(pod.uid) > LONGEST_UID:
+        if not uses_expected_demand(demand) or pod.uid in self._pods or len(pod.uid) > LONGEST_UID:
             return
         self._pods[pod.uid] = None
         if len(self._pods) > PODS_KEPT:
             del self._pods[next(iter(self._pods))]
-        if self.arrived(ask_of(demand)):
+        if self.arrived(demand_class(demand)):
             self._demands.clear()

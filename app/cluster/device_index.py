@@ -7,7 +7,7 @@ from typing import Any
 from app.knowledge.tables import Knowledge
 from app.kube.resource_claims import AllocatedDevice
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, ResourceSlice
-from app.nodes.dra_devices import NodeGPUs, read_gpus
+from app.nodes.dra_devices import NodeGPUs, group_by_gpu
 
 
 class DeviceIndex:
@@ -78,7 +78,7 @@ class DeviceIndex:
     def gpus(self, node: str) -> NodeGPUs:
         """Give a node's devices by GPU."""
         if node not in self._gpus:
-            self._gpus[node] = read_gpus(self.devices(node), self._knowledge)
+            self._gpus[node] = group_by_gpu(self.devices(node), self._knowledge)
         return self._gpus[node]
 
     def held(self, node: str) -> set[str]:

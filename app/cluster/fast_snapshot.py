@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.cluster.snapshot import read_snapshot
-from app.kube.partial_types import NeighbourShape, NodeShape
+from app.kube.partial_types import PartialExistingPod, PartialNode
 
 Object = dict[str, Any]
 
@@ -23,8 +23,8 @@ class _List(_Kinded):
 _KIND = msgspec.json.Decoder(_Kinded)
 _LIST = msgspec.json.Decoder(_List)
 _SHAPES: Mapping[str, msgspec.json.Decoder[Any]] = {
-    "Node": msgspec.json.Decoder(NodeShape),
-    "Pod": msgspec.json.Decoder(NeighbourShape),
+    "Node": msgspec.json.Decoder(PartialNode),
+    "Pod": msgspec.json.Decoder(PartialExistingPod),
 }
 
 

@@ -10,7 +10,7 @@ from app.cluster.reflector import SLICE_OBJECTS, Clock
 from app.cluster.scrape import PollResult
 from app.knowledge.dcgm import DCGM
 from app.knowledge.tables import Knowledge
-from app.nodes.gpu_health import Health, Memory, examine
+from app.nodes.gpu_health import Health, PollMemory, evaluate_poll
 from app.settings import Settings
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -70,7 +70,7 @@ async def ask_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Heal
         polled = await source.poll()
     finally:
         await source.close()
-    return examine(polled.samples, Memory(), knowledge, 0.0)[1]
+    return evaluate_poll(polled.samples, PollMemory(), knowledge, 0.0)[1]
 
 
 class HealthPoller:
@@ -94,7 +94,7 @@ class HealthPoller:
         self._clock = clock or Clock()
         self._poll_seconds = poll_seconds
         self._forget_seconds = forget_seconds
-        self._memory = Memory()
+        self._memory = PollMemory()
         self._result: str | None = None
         self._problem: str | None = None
         self._heard: float | None = None
@@ -119,7 +119,7 @@ class HealthPoller:
             return
         now = self._clock.now()
         self._memory, found = await asyncio.to_thread(
-            examine, polled.samples, self._memory, self._knowledge, now
+            evaluate_poll, polled.samples, self._memory, self._knowledge, now
         )  # a fleet of 5,000 nodes takes most of a second: not on the event loop
         self._heard = now
         if not polled.samples:

@@ -7,7 +7,7 @@ of resources, whatever the fleet's size; pods that ask the same share one tuple.
 
 from collections.abc import Mapping
 
-from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, units
+from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, quantity_units
 from app.nodes.model import Node
 
 NOTHING: Mapping[str, int] = {}
@@ -42,7 +42,7 @@ class NodeRequests:
         amount = node.allocatable.get(CPU)
         if amount is None or not node.has_gpus:
             return None
-        left = units(CPU, str(amount)) - self.used.get(node.name, NOTHING).get(CPU, 0)
+        left = quantity_units(CPU, str(amount)) - self.used.get(node.name, NOTHING).get(CPU, 0)
         return left // CORE_MILLI * CORE_MILLI
 
     def _shared(self, booking: PodRequests) -> PodRequests:

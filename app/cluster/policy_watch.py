@@ -20,7 +20,7 @@ from watchfiles import awatch
 
 from app.cluster.files import policy_texts, shipped_default
 from app.knowledge.tables import Knowledge
-from app.policy.calendar import expired, in_force
+from app.policy.calendar import expired_exceptions, in_force
 from app.policy.compiled import PolicySet
 from app.policy.document import LARGEST_BYTES, most_values_in
 from app.policy.load import Read, Source, load_steps
@@ -179,9 +179,9 @@ class PolicyBook:
         self._take(self.loaded)
         return True
 
-    def expired(self) -> tuple[tuple[str, str, str], ...]:
+    def expired_exceptions(self) -> tuple[tuple[str, str, str], ...]:
         """List the exceptions that are over: (policy, owner, day)."""
-        return expired(self.loaded, self._day)
+        return expired_exceptions(self.loaded, self._day)
 
     def _take(self, loaded: PolicySet) -> None:
         self._day = self._today()

@@ -16,7 +16,7 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.listing import Fields, KindDecoders, Unreadable, UnreadableObject, identity
 from app.cluster.stream_health import READ_SECONDS, BackOff, StreamHealth
 from app.cluster.watched_kinds import WatchedKind
-from app.kube.partial_types import NamedShape
+from app.kube.partial_types import PartialNamedObject
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
@@ -30,7 +30,7 @@ WATCH_SECONDS = (240, 300)
 """The API server ends a watch after a random time in here, so that replicas do not reconnect together (CACHE-01)."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-NAMES = KindDecoders(NamedShape)
+NAMES = KindDecoders(PartialNamedObject)
 
 Facts = dict[str, tuple[str, Any]]
 """UID and what is kept of an object, by key."""

@@ -7,10 +7,10 @@ from typing import Any, Generic, TypeVar
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Pod
-from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
+from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Ruling, compile_demand, rule_on
+from app.policy.match import Ruling, compile_demand, ruling_for
 
 T = TypeVar("T")
 RULINGS_KEPT = 1024
@@ -33,7 +33,7 @@ class TemplateCache(Generic[T]):
         labels: Mapping[str, str],
         policies: PolicySet,
         knowledge: Knowledge,
-        claimed: ClaimedDevices = NOTHING_CLAIMED,
+        claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
     ) -> T:
         """Give what holds for a Pod in a namespace with these labels."""
         key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
@@ -52,7 +52,7 @@ class RulingCache(TemplateCache[Ruling]):
     """Rulings: what admission asks for."""
 
     def __init__(self) -> None:
-        super().__init__(rule_on)
+        super().__init__(ruling_for)
 
 
 class DemandCache(TemplateCache[Demand]):

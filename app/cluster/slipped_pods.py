@@ -18,10 +18,10 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
 from app.cluster.state import State
-from app.kube.partial_types import NamedShape
+from app.kube.partial_types import PartialNamedObject
 from app.kube.pods import DECISION, Pod, read_pod
 from app.nodes.model import Node
-from app.placement.engine import facts, judge_class
+from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling
 from app.telemetry.logs import event
@@ -54,7 +54,7 @@ LASTING = frozenset(
 """Refusals that were true when the pod was placed. Of a node whose driver is upgraded, whose GPU fell ill or whose
 labels are gone for a moment nobody is misplaced."""
 
-_POD = msgspec.json.Decoder(NamedShape)
+_POD = msgspec.json.Decoder(PartialNamedObject)
 _LIST = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -89,7 +89,7 @@ def slip_of(pod: Pod, node: Node, state: State, judges: PolicyView) -> SlippedPo
     if not judges.shadow and DECISION not in pod.annotations and has_our_scheduler(pod, ruling, judges.policies()):
         return SlippedPod("unadmitted")
     demand = ruling.demand
-    refusal = judge_class(demand, facts(demand, node)) if demand.judged else None
+    refusal = judge_class(demand, class_for_demand(demand, node)) if demand.requests_gpus else None
     if refusal is None or refusal.code not in LASTING:
         return None
     return SlippedPod("misplaced", refusal.code.name)

@@ -19,13 +19,13 @@ from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClassIndex
-from app.kube.gpu_usage import GPUUsage, read_booking, read_holding
-from app.kube.pending_pods import read_waiting
+from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
+from app.kube.pending_pods import read_pending_pod
 from app.kube.pod_requests import PodRequests
-from app.kube.pods import Pod, group_of
-from app.kube.resource_claims import Claim, ClaimedDevices, claimed_classes, read_claim, read_claim_template
+from app.kube.pods import Pod, workload_group
+from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
 from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
-from app.nodes.dra_devices import left
+from app.nodes.dra_devices import remaining_capacity
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node, with_devices
@@ -96,8 +96,8 @@ class State:
         Raises MalformedPod, QuantityError.
         """
         uid = member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
-        self.take_pod(uid, read_holding(document, self.knowledge), read_booking(document))
-        self.waiting.take(uid, read_waiting(document, self.knowledge, keep=True))
+        self.take_pod(uid, read_gpu_usage(document, self.knowledge), read_bound_requests(document))
+        self.waiting.take(uid, read_pending_pod(document, self.knowledge, keep_document=True))
 
     def take_pod(self, uid: str, holding: GPUUsage | None, booking: PodRequests | None) -> None:
         """Take in what a pod holds, or is to hold where it is nominated, and what it has booked; None: nothing."""
@@ -125,7 +125,7 @@ class State:
 
     def group_cliques(self, pod: Pod) -> frozenset[str]:
         """Name the NVLink domains in which other pods of a Pod's group are, or will be."""
-        group = group_of(pod.namespace, pod.labels)
+        group = workload_group(pod.namespace, pod.labels)
         nodes = (self.nodes.get(name) for name in self._occupancy.nodes_of(group, pod.uid)) if group else ()
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
 
@@ -202,7 +202,7 @@ class State:
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Say which GPUs a pod claims through DRA (S13)."""
         classes = self._device_classes
-        return claimed_classes(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
+        return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a namespace's labels in."""
@@ -269,9 +269,9 @@ class State:
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
         free = replace(node.free, units=units, memory=self._memory(node), cpu_milli=self.bookings.cpu_left(node))
         shown = self._devices.gpus(node.name)
-        if not shown.all or node.node_class.plugged:
+        if not shown.all or node.node_class.uses_device_plugin:
             return free
-        gpus, layouts = left(shown, self._devices.held(node.name))
+        gpus, layouts = remaining_capacity(shown, self._devices.held(node.name))
         return replace(free, gpus=gpus, layouts=layouts)
 
     def _memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
@@ -299,6 +299,6 @@ class State:
         self._node_groups.replace(known, node)
         self.nodes[node.name] = node
         if node.free.memory or node.name in self.overrun:
-            over = any(left < 0 for left in node.free.memory.values())
+            over = any(mib < 0 for mib in node.free.memory.values())
             (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor, and its gauge
         self.changes.note(node.name)

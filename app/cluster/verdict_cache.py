@@ -10,7 +10,15 @@ from typing import Protocol
 
 from app.cluster.change_log import ChangeLog
 from app.nodes.model import Node
-from app.placement.engine import class_share, combine, count_again, facts, judge_class, judge_free, plan
+from app.placement.engine import (
+    class_for_demand,
+    class_share,
+    combine,
+    judge_class,
+    judge_counts,
+    judge_free,
+    scoring_plan,
+)
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -70,7 +78,7 @@ class VerdictTable:
         self._recount = recount
         self._generation = -1
         self._label_keys = (demand.warned or demand).label_keys  # what is warned of includes what is enforced
-        self._plan = plan(demand)
+        self._plan = scoring_plan(demand)
         self._classes: dict[Hashable, Reason | None] = {}
         self._shares: dict[Hashable, tuple[float, float]] = {}
         self._totals: dict[str, float] = {}
@@ -110,18 +118,18 @@ class VerdictTable:
         refusal = self._judge(node)
         if refusal is None:
             self.feasible.add(node.name)
-            if not self._recount and self.demand.judged and count_again(self.demand, node.free):
+            if not self._recount and self.demand.requests_gpus and judge_counts(self.demand, node.free):
                 self.behind.add(node.name)
             return
         self.codes[refusal.message] = refusal.code
         (self.failed if refusal.preemptible else self.unresolvable)[node.name] = refusal.message
 
     def _judge(self, node: Node) -> Reason | None:
-        if not self.demand.judged:
+        if not self.demand.requests_gpus:
             return None
         key = self._labelled(node) if self._label_keys else id(node.node_class)
         if key not in self._classes:
-            self._classes[key] = judge_class(self.demand, facts(self.demand, node))
+            self._classes[key] = judge_class(self.demand, class_for_demand(self.demand, node))
         return self._classes[key] or judge_free(self.demand, node.free, self._recount)
 
     def _labelled(self, node: Node) -> Hashable:

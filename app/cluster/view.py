@@ -17,7 +17,7 @@ from app.intree.checks import NodeSelectorTerm, read_terms
 from app.intree.existing_pods import ExistingPods
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
-from app.policy.match import rule_on
+from app.policy.match import ruling_for
 from app.values.errors import ApiError, WireError
 
 
@@ -33,7 +33,7 @@ def view(
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.bookings.used),
-        context=replace(setting, rule=rule_on),
+        context=replace(setting, rule=ruling_for),
         namespace_labels=state.namespace_labels,
         gpu_usage=state.holdings,
         volumes=volumes or {},

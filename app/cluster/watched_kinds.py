@@ -7,17 +7,17 @@ from typing import Any, Generic, TypeVar
 
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
-from app.kube.gpu_usage import FINISHED, GPUUsage, read_booking, read_holding
+from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.partial_types import (
-    ClaimShape,
-    ConfigMapShape,
-    NamespaceShape,
-    NodeShape,
-    PodShape,
-    RuntimeClassShape,
-    SpecShape,
+    PartialConfigMap,
+    PartialNamespace,
+    PartialNode,
+    PartialObject,
+    PartialPod,
+    PartialResourceClaim,
+    PartialRuntimeClass,
 )
-from app.kube.pending_pods import PendingPod, read_waiting
+from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.resource_claims import read_claim, read_claim_template
 from app.kube.resource_slices import read_device_class, read_slice
@@ -56,12 +56,12 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
     return (
         _nodes(state),
         _pods(state),
-        WatchedKind("namespaces", "/api/v1/namespaces", NamespaceShape, _labels, _by_key(state.put_namespace),
+        WatchedKind("namespaces", "/api/v1/namespaces", PartialNamespace, _labels, _by_key(state.put_namespace),
              lambda key, _uid: state.drop_namespace(key)),
-        WatchedKind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", RuntimeClassShape, runtime_selector,
+        WatchedKind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", PartialRuntimeClass, runtime_selector,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
-        WatchedKind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", ConfigMapShape, _data,
+        WatchedKind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", PartialConfigMap, _data,
              lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
              lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=POLICY_LABEL),
     )  # fmt: skip
@@ -76,13 +76,15 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 
     return (
         WatchedKind(
-            "deviceclasses", f"{group}/deviceclasses", SpecShape, read_device_class, _whole(state.take_device_class),
+            "deviceclasses", f"{group}/deviceclasses", PartialObject, read_device_class,
+            _whole(state.take_device_class),
              lambda key, _uid: state.drop_device_class(key), needed=False),
-        WatchedKind("resourceslices", f"{group}/resourceslices", SpecShape, read_slice, _whole(state.take_slice),
+        WatchedKind("resourceslices", f"{group}/resourceslices", PartialObject, read_slice, _whole(state.take_slice),
              lambda key, _uid: state.drop_slice(key), needed=False),
-        WatchedKind("resourceclaims", f"{group}/resourceclaims", ClaimShape, read_claim, _whole(state.take_claim),
+        WatchedKind("resourceclaims", f"{group}/resourceclaims", PartialResourceClaim, read_claim,
+            _whole(state.take_claim),
              lambda key, _uid: state.drop_claim(key), needed=False),
-        WatchedKind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", SpecShape, read_claim_template,
+        WatchedKind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", PartialObject, read_claim_template,
              _whole(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
     )  # fmt: skip
 
@@ -90,7 +92,7 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
     """List the kinds of our own group: policies as objects (F131)."""
     return (
-        WatchedKind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", SpecShape, policy_of,
+        WatchedKind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
@@ -115,13 +117,15 @@ def _nodes(state: State) -> WatchedKind[Node]:
         told.pop(key, None)
         state.drop_node(key)
 
-    return WatchedKind("nodes", "/api/v1/nodes", NodeShape, read, lambda _key, _uid, fact: state.take_node(fact), drop)
+    return WatchedKind(
+        "nodes", "/api/v1/nodes", PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop
+    )
 
 
 def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None, PendingPod | None]]:
     def read(document: Mapping[str, Any]) -> tuple[GPUUsage | None, PodRequests | None, PendingPod | None]:
-        booking = read_booking(document)
-        return holding(document), booking, None if booking else read_waiting(document, state.knowledge)
+        booking = read_bound_requests(document)
+        return holding(document), booking, None if booking else read_pending_pod(document, state.knowledge)
 
     def holding(document: Mapping[str, Any]) -> GPUUsage | None:
         """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
@@ -129,13 +133,13 @@ def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None
         running = (document.get("status") or {}).get("phase") not in FINISHED
         if known is not None and running and (document.get("spec") or {}).get("nodeName") == known.node:
             return known
-        return read_holding(document, state.knowledge)
+        return read_gpu_usage(document, state.knowledge)
 
     def take(_key: str, uid: str, fact: tuple[GPUUsage | None, PodRequests | None, PendingPod | None]) -> None:
         state.take_pod(uid, fact[0], fact[1])
         state.waiting.take(uid, fact[2])
 
-    return WatchedKind("pods", "/api/v1/pods", PodShape, read, take, lambda _key, uid: state.drop_pod(uid))
+    return WatchedKind("pods", "/api/v1/pods", PartialPod, read, take, lambda _key, uid: state.drop_pod(uid))
 
 
 def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:

@@ -114,7 +114,7 @@ def asks_for_gpus(pod: Object, families: Families) -> bool:
         (container.get("resources") or {}).get(amounts) or () for container in containers(spec) for amounts in AMOUNTS
     )
     return bool(spec.get("resourceClaims")) or any(
-        families.of(name) or families.hands_on(name) or families.implicit_class(name)
+        families.of(name) or families.passthrough_family(name) or families.implicit_class(name)
         for resources in resource_maps
         for name in resources
     )

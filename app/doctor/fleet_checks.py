@@ -67,16 +67,20 @@ def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes whose labels promise GPUs that no pod can get (F46)."""
 
     def empty(node: Node) -> bool:
-        return node.node_class.labelled > 0 and not any(units for _, units in node.node_class.offered)
+        return node.node_class.labelled_gpus > 0 and not any(units for _, units in node.node_class.offered)
 
-    nodes = (node for node in _gpu(fleet) if empty(node) and not node.node_class.by_dra and not node.node_class.lacking)
+    nodes = (
+        node
+        for node in _gpu(fleet)
+        if empty(node) and not node.node_class.dra_resources and not node.node_class.unhealthy_units
+    )
     yield from _by_code(Code.GhostGPUs, "labels promise GPUs, allocatable has none", nodes)
 
 
 def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes of which the device plugin offers fewer devices than there are (F70)."""
     for node in _gpu(fleet):
-        for resource, units in node.node_class.lacking:
+        for resource, units in node.node_class.unhealthy_units:
             capacity = node.node_class.capacity(resource)
             text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
             remedy = "look at the device plugin's log and the node's XID errors (doctor --prometheus shows them)"
@@ -101,7 +105,7 @@ def stale_labels(fleet: ExaminedFleet) -> Iterator[Finding]:
             resources = ", ".join(
                 f"{units} {name}" for name, _ in node_class.offered if (units := node_class.capacity(name))
             )
-            counts = f"gpu.count {node_class.labelled} x gpu.replicas {node_class.replicas}"
+            counts = f"gpu.count {node_class.labelled_gpus} x gpu.replicas {node_class.replicas}"
             labels = "counts of MIG slices" if node_class.mig_strategy == "mixed" else counts
             text = f"{labels}, but capacity has {resources}"
             remedy = "restart GPU Feature Discovery there: what else its labels say may be old too"
@@ -117,7 +121,7 @@ def several_models(fleet: ExaminedFleet) -> Iterator[Finding]:
                 f"{units} {name}" for name, _ in node_class.offered if (units := node_class.capacity(name))
             )
             text = (
-                f"{resources}, but the labels count {node_class.labelled} {node.labels.get(PRODUCT, 'GPUs')}: "
+                f"{resources}, but the labels count {node_class.labelled_gpus} {node.labels.get(PRODUCT, 'GPUs')}: "
                 "the GPUs are of several models, and no pod can choose between them"
             )
             yield Finding("SeveralGPUModels", FindingLevel.Problem, text, SEVERAL_MODELS_REMEDY, (node.name,))

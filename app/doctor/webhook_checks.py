@@ -12,7 +12,7 @@ from app.knowledge.families import Families
 from app.kube.device_classes import DeviceClassIndex
 from app.kube.resource_slices import read_device_class
 from app.values.errors import BadInput
-from app.values.label_requirements import all_allow, from_selector
+from app.values.label_requirements import all_allow, selector_requirements
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 DOMAIN = ".gpu-usher.io"
@@ -67,7 +67,7 @@ class Webhook:
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Tell whether it is called for a namespace with these labels; an unreadable selector counts as yes."""
         try:
-            return all_allow(from_selector(self.spec.get("namespaceSelector") or {}), labels)
+            return all_allow(selector_requirements(self.spec.get("namespaceSelector") or {}), labels)
         except (BadInput, KeyError, TypeError):
             return True
 
@@ -145,7 +145,7 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
         caught = tuple(
             name
             for name, labels in namespaces_of(cluster)
-            if cluster.knowledge.families.infrastructure(name) and webhook.selects(labels)
+            if cluster.knowledge.families.is_infrastructure(name) and webhook.selects(labels)
         )
         if caught:
             text = f"called for pods of {', '.join(caught)}, which it may need itself"
@@ -181,7 +181,7 @@ def resource_not_matched(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _matched(resource: str, families: Families, conditions: str) -> bool:
-    return bool(families.of(resource) or families.hands_on(resource) or f"'{resource}'" in conditions)
+    return bool(families.of(resource) or families.passthrough_family(resource) or f"'{resource}'" in conditions)
 
 
 def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
@@ -248,5 +248,7 @@ def _with_gpu_pods(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
         if asks_for_gpus(pod, families)
     }
     return (
-        (name, labels) for name, labels in namespaces_of(cluster) if name in using and not families.infrastructure(name)
+        (name, labels)
+        for name, labels in namespaces_of(cluster)
+        if name in using and not families.is_infrastructure(name)
     )

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 from app.explain.survey import ClusterSnapshot
-from app.kube.gpu_usage import GPUUsage, read_booking, read_holding
+from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
 from app.nodes.model import FreeResources
 
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
     """Name the node that a pod runs on; None where it has none, or is finished."""
-    requests = read_booking(document)
+    requests = read_bound_requests(document)
     return requests.node if requests else None
 
 
 def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
     """Return a bound pod without spec.nodeName, and the snapshot without the resources that it holds on its node."""
-    requests = read_booking(document)
+    requests = read_bound_requests(document)
     if requests is None:
         return document, snapshot
     spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
@@ -34,7 +34,7 @@ def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot:
         existing for existing in snapshot.existing_pods if existing.name != _name(document)
     )
     released = replace(snapshot, used={**snapshot.used, requests.node: used}, existing_pods=existing_pods)
-    usage = read_holding(document, snapshot.context.knowledge)
+    usage = read_gpu_usage(document, snapshot.context.knowledge)
     if node is None or usage is None:
         return released
     freed_node = replace(node, free=_with_released_gpus(node.free, usage))

@@ -263,7 +263,7 @@ def _not_expressible(demand: Demand, requests: tuple[_DeviceRequest, ...]) -> It
             yield "driver branches that the image names for some brands of GPU only: the claim takes them for any"
         if demand.accept is AcceptedCompatibility.ForwardCompatible and need.forward:
             yield "forward compatibility on data-centre GPUs only: the claim takes these drivers on any GPU"
-    if demand.preferred_products or demand.cuda_wishes or demand.warned:
+    if demand.preferred_products or demand.preferred_cuda or demand.warned:
         yield "preferences: a claim takes or refuses, it does not rank"
     yield from (
         f"needs of {request.resource}: attributes of this driver are not known"

@@ -10,7 +10,7 @@ from app.explain.funnel import Objection
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pod_requests import units
+from app.kube.pod_requests import quantity_units
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
@@ -93,7 +93,7 @@ def amount_of(container: Mapping[str, Any], resource: str, kind: str | None = No
         if kind
         else {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     )
-    return units(resource, str(amounts[resource])) if resource in amounts else 0
+    return quantity_units(resource, str(amounts[resource])) if resource in amounts else 0
 
 
 def amount_text(resource: str, amount: int) -> str:

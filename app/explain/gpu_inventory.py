@@ -151,11 +151,11 @@ def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:
     if node_class.several_models:
         product = _label(normal_form(node.labels.get(PRODUCT, "")), products)
         return f"{product} and others", *_driver_and_unit(node_class)
-    forms = {form for make in node_class.by_make() if (form := make.product)}
+    forms = {form for make in node_class.by_device_variant() if (form := make.product)}
     if forms:
         product = " and ".join(sorted(_label(form, products) for form in forms))
     else:
-        product = " or ".join(sorted(_label(form, products) for form in node_class.may_be)) or UNKNOWN
+        product = " or ".join(sorted(_label(form, products) for form in node_class.possible_products)) or UNKNOWN
     return product, *_driver_and_unit(node_class)
 
 
@@ -163,7 +163,7 @@ def _driver_and_unit(node_class: NodeClass) -> tuple[str, str]:
     """Name the driver, and the unit of those resources that are not requested by MIG profile."""
     plain = [name for name, _ in node_class.offered if profile_of(name) is None]
     renamed = bool(plain) and all(name.endswith(".shared") for name in plain)
-    unit = node_class.renamed if renamed else node_class.sharing
+    unit = node_class.renamed_sharing if renamed else node_class.sharing
     return show_driver(node_class.driver) if node_class.driver else UNKNOWN, unit.value
 
 

@@ -26,9 +26,9 @@ from app.explain.survey import (
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.kube.pods import read_pod
 from app.nodes.model import Node
-from app.placement.engine import breakdown, facts, judge_class, total
-from app.placement.penalties import DOUBTS
-from app.placement.ranking import order, wire_scores
+from app.placement.engine import breakdown, class_for_demand, judge_class, total
+from app.placement.penalties import PENALTIES
+from app.placement.ranking import ranking_key, wire_scores
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -208,7 +208,7 @@ def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Fi
         totals.extend(total(demand, node) for node in fitting[start : start + NODES_AT_ONCE])
         positions = range(start, len(totals))
         best = nsmallest(
-            BEST_SHOWN, [*best, *positions], key=lambda position: order(totals[position], fitting[position].name)
+            BEST_SHOWN, [*best, *positions], key=lambda position: ranking_key(totals[position], fitting[position].name)
         )
         yield
     scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
@@ -230,6 +230,6 @@ def _fitting_node(demand: Demand, node: Node, value: float, score: int) -> Fitti
 
 def score_penalties(demand: Demand, node: Node) -> list[str]:
     """Name the penalties that halve a node's total, in words."""
-    refusal = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node))
+    refusal = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node))
     warned = [f"a policy that warns: {refusal.message}"] if refusal else []
-    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in DOUBTS if penalty(demand, node.node_class))]
+    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class))]

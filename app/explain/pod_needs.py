@@ -3,7 +3,7 @@
 
 from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
-from app.values.reasons import either
+from app.values.reasons import join_with_or
 
 
 def needs(demand: Demand) -> list[str]:
@@ -12,7 +12,7 @@ def needs(demand: Demand) -> list[str]:
     lines += ["products " + ", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
     lines += [f"not product {pattern.text}" for pattern in demand.denied_products]
     lines += [show_need(need) for need in demand.cuda]
-    lines += [f"preferred: {show_need(need)}" for need in demand.cuda_wishes]
+    lines += [f"preferred: {show_need(need)}" for need in demand.preferred_cuda]
     if demand.memory_mib:
         lines.append(f"memory per GPU >= {demand.memory_mib} MiB")
     if demand.compute_capability:
@@ -24,7 +24,7 @@ def needs(demand: Demand) -> list[str]:
     if demand.nvlink:
         lines.append("NVLink")
     if demand.form_factors is not None:
-        lines.append("form factor " + either(sorted(form_factor.value for form_factor in demand.form_factors)))
+        lines.append("form factor " + join_with_or(sorted(form_factor.value for form_factor in demand.form_factors)))
     lines += [f"node label {label.key}" for label in demand.node_selector]
     if demand.declared_mib:
         lines.append(f"declares {demand.declared_mib} MiB of each shared GPU")

@@ -16,10 +16,10 @@ from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
-from app.placement.ranking import first_in_order
+from app.placement.ranking import best_position
 from app.policy.case_document import Case
 from app.policy.compiled import CompiledPolicy, PolicySet
-from app.policy.match import compile_demand, rule_on
+from app.policy.match import compile_demand, ruling_for
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
@@ -49,7 +49,7 @@ def rules_of(policies: PolicySet) -> set[str]:
 def rules_touched(case: Case, policies: PolicySet, knowledge: Knowledge) -> set[str]:
     """List the rules of the policies that match a case's pod."""
     pod = read_pod(case.pod)
-    matched = set(rule_on(pod, case.namespace_labels, policies, knowledge).policies)
+    matched = set(ruling_for(pod, case.namespace_labels, policies, knowledge).policies)
     return {
         f"{policy.name}.{rule}" for policy in policies.policies if policy.name in matched for rule in _set_rules(policy)
     }
@@ -104,7 +104,7 @@ def _placement_differences(
     verdicts = {node.name: judge(demand, node, recount=True) for node in nodes}
     fitting = [node for node in nodes if verdicts[node.name] is None]
     fits = [node.name for node in fitting]
-    best = fits[first_in_order(fits, [total(demand, node) for node in fitting])] if fits else None
+    best = fits[best_position(fits, [total(demand, node) for node in fitting])] if fits else None
     refused = {name: verdict.code.name for name, verdict in verdicts.items() if verdict is not None}
     yield from placement_differences(case, fits, refused, best)
 

@@ -9,7 +9,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
 from app.nodes.model import Node, Sharing
-from app.placement.filters import allows
+from app.placement.filters import allows_product
 from app.values.reasons import Code
 from app.values.versions import show_version
 
@@ -154,7 +154,7 @@ def _less_memory(near_miss: NearMiss) -> str:
     """Write the memory of the node's GPUs where it is less than that of every requested product; else empty."""
     demand, node_class = near_miss.scheduled_pod.demand, near_miss.node.node_class
     rows = near_miss.snapshot.context.knowledge.products.by_form.items()
-    memories = [row.memory_mib for form, row in rows if row.memory_mib and allows(demand, form)]
+    memories = [row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)]
     if memories and node_class.memory_mib and node_class.memory_mib < SAME_MEMORY * min(memories):
         return f"{node_class.memory_mib} MiB of memory each"
     return ""
@@ -178,7 +178,9 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
         for container in (*near_miss.scheduled_pod.pod.containers,):
             inferred = images.infer(container.image)
             if (inferred is not None and inferred.cuda[: len(most)] > most) or (inferred is not None and exact):
-                changes[container.image] = images.older(container.image, most) or OLD_IMAGE.format(show_version(cuda))
+                changes[container.image] = images.older_image(container.image, most) or OLD_IMAGE.format(
+                    show_version(cuda)
+                )
         if changes:
             shown = show_version(cuda) if exact else f"{cuda[0]}.x"
             text = f"use an image built for CUDA <= {shown}, such as {', '.join(changes.values())}"

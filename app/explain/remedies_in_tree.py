@@ -7,7 +7,7 @@ from dataclasses import replace
 from app.explain.edits import Document, Edit, NearMiss, amount_of, amount_text, largest_requester
 from app.intree.checks import InTreeCause
 from app.intree.existing_pods import REQUIRED
-from app.kube.pod_requests import amounts_of
+from app.kube.pod_requests import read_amounts
 
 
 def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
@@ -92,7 +92,7 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
         return
     resource = near_miss.about[0]
     used = near_miss.snapshot.used.get(near_miss.node.name, {})
-    left = amounts_of(near_miss.node.allocatable).get(resource, 0) - used.get(resource, 0)
+    left = read_amounts(near_miss.node.allocatable).get(resource, 0) - used.get(resource, 0)
     short = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource] - left
     if left <= 0:
         return

@@ -214,7 +214,7 @@ class NodeJudge:
         )
 
     def _filter_reasons(self, node: Node) -> tuple[Reason, ...]:
-        if not self._demand.judged:
+        if not self._demand.requests_gpus:
             return ()
         reasons = (
             *self._class_reasons(node),
@@ -227,7 +227,7 @@ class NodeJudge:
 
     def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
         if self._demand.node_selector:
-            return engine.refusals(self._demand, engine.facts(self._demand, node))
+            return engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
         reasons = self._classes.get(id(node.node_class))
         if reasons is None:
             reasons = self._classes[id(node.node_class)] = engine.refusals(self._demand, node.node_class)

@@ -15,11 +15,11 @@ from typing import Any
 from app.admission.tolerations import tolerates
 from app.intree.existing_pods import REQUIRED, PodAmongOthers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
-from app.kube.pod_requests import PODS, Amounts, amounts_of, requests_of
+from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node
 from app.values.errors import BadInput
 from app.values.json_members import member, strings
-from app.values.label_requirements import Requirement, requirement
+from app.values.label_requirements import Requirement, label_requirement
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """core/v1 TaintNodeUnschedulable: a pod that tolerates this taint may run on cordoned nodes (node_unschedulable.go)."""
@@ -120,7 +120,7 @@ def read_pod_constraints(
         selector=tuple(sorted(selector.items())),
         terms=terms,
         node_name=member(spec, "nodeName", str, "spec.") or "",
-        requests=tuple(amount for amount in requests_of(spec) if not counted(amount[0])),
+        requests=tuple(amount for amount in sum_pod_requests(spec) if not counted(amount[0])),
         gates=tuple(str(gate.get("name")) for gate in _objects(spec, "schedulingGates")),
         volumes=tuple(filter(None, (volume_terms(f"{namespace}/{claim}") for claim in claims_of(spec)))),
     )
@@ -163,7 +163,7 @@ def _values(expression: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
     try:
-        return requirement(str(expression.get("key")), str(expression.get("operator")), _values(expression))
+        return label_requirement(str(expression.get("key")), str(expression.get("operator")), _values(expression))
     except BadInput:
         return None
 
@@ -210,7 +210,7 @@ def _unselected(key: str, value: str) -> InTreeRefusal:
 
 def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """Check the plugin NodeResourcesFit."""
-    amounts = amounts_of(node.allocatable)
+    amounts = read_amounts(node.allocatable)
     if PODS in amounts and used.get(PODS, 0) + 1 > amounts[PODS]:
         yield FULL
     for resource, amount in pod.requests:

@@ -10,7 +10,7 @@ from typing import Any
 from app.kube.gpu_usage import FINISHED
 from app.kube.pod_limits import check_constraints
 from app.values.errors import BadInput
-from app.values.label_requirements import Requirement, requirement
+from app.values.label_requirements import Requirement, label_requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 Labels = Mapping[str, str]
@@ -202,7 +202,7 @@ def _selector(selector: object, *more: Mapping[str, Any]) -> PodLabelSelector:
 
 
 def _requirement(expression: Mapping[str, Any]) -> Requirement:
-    return requirement(
+    return label_requirement(
         str(expression.get("key")), str(expression.get("operator")), tuple(map(str, expression.get("values") or ()))
     )
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clouds: the words that their node labels have for GPUs, and what those mean where GPU Feature Discovery is silent."""
+"""Node labels of clouds and provisioners that describe GPUs, for nodes that GPU Feature Discovery has not labelled.
+
+The labels and their meanings are data, in clouds.yaml.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,17 +14,17 @@ from app.values.quantity import parse_mib
 
 MIB = 1 << 20
 MOST_DIGITS = 18
-"""Digits of a memory label that is read: an exabyte, in bytes, has no more."""
+"""Digits of a memory label that is read: 18 are enough for an exabyte in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One provisioner's labels. `key` names the product, or one of `other_keys`; `values`: what a value may mean.
+    """The GPU labels of one provisioner.
 
-    `by_memory`: values that mean one product or another by the figure (MiB) in the label `memory_key`.
-    `sharing_key`, `slice_key`: labels that only nodes with shared, respectively sliced GPUs carry; a None value means
-    that the provisioner has no such label. `markers`: labels of every node that this provisioner made, with or without
-    GPUs.
+    `key` is the label that names the product, and `other_keys` are alternatives to it; `values` are the products that a
+    value may mean. `by_memory` has the values whose product depends on the label `memory_key`, which is in MiB.
+    `sharing_key` and `slice_key` are labels that only nodes with shared GPUs, respectively MIG slices, have; None if
+    the provisioner has no such label. `markers` are labels of each node of this provisioner, with or without GPUs.
     """
 
     name: str
@@ -35,26 +38,27 @@ class Dialect:
     other_keys: tuple[str, ...] = ()
 
     def products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """List the products that a node's labels may mean; none if they say nothing known."""
+        """List the products that a node's labels may mean; empty if the labels are absent or their value is unknown."""
         value = next((labels[key] for key in (self.key, *self.other_keys) if key in labels), "")
-        told = self.by_memory.get(value, {}).get(labels.get(self.memory_key or "", ""))
-        return (told,) if told else self.values.get(value, ())
+        by_memory = self.by_memory.get(value, {}).get(labels.get(self.memory_key or "", ""))
+        return (by_memory,) if by_memory else self.values.get(value, ())
 
-    def spoken(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a node carries this dialect's labels."""
+    def is_used_by(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a node has labels of this dialect."""
         return any(key in labels for key in (self.key, *self.other_keys, *self.markers))
 
-    def telling(self) -> Iterator[str]:
-        """List the label keys that tell of GPUs."""
+    def gpu_label_keys(self) -> Iterator[str]:
+        """List the keys of the labels that describe GPUs."""
         keys = (self.key, *self.other_keys, self.memory_key, self.sharing_key, self.slice_key)
         yield from filter(None, keys)
 
 
 @dataclass(frozen=True, slots=True)
 class VendorLabels:
-    """The labels of another vendor's own labeller, whose value is the product's name.
+    """The labels of another GPU vendor's own labeller, whose value is the name of the product.
 
-    `bytes_in_all`: the memory label counts bytes of all the node's GPUs; else it is a quantity, of one GPU.
+    `bytes_in_all` says that the memory label has the bytes of all GPUs of the node; otherwise it is a quantity for one
+    GPU.
     """
 
     product_keys: tuple[str, ...]
@@ -62,12 +66,12 @@ class VendorLabels:
     bytes_in_all: bool
 
     def product(self, labels: Mapping[str, str]) -> str | None:
-        """Name the product with hyphens between its words, as product patterns want them; None if no label tells."""
-        found = next((labels[key] for key in self.product_keys if labels.get(key)), None)
-        return found.replace("_", "-") if found else None
+        """Give the product with hyphens between its words, as product patterns have them; None without such a label."""
+        name = next((labels[key] for key in self.product_keys if labels.get(key)), None)
+        return name.replace("_", "-") if name else None
 
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
-        """Read the memory of one GPU; None if no label tells. `gpus`: how many the node has."""
+        """Read the memory of one GPU in MiB; None without such a label. `gpus` is the number of GPUs of the node."""
         text = next((labels[key] for key in self.memory_keys if labels.get(key)), "")
         if self.bytes_in_all:
             return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_DIGITS else None
@@ -79,10 +83,11 @@ class VendorLabels:
 
 @dataclass(frozen=True, slots=True)
 class Clouds:
-    """All dialects, the labels of other vendors, and machine types.
+    """The content of clouds.yaml: the dialects of provisioners, the labels of other vendors, and machine types.
 
-    `sharing`: what the values of a sharing label mean in GFD's words; `replicas_keys`: labels that count a GPU's
-    sharers. `sharing_annotations`: by annotation key, the resource that another plugin gives out in shares.
+    `sharing` gives, by the key of a sharing label, GFD's sharing strategy for each value. `replicas_keys` are labels
+    with the number of units of a shared GPU. `sharing_annotations` are the keys of the annotations by which another
+    device plugin registers the GPUs that it shares.
     """
 
     dialects: tuple[Dialect, ...]
@@ -92,57 +97,59 @@ class Clouds:
     vendors: tuple[VendorLabels, ...] = ()
     sharing_annotations: tuple[str, ...] = ()
 
-    def candidates(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """List the products of which a node has one, as GFD would name them; none if its labels tell nothing.
+    def possible_products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """List the candidates for a node's product, as GFD names them; empty if its labels do not narrow it down.
 
-        The machine type decides between those that a provisioner's label may mean.
+        The machine type decides between the products that a provisioner's label may mean.
         """
-        named = next((found for each in self.dialects if (found := each.products(labels))), ())
+        labelled = next((products for dialect in self.dialects if (products := dialect.products(labels))), ())
         machine = self.instances.of(labels)
-        able = machine.products if machine else ()
-        both = tuple(product for product in named if product in able)
-        return both or named or able or tuple(filter(None, (each.product(labels) for each in self.vendors)))[:1]
+        of_machine = machine.products if machine else ()
+        both = tuple(product for product in labelled if product in of_machine)
+        by_vendor = tuple(filter(None, (vendor.product(labels) for vendor in self.vendors)))
+        return both or labelled or of_machine or by_vendor[:1]
 
     def profile(self, labels: Mapping[str, str]) -> str | None:
-        """Give the MIG profile that a label tells, also where the product is unknown; None if there is none."""
-        found = (labels.get(each.slice_key) for each in self.dialects if each.slice_key)
-        return next((text for text in found if text), None)
+        """Give the labelled MIG profile, which may be there although the product is unknown; None without a label."""
+        profiles = (labels.get(dialect.slice_key) for dialect in self.dialects if dialect.slice_key)
+        return next((text for text in profiles if text), None)
 
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
-        """Give the least memory of one GPU that labels, or the machine type, tell; None if nothing does."""
-        said = [labels.get(each.memory_key) for each in self.dialects if each.memory_key]
-        found = [int(text) for text in said if text and text.isdecimal() and len(text) <= MOST_DIGITS and int(text)]
+        """Give the least memory of one GPU, in MiB, of labels and machine type; None if neither has it."""
+        texts = [labels.get(dialect.memory_key) for dialect in self.dialects if dialect.memory_key]
+        sizes = [int(text) for text in texts if text and text.isdecimal() and len(text) <= MOST_DIGITS and int(text)]
         machine = self.instances.of(labels)
         if machine and machine.memory_mib:
-            found.append(machine.memory_mib)
-        found += [mib for each in self.vendors if (mib := each.memory_mib(labels, gpus))]
-        return min(found, default=None)
+            sizes.append(machine.memory_mib)
+        sizes += [mib for vendor in self.vendors if (mib := vendor.memory_mib(labels, gpus))]
+        return min(sizes, default=None)
 
     def sharing_strategy(self, labels: Mapping[str, str]) -> str | None:
-        """Name the sharing strategy as GFD would; None if no label tells."""
-        found = (values.get(labels[key]) for key, values in self.sharing.items() if key in labels)
-        return next((value for value in found if value), None)
+        """Give the labelled sharing strategy in GFD's words; None without such a label."""
+        strategies = (values.get(labels[key]) for key, values in self.sharing.items() if key in labels)
+        return next((value for value in strategies if value), None)
 
-    def tells_sharing(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a node speaks a dialect whose labels would say that its GPUs are shared or sliced."""
-        able = (each for each in self.dialects if each.sharing_key)
-        return any(key in labels for each in able for key in (each.key, each.sharing_key, each.slice_key))
+    def labels_sharing(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a node has labels of a dialect that marks nodes whose GPUs are shared or sliced."""
+        dialects = (dialect for dialect in self.dialects if dialect.sharing_key)
+        keys = (key for dialect in dialects for key in (dialect.key, dialect.sharing_key, dialect.slice_key))
+        return any(key in labels for key in keys)
 
     def replicas(self, labels: Mapping[str, str]) -> str | None:
-        """Give the label that tells how many share a GPU; None if there is none."""
+        """Give the value of the label with the number of units of a shared GPU; None without such a label."""
         return next((labels[key] for key in self.replicas_keys if key in labels), None)
 
-    def telling(self) -> Iterator[str]:
-        """List the label keys that tell of GPUs."""
+    def gpu_label_keys(self) -> Iterator[str]:
+        """List the keys of all labels that describe GPUs."""
         for dialect in self.dialects:
-            yield from dialect.telling()
+            yield from dialect.gpu_label_keys()
         for vendor in self.vendors:
             yield from (*vendor.product_keys, *vendor.memory_keys)
         yield from (*self.sharing, *self.replicas_keys, self.instances.key)
 
-    def spoken(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """Name the dialects whose labels a node carries."""
-        return tuple(each.name for each in self.dialects if each.spoken(labels))
+    def dialects_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Name the dialects of which a node has labels."""
+        return tuple(dialect.name for dialect in self.dialects if dialect.is_used_by(labels))
 
 
 def load_clouds(document: Mapping[str, Any]) -> Clouds:

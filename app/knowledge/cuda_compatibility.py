@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA compatibility: will a container built for one CUDA run on a node's driver and GPU?
+"""CUDA compatibility: whether a container that is built for one CUDA version runs on a node's driver and GPU.
 
-The procedure is cuda_driver.yaml `decision_procedure`: native → minor-version compatibility → forward
-compatibility → no; and, apart from drivers, the range of compute capabilities that a toolkit can target.
+For drivers the procedure is `decision_procedure` of cuda_driver.yaml: native, then minor-version compatibility, then
+forward compatibility, else no. For GPUs a toolkit supports a range of compute capabilities.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from app.knowledge.nvidia_require import Expression, HostFacts, holds
-from app.values.versions import Version, parse_version, release
+from app.knowledge.nvidia_require import Expression, HostFacts, requirement_holds
+from app.values.versions import Version, major_minor, parse_version
 
 
 class AcceptedCompatibility(IntEnum):
-    """How much compatibility is enough; a larger value is stricter (docs/reference/policy.md#merge: strictest wins)."""
+    """The least compatibility that a policy accepts; a larger value is stricter (docs/reference/policy.md#merge)."""
 
     ForwardCompatible = 0
     MinorVersion = 1
@@ -27,8 +27,8 @@ class AcceptedCompatibility(IntEnum):
 class DriverList:
     """The NVIDIA_REQUIRE_CUDA of a CUDA base image: `cuda>=X.Y`, or one of the driver branches that it names.
 
-    `since`: the first driver that reports the CUDA version; None where none is known. `branches`: those named for GPUs
-    other than GeForce and TITAN; `consumer_branches`: for these.
+    `since` is the first driver that reports the CUDA version, None if none is known. `consumer_branches` are the
+    branches that the image names for GeForce and TITAN GPUs, and `branches` those for other GPUs.
     """
 
     cuda: Version
@@ -36,8 +36,8 @@ class DriverList:
     branches: frozenset[int]
     consumer_branches: frozenset[int]
 
-    def met(self, host: HostFacts) -> bool:
-        """Tell whether the image starts; what is unknown of the host is taken to hold."""
+    def is_met_by(self, host: HostFacts) -> bool:
+        """Tell whether the image starts on a host; a requirement on an unknown fact counts as fulfilled."""
         if host.cuda is None or host.driver is None or host.cuda >= self.cuda:
             return True
         return host.driver[0] in (self.consumer_branches if host.datacenter is False else self.branches)
@@ -45,7 +45,10 @@ class DriverList:
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """What one CUDA version needs of drivers. `branches`: where cuda-compat of this version is supported."""
+    """The least drivers for one CUDA version: natively, and with minor-version compatibility (None if there is none).
+
+    `forward_branches` are the driver branches on which NVIDIA supports the cuda-compat package of this version.
+    """
 
     native: Version
     minor_version: Version | None
@@ -54,11 +57,13 @@ class Toolkit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CUDATables:
-    """The driver tables, indexed for the procedure; compared by identity, so that what follows from them can be kept.
+    """The tables of cuda_driver.yaml; compared by identity, so that caches can have them in the key.
 
-    `native`: by CUDA version, also with update (`12.4.1` is 12.4 U1); `reported`: highest CUDA by driver branch;
-    `removed_in`: (compute capability as written, first toolkit without it); `first_in`: first toolkit with it;
-    `capabilities`: every compute capability that any GPU has had.
+    `native` is the least driver by CUDA version, also with update (`12.4.1` is 12.4 U1), `minor_version` is that for
+    minor-version compatibility by CUDA major version, and `forward` are the driver branches with forward compatibility
+    by CUDA version. `reported` is the highest CUDA version by driver branch. `removed_in` are pairs of a compute
+    capability as the table writes it and the first toolkit without it, and `first_in` is the first toolkit with a
+    compute capability. `capabilities` are all known compute capabilities.
     """
 
     native: Mapping[Version, Version]
@@ -71,33 +76,33 @@ class CUDATables:
 
     @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
     def toolkit(self, cuda: Version) -> Toolkit:
-        """Say what a CUDA version needs; an unknown one needs the driver of the next known one above it."""
+        """Give the drivers that a CUDA version needs; an unknown version needs those of the next known one above it."""
         return Toolkit(
             native=self._native(cuda),
             minor_version=self.minor_version.get(cuda[0]),
-            forward_branches=self.forward.get(release(cuda), frozenset()),
+            forward_branches=self.forward.get(major_minor(cuda), frozenset()),
         )
 
     def _native(self, cuda: Version) -> Version:
-        """Find the driver of an update, else of its release, else of the next release that has one.
+        """Find the least driver of an update, else that of its release, else that of the next release in the table.
 
-        A toolkit newer than the table needs the branch that reports it, and that failing one that is still to come.
+        A toolkit newer than the table needs the branch that reports it, or else a branch after those in the table.
         """
-        known = [version for version in self.native if release(version) == release(cuda) and version <= cuda]
-        if known:
-            return self.native[max(known)]  # the newest update up to the one asked
-        above = [version for version in self.native if version >= release(cuda)]
+        updates = [version for version in self.native if major_minor(version) == major_minor(cuda) and version <= cuda]
+        if updates:
+            return self.native[max(updates)]  # the newest update that is not above `cuda`
+        above = [version for version in self.native if version >= major_minor(cuda)]
         if above:
             return self.native[min(above)]
-        reporting = [branch for branch, reported in self.reported.items() if reported >= release(cuda)]
+        reporting = [branch for branch, reported in self.reported.items() if reported >= major_minor(cuda)]
         return (min(reporting),) if reporting else (max(self.reported) + 1,)
 
     def highest_cuda(self, driver: Version) -> Version | None:
-        """Name the CUDA version that a driver's branch reports; None for a branch the table lacks."""
+        """Give the highest CUDA version that a driver's branch reports; None for a branch that the table lacks."""
         return self.reported.get(driver[0])
 
     def first_branch(self, cuda: Version) -> Version | None:
-        """Name the first driver branch that reports a CUDA version; None where no branch of the table does."""
+        """Give the first driver branch that reports a CUDA version; None if no branch of the table does."""
         reporting = [branch for branch, reported in self.reported.items() if reported >= cuda]
         return (min(reporting),) if reporting else None
 
@@ -105,47 +110,48 @@ class CUDATables:
         return any(cuda >= toolkit and _same_capability(written, capability) for written, toolkit in self.removed_in)
 
     def _targets(self, cuda: Version, capability: Version) -> bool:
-        """Tell whether a toolkit is known to make machine code that a GPU runs.
+        """Tell whether a toolkit can generate machine code that a GPU of this compute capability runs.
 
-        Code for X.y runs on X.z, z >= y (cuda_driver.yaml `sass_rules`): a capability newer than the toolkit is served
-        where the toolkit knows an older one of the same major number. Where no row says when a major number came, as of
-        Kepler, every toolkit before the one that removed it knows it.
+        Code for X.y runs on X.z if z >= y (cuda_driver.yaml `sass_rules`), so that a toolkit also supports a newer
+        capability if it knows an older one of the same major number. For major numbers without a row for their first
+        toolkit, such as Kepler's, every toolkit before the one that removed them supports them.
         """
-        if all(known[0] != capability[0] for known in self.first_in):
+        if all(older[0] != capability[0] for older in self.first_in):
             return any(_same_capability(written, capability) for written, _ in self.removed_in)
         return any(
-            known[0] == capability[0] and known <= capability and first <= cuda
-            for known, first in self.first_in.items()
+            older[0] == capability[0] and older <= capability and first <= cuda
+            for older, first in self.first_in.items()
         )
 
     @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
     def unsupported(self, cuda: Version) -> frozenset[Version]:
-        """List the known compute capabilities that a toolkit no longer serves, and so nothing built by it."""
-        return frozenset(known for known in self.capabilities if self._removed(cuda, known))
+        """List the known compute capabilities that a toolkit, and so its code, no longer supports."""
+        return frozenset(capability for capability in self.capabilities if self._removed(cuda, capability))
 
     @lru_cache(maxsize=512)  # noqa: B019  # the tables live as long as the service
     def targets(self, cuda: Version) -> frozenset[Version]:
-        """List the compute capabilities for which a toolkit is known to make machine code; the others need PTX."""
-        return frozenset(known for known in self.capabilities if self._targets(cuda, known))
+        """List the compute capabilities for which a toolkit can generate machine code; the others need PTX."""
+        return frozenset(capability for capability in self.capabilities if self._targets(cuda, capability))
 
 
 def _same_capability(written: str, capability: Version) -> bool:
-    """Compare with a table entry: `5.x` is every 5."""
+    """Compare with a table entry, in which `5.x` stands for every capability of major number 5."""
     major, _, minor = written.partition(".")
     return int(major) == capability[0] and (minor == "x" or int(minor) == (capability[1] if len(capability) > 1 else 0))
 
 
 @dataclass(frozen=True, slots=True)
 class CUDANeed:
-    """One container's CUDA need, compiled: comparing it with a driver takes no table.
+    """The CUDA need of one container, compiled so that comparing it with a driver looks up no table.
 
-    `cuda`: the version asked. `minimum`: any newer toolkit will do (annotation, environment, policy); an image tag
-    names the toolkit itself. `native`, `minor_version`: driver floors, the second None where it never helps.
-    `requires`: what the image's own environment demands of the driver; None where it refuses none, or is not known.
-    `forward`: branches (with floors) on which the cuda-compat package that the image carries is supported.
-    `capability_floor`: an image family's own floor. `unsupported`: known compute capabilities that the toolkit
-    serves no longer. `targets`: those for which it is known to make machine code; None where that is not asked.
-    `requirement`: what the container's own environment demands, empty for nothing. `evidence`: for people.
+    `cuda` is the needed version. `minimum` says that newer toolkits qualify too, as for an annotation, environment or
+    policy; an image tag names the toolkit itself. `native` and `minor_version` are the least drivers, the second None
+    if minor-version compatibility does not apply. `requires` is the driver requirement in the image's environment, None
+    if it has none or is not known. `forward` are the driver branches, each with its least driver, on which the
+    cuda-compat package in the image is supported. `capability_floor` is the least compute capability of the image
+    family. `unsupported` are the known compute capabilities that the toolkit no longer supports, and `targets` those
+    for which it can generate machine code, None if that is not checked. `requirement` is the requirement in the
+    container's own environment, empty if there is none. `evidence` says in words where the need comes from.
     """
 
     cuda: Version
@@ -162,18 +168,21 @@ class CUDANeed:
 
     @property
     def inferred(self) -> bool:
-        """Tell whether somebody read the need off an image's tag; else an annotation, environment or policy said it."""
+        """Tell whether the need is inferred from an image tag, and not stated by annotation, environment or policy."""
         return not self.minimum
 
     def floor(self, accept: AcceptedCompatibility) -> Version:
-        """Name the driver that is surely enough under `accept`: what messages tell people to want."""
+        """Give the least driver that certainly suffices under `accept`; messages name it as the driver to install."""
         if accept is AcceptedCompatibility.Native or self.minor_version is None:
             return self.native
         return min(self.native, self.minor_version)
 
 
 class Compatibility(IntEnum):
-    """How a driver runs a need; a larger value is better. From Forward on, a value is that of the Accept it fulfils."""
+    """The kind of compatibility of a driver with a need; a larger value is better.
+
+    From Forward on, the values are equal to those of `AcceptedCompatibility`, so that the two can be compared.
+    """
 
     RequirementUnmet = -2
     TooOld = -1
@@ -183,33 +192,33 @@ class Compatibility(IntEnum):
 
 
 def judge_driver(need: CUDANeed, host: HostFacts) -> Compatibility:
-    """Run the procedure for a host whose driver is known.
+    """Work out the compatibility of a host whose driver is known.
 
-    An environment's requirement is judged first, literally: where it does not hold the container never starts,
-    and where it does, its author vouches for the driver at least as for forward compatibility.
+    The requirement in the container's environment comes first: if the host does not fulfil it, the container cannot
+    start; if the host does, the driver counts at least as forward-compatible, since the author of the image allows it.
     """
     if host.driver is None:
         raise ValueError("judge_driver: wants a known driver")
     if not need.requirement:
-        return _judge(need, host, host.driver)
-    if not holds(need.requirement, host):
+        return _judge_by_version(need, host, host.driver)
+    if not requirement_holds(need.requirement, host):
         return Compatibility.RequirementUnmet
-    return max(_judge(need, host, host.driver), Compatibility.Forward)
+    return max(_judge_by_version(need, host, host.driver), Compatibility.Forward)
 
 
-def _judge(need: CUDANeed, host: HostFacts, driver: Version) -> Compatibility:
-    """Go native → minor version → forward → no. Forward compatibility is for GPUs known to be data-centre ones."""
+def _judge_by_version(need: CUDANeed, host: HostFacts, driver: Version) -> Compatibility:
+    """Check native, minor-version and forward compatibility in turn; the last only for known data-centre GPUs."""
     if driver >= need.native:
         return Compatibility.Native
-    starts = need.requires is None or need.requires.met(host)
+    starts = need.requires is None or need.requires.is_met_by(host)
     if need.minor_version is not None and driver >= need.minor_version:
         return Compatibility.MinorVersion if starts else Compatibility.RequirementUnmet
-    if host.datacenter and starts and _listed(need.forward, driver):
+    if host.datacenter and starts and _supports_forward(need.forward, driver):
         return Compatibility.Forward
     return Compatibility.TooOld
 
 
-def _listed(branches: tuple[tuple[int, Version], ...], driver: Version) -> bool:
+def _supports_forward(branches: tuple[tuple[int, Version], ...], driver: Version) -> bool:
     return any(driver[0] == branch and driver >= floor for branch, floor in branches)
 
 
@@ -238,15 +247,16 @@ def load_cuda(document: Mapping[str, Any]) -> CUDATables:
 
 
 def _capabilities(document: Mapping[str, Any]) -> frozenset[Version]:
-    """List every capability of the major numbers in the tables: products come between those that a table names."""
+    """List every capability of the major numbers in the tables, since products may have minor numbers between them."""
     written = [row["cc"] for row in document["compute_capability_first_toolkit"]]
-    written += [each for row in document["compute_capability_removals"] for each in row["compute_capabilities"]]
-    majors = {int(each.partition(".")[0]) for each in written}
+    for row in document["compute_capability_removals"]:
+        written += row["compute_capabilities"]
+    majors = {int(capability.partition(".")[0]) for capability in written}
     return frozenset(parse_version(f"{major}.{minor}") for major in majors for minor in range(10))
 
 
 def _updates(toolkit: str, cuda: Version) -> Iterator[Version]:
-    """Read which update a row is: `12.4 U1` is 12.4.1, `11.0.3` is itself."""
+    """Read the update version of a row: `12.4 U1` is 12.4.1, and `11.0.3` stays as it is."""
     update = toolkit.rpartition(" U")[2]
     if update.isdecimal():
         yield (*cuda, *([0] * (2 - len(cuda))), int(update))
@@ -256,7 +266,7 @@ def _updates(toolkit: str, cuda: Version) -> Iterator[Version]:
 
 
 def _native_drivers(rows: list[Mapping[str, Any]]) -> dict[Version, Version]:
-    """Index by X.Y (the lowest of its releases) and by X.Y.N for updates (`12.4 U1` is 12.4.1)."""
+    """Index the least drivers by X.Y (the lowest of its releases) and by X.Y.N for updates (`12.4 U1` is 12.4.1)."""
     drivers: dict[Version, Version] = {}
     for row in rows:
         if row["min_driver_linux"] is None or " RC" in row["toolkit"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCGM exporter's metrics: which are read, what they say about a GPU, and whose they are."""
+"""The metrics of the DCGM exporter that are read, their meaning for a GPU, and the labels that identify the GPU."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,12 @@ from typing import Any
 from app.knowledge.xids import Severity
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Of a metric or label (Prometheus' data model, without the colons of recording rules); they go into a query as are."""
+"""The name of a metric or label in Prometheus' data model, without the colons of recording rules. Names become part of
+a PromQL query unescaped."""
 
 
 class MetricRule(Enum):
-    """How a value is judged."""
+    """The rule by which a value of a metric counts as a fault."""
 
     XID = "xid"
     AboveZero = "above_zero"
@@ -22,7 +23,7 @@ class MetricRule(Enum):
 
 
 class GPUCondition(Enum):
-    """The state of a GPU with a fault: to be drained now, or to be passed over while there are others."""
+    """The state of a GPU with a fault: ill means to be drained now, ailing to be avoided while others are free."""
 
     Ill = "ill"
     Ailing = "ailing"
@@ -30,21 +31,25 @@ class GPUCondition(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricMeaning:
-    """One row: metrics that say the same, and what they mean. `condition` is None for XIDs, which have their own.
+    """One row of dcgm.yaml: metrics of the same meaning, and the condition of a GPU for which they count as a fault.
 
-    Compared by identity: it is part of keys that are looked up for every sample.
+    `condition` is None for XIDs, whose severity decides. Rows are compared by identity, because they are part of keys
+    that are looked up for each sample.
     """
 
     name: str
     metrics: tuple[str, ...]
-    judge: MetricRule
+    rule: MetricRule
     condition: GPUCondition | None
     meaning: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DCGM:
-    """All readings, by metric; what an XID's class means; and the labels to look at, first one first."""
+    """The content of dcgm.yaml: the rows by metric, the condition by severity of an XID, and the labels to read.
+
+    Of the labels in each list, the first that a sample has counts.
+    """
 
     readings: Mapping[str, MetricMeaning]
     conditions: Mapping[Severity, GPUCondition]
@@ -54,14 +59,14 @@ class DCGM:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """List every label that is looked at."""
+        """All labels that are read."""
         return (*self.node_labels, *self.gpu_labels, *self.part_labels)
 
 
 def load_dcgm(document: Mapping[str, Any]) -> DCGM:
     """Read dcgm.yaml.
 
-    Raises ValueError for a row without a condition that needs one, or a name that is none.
+    Raises ValueError for a row that lacks a condition, and for a malformed name of a metric or label.
     """
     rows = [_reading(row) for row in document["readings"]]
     severities = document["xid_severities"].items()
@@ -75,14 +80,14 @@ def load_dcgm(document: Mapping[str, Any]) -> DCGM:
 
 
 def _reading(row: Mapping[str, Any]) -> MetricMeaning:
-    judge = MetricRule(row["judge"])
-    condition = None if judge is MetricRule.XID else GPUCondition(row.get("severity"))
-    return MetricMeaning(row["name"], _names(row["metrics"]), judge, condition, row["meaning"])
+    rule = MetricRule(row["judge"])
+    condition = None if rule is MetricRule.XID else GPUCondition(row.get("severity"))
+    return MetricMeaning(row["name"], _names(row["metrics"]), rule, condition, row["meaning"])
 
 
-def _names(words: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(words)
-    for word in found:
-        if not _NAME.fullmatch(word):
-            raise ValueError(f"got {word[:60]!r}, wants the name of a metric or label")
-    return found
+def _names(texts: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(texts)
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"got {name[:60]!r}, wants the name of a metric or label")
+    return names

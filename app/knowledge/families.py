@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource families: which resource names ask for a GPU, and which taint keys guard such nodes."""
+"""Resource families: the extended resources of each GPU vendor, and the keys of the taints on such nodes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,19 @@ from functools import lru_cache
 from typing import Any
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""Name of a namespace, a DNS label (RFC 1123)."""
+"""The name of a namespace, a DNS label (RFC 1123)."""
 PREFIX = "deviceclass.resource.kubernetes.io/"
-"""Of resource names that name a DeviceClass (k8s.io/api resource/v1 ResourceDeviceClassPrefix)."""
+"""The prefix of resource names that contain a DeviceClass (k8s.io/api resource/v1 ResourceDeviceClassPrefix)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One vendor's resources. `whole` is the resource that means a whole GPU where nothing shares it.
+    """The resources of one GPU vendor.
 
-    `device_classes`: the DeviceClasses of the vendor's DRA driver that give GPUs; that of whole GPUs first.
-    `passthrough`: a regular expression (RE2) of names that give GPUs to virtual machines; empty is none.
+    A resource belongs to the family by its name in `resources` or by one of `prefixes`. `whole` is the resource whose
+    unit is a whole GPU where GPUs are not shared. `device_classes` are the DeviceClasses of the vendor's DRA driver
+    that give GPUs, that of whole GPUs first. `passthrough` is a regular expression (RE2) for resources that give GPUs
+    to virtual machines, empty if there are none.
     """
 
     name: str
@@ -35,16 +37,17 @@ class Family:
 
 
 @lru_cache(maxsize=4096)
-def fullmatch(pattern: str, name: str) -> bool:
-    """Match a whole name, remembered: pods name few resources."""
+def matches_whole_name(pattern: str, name: str) -> bool:
+    """Match a whole name against a pattern; cached, since pods use few different resources."""
     return re.fullmatch(pattern, name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """All families, and the namespaces that run the vendors' own operands.
+    """All resource families, and the namespaces of the vendors' own operators and daemons, which are exempt.
 
-    `device_class_prefix`: of the resource names by which devices of a DeviceClass are asked for without a claim.
+    `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
+    ResourceClaim.
     """
 
     all: tuple[Family, ...]
@@ -52,28 +55,32 @@ class Families:
     device_class_prefix: str = PREFIX
 
     def of(self, resource: str) -> Family | None:
-        """Find a resource's family; None if it is no GPU resource."""
+        """Find the family of a resource; None if it is not a GPU resource."""
         if "/" not in resource:
             return None
         return next((family for family in self.all if family.has(resource)), None)
 
-    def hands_on(self, resource: str) -> Family | None:
-        """Find the family of a resource that gives GPUs to virtual machines; guards count it, no container has it."""
+    def passthrough_family(self, resource: str) -> Family | None:
+        """Find the family of a resource that gives GPUs to virtual machines; None for any other resource.
+
+        Only the guards of `admission/` count such a resource: it gives a container no GPU.
+        """
         if self.of(resource) is not None:
             return None
-        return next((each for each in self.all if each.passthrough and fullmatch(each.passthrough, resource)), None)
+        families = (family for family in self.all if family.passthrough)
+        return next((family for family in families if matches_whole_name(family.passthrough, resource)), None)
 
     def implicit_class(self, resource: str) -> str | None:
-        """Give the DeviceClass that a resource name names itself (KEP-5004); None where it names none."""
-        named = resource.startswith(self.device_class_prefix)
-        return resource.removeprefix(self.device_class_prefix) if named else None
+        """Give the DeviceClass that is part of a resource name (KEP-5004); None for other names."""
+        has_prefix = resource.startswith(self.device_class_prefix)
+        return resource.removeprefix(self.device_class_prefix) if has_prefix else None
 
     def of_device_class(self, name: str) -> Family | None:
-        """Find the family of a DeviceClass; None if it gives no GPU, or is one of the cluster's own making."""
+        """Find the family of a vendor's DeviceClass; None for one that gives no GPU, and for the cluster's own ones."""
         return next((family for family in self.all if name in family.device_classes), None)
 
-    def infrastructure(self, namespace: str) -> bool:
-        """Tell whether a namespace is exempt by its name."""
+    def is_infrastructure(self, namespace: str) -> bool:
+        """Tell whether a namespace is exempt by its name, because it runs a vendor's own operator or daemons."""
         return namespace in self.infrastructure_namespaces
 
 
@@ -82,7 +89,7 @@ def load_families(
 ) -> Families:
     """Read families.yaml.
 
-    Raises ValueError for an exempt namespace that is no name: behind a prefix anybody could stand.
+    Raises ValueError for an exempt namespace that is not a complete name: any user could create one with a prefix.
     """
     namespaces = tuple(infrastructure_namespaces)
     for name in namespaces:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG geometry: which instances fit together on one GPU, and where; slots, never counts (P13).
+"""MIG geometry: which MIG instances fit together on one GPU, and at which positions (P13).
 
-A set fits iff every instance gets a legal start, memory intervals do not overlap, compute slices suffice, and no
-profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide and lgipp captures).
+A set of instances fits if and only if each gets a legal start, their memory intervals do not overlap, the compute
+slices suffice, and no profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide and the output of
+`nvidia-smi mig -lgipp`). Counting slices is not enough, since their positions matter.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,21 +14,24 @@ from typing import Any, NamedTuple
 from app.knowledge.products import normal_form
 
 STATES_KEPT = 1 << 12
-"""GPU states and wishes whose placement is remembered; one is some 300 bytes. Guess, measured nowhere."""
+"""Pairs of a GPU's state and requested profiles in each cache of placements; one takes about 300 bytes. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSlots:
-    """Where instances of one profile may lie: legal starts and length in memory slices; `most`: instances a GPU."""
+    """The positions that instances of one profile may have: legal starts and length, in memory slices.
+
+    `compute` is the number of compute slices of an instance, and `max_instances` the maximum of instances on one GPU.
+    """
 
     profile: str
     compute: int
     starts: tuple[int, ...]
     length: int
-    most: int
+    max_instances: int
 
     def interval(self, start: int) -> int:
-        """Give the memory slices of an instance, a bit each."""
+        """Give the memory slices of an instance as a bit mask."""
         return ((1 << self.length) - 1) << start
 
 
@@ -40,9 +44,10 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """One product's slots, by profile as resource names write it; `inferred`: taken over from a sister product.
+    """The legal positions on GPUs of one product, by profile as resource names write it.
 
-    Compared by identity: tables are loaded once, and what is remembered of them goes by it.
+    `inferred` says that the table takes them over from a similar product. Geometries are compared by identity, because
+    they are part of cache keys and the tables are loaded once.
     """
 
     slots: Mapping[str, ProfileSlots]
@@ -51,29 +56,29 @@ class Geometry:
 
     @cached_property
     def memory_total(self) -> int:
-        """Count the memory slices of the GPU: as far as any instance reaches."""
+        """The number of memory slices of the GPU, that is, the highest end of any instance."""
         return max(slot.starts[-1] + slot.length for slot in self.slots.values())
 
-    def places(self, profiles: Sequence[str], taken: Iterable[Instance] = ()) -> tuple[int, ...] | None:
-        """Find a start for each instance, in the order given, beside those that lie there; None if they do not fit.
+    def find_starts(self, profiles: Sequence[str], taken: Iterable[Instance] = ()) -> tuple[int, ...] | None:
+        """Find a start for an instance of each profile, in the order given, beside the instances in `taken`.
 
-        Raises KeyError for a profile that the product does not have.
+        The result is None if they do not fit. Raises KeyError for a profile that the product does not have.
         """
         slots = [self.slots[profile] for profile in profiles]
-        room = self.room(taken)
-        if any(profiles.count(slot.profile) > room.left(slot) for slot in slots):
+        free = self.free_slices(taken)
+        if any(profiles.count(slot.profile) > free.remaining_instances(slot) for slot in slots):
             return None
-        if sum(slot.compute for slot in slots) > room.compute:
+        if sum(slot.compute for slot in slots) > free.compute:
             return None
-        order = sorted(range(len(slots)), key=lambda index: -slots[index].length)  # large ones have the fewest places
-        found = _place(tuple(slots[index] for index in order), room.memory)
-        if found is None:
+        order = sorted(range(len(slots)), key=lambda index: -slots[index].length)  # large ones have the fewest starts
+        starts = _find_free_starts(tuple(slots[index] for index in order), free.memory)
+        if starts is None:
             return None
-        by_position = dict(zip(order, found, strict=True))
+        by_position = dict(zip(order, starts, strict=True))
         return tuple(by_position[index] for index in range(len(slots)))
 
-    def room(self, taken: Iterable[Instance] = ()) -> "FreeSlices":
-        """Say what the instances on a GPU leave of it.
+    def free_slices(self, taken: Iterable[Instance] = ()) -> "FreeSlices":
+        """Work out the slices that the instances on a GPU leave free.
 
         Raises KeyError for a profile that the product does not have.
         """
@@ -87,37 +92,38 @@ class Geometry:
 
 
 class FreeSlices(NamedTuple):
-    """What is left of a GPU. `memory`: a bit a memory slice that is taken; `compute`: compute slices that are free.
+    """The free slices of a GPU.
 
-    `counts`: (profile, instances that lie there), sorted.
+    `memory` is a bit mask of the memory slices that are taken, `compute` is the number of free compute slices, and
+    `counts` are pairs of profile and number of existing instances, sorted.
     """
 
     memory: int
     compute: int
     counts: tuple[tuple[str, int], ...]
 
-    def left(self, slot: ProfileSlots) -> int:
-        """Say how many more instances of a profile its maximum allows."""
-        return slot.most - dict(self.counts).get(slot.profile, 0)
+    def remaining_instances(self, slot: ProfileSlots) -> int:
+        """Give how many more instances of a profile its maximum allows."""
+        return slot.max_instances - dict(self.counts).get(slot.profile, 0)
 
 
 @lru_cache(STATES_KEPT)
-def _place(slots: tuple[ProfileSlots, ...], taken: int) -> tuple[int, ...] | None:
-    """Try the starts of the first slot, then the others beside it; `taken` is a bit a memory slice."""
+def _find_free_starts(slots: tuple[ProfileSlots, ...], taken: int) -> tuple[int, ...] | None:
+    """Try each start of the first slot, and place the others beside it; `taken` is a bit mask of memory slices."""
     if not slots:
         return ()
     first, *rest = slots
     for start in first.starts:
         interval = first.interval(start)
         if not taken & interval:
-            others = _place(tuple(rest), taken | interval)
+            others = _find_free_starts(tuple(rest), taken | interval)
             if others is not None:
                 return (start, *others)
     return None
 
 
 def load_geometry(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Geometry]:
-    """Index the `products` of mig_profiles.yaml by product in normal form; products without placements are left out."""
+    """Index the `products` of mig_profiles.yaml by product in normal form, without those that have no placements."""
     return {normal_form(product): geometry for row in rows for product, geometry in _geometries(row)}
 
 
@@ -137,5 +143,5 @@ def _slot(row: Mapping[str, Any]) -> ProfileSlots | None:
         compute=row["compute_slices"],
         starts=tuple(placements["starts"]),
         length=placements["size"],
-        most=row["max_instances"],
+        max_instances=row["max_instances"],
     )

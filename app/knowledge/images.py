@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images: which CUDA a container image was built with, read off its name and tag. Images are never fetched."""
+"""The CUDA version that a container image was built with, by its name and tag. Images are never fetched."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,27 +8,28 @@ from fnmatch import translate
 from typing import Any
 
 from app.knowledge.cuda_compatibility import CUDATables, DriverList
-from app.values.versions import Version, parse_version, release, show_version
+from app.values.versions import Version, major_minor, parse_version, show_version
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
 LONGEST_IMAGE = 4096
-"""Characters looked at; Kubernetes sets no limit, and no registry accepts a longer reference (a guess)."""
+"""Characters of an image reference that are read. A guess: Kubernetes has no limit, and registries have lower ones."""
 
 
 Branches = tuple[tuple[int, Version], ...]
-"""(driver branch, lowest driver of it) pairs."""
+"""Pairs of a driver branch and its least driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCUDA:
-    """What an image's name and tag tell.
+    """The facts about an image that follow from its name and tag.
 
-    `required`: a sourced row of image_cuda.yaml says so, which filters enforce; else the CUDA is a preference.
-    `native`: the driver that release notes name for this very image; None: the toolkit table says it.
-    `requires`: the NVIDIA_REQUIRE_CUDA of the image's environment; None: it refuses no driver, or is not known.
-    `carries_compat`: the image holds the cuda-compat package of its CUDA.
-    `forward`: driver branches that the image's own publisher names for its cuda-compat, besides NVIDIA's matrix.
-    `capability_floor`: GPUs below it were dropped from the image; None: the toolkit's own floor holds.
+    `required` says that filters enforce the CUDA version, because a row of image_cuda.yaml with a source has it;
+    otherwise it is only a preference. `evidence` says in words where it comes from. `native` is the least driver in the
+    release notes of this image, None where that of the toolkit table applies. `requires` is the NVIDIA_REQUIRE_CUDA of
+    the image's environment, None if it refuses no driver or is not known. `carries_compat` says that the image contains
+    the cuda-compat package of its CUDA version, and `forward` are the driver branches that its publisher names for
+    that package, besides those of NVIDIA's matrix. `capability_floor` is the least compute capability that the image
+    supports, None where that of the toolkit applies.
     """
 
     cuda: Version
@@ -43,7 +44,7 @@ class ImageCUDA:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """CUDA of the releases from one on; None where it is not known."""
+    """The CUDA version of the releases from `since` on; None if it is not known."""
 
     since: Version
     cuda: Version | None
@@ -52,6 +53,8 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class _Month:
+    """The CUDA version and the drivers of the images of one month, such as `24.05`."""
+
     cuda: Version
     native: Version | None
     forward: Branches
@@ -60,6 +63,8 @@ class _Month:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
+    """One row of `image_families`: images with similar names, whose tags have one form."""
+
     names: re.Pattern[str]
     tag: re.Pattern[str]
     kind: str
@@ -72,9 +77,12 @@ class _Family:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The image tables of image_cuda.yaml.
+    """The tables of image_cuda.yaml.
 
-    `require_lists`: by release of CUDA. `named`: driver branches that they name for any brand, by X.Y.
+    `patterns` find a CUDA version in the tag or name of images of no family. `require_lists` are the driver
+    requirements of NVIDIA's CUDA images by release, and `named` the driver branches in them for any brand, by X.Y.
+    `capability_floors` are pairs of a month and the least compute capability of images from that month on, of which the
+    first that applies counts.
     """
 
     families: tuple[_Family, ...]
@@ -84,23 +92,23 @@ class Images:
     capability_floors: tuple[tuple[str, Version], ...]
 
     def infer(self, image: str) -> ImageCUDA | None:
-        """Read an image reference; None if it tells nothing about CUDA."""
+        """Infer the CUDA version from an image reference; None if the reference does not show it."""
         name, tag = _split(image[:LONGEST_IMAGE])
         for family in self.families:
             if family.names.fullmatch(name) and (match := family.tag.fullmatch(tag)):
                 return self._of_family(family, match, tag)
-        for said, where in ((tag, "tag"), (name.rpartition("/")[2], "name")):
+        for text, where in ((tag, "tag"), (name.rpartition("/")[2], "name")):
             for pattern in self.patterns:
-                if match := pattern.search(said):
+                if match := pattern.search(text):
                     cuda = _from_groups(match)
-                    return ImageCUDA(cuda, False, f"{where} {said} names CUDA {show_version(cuda)}")
+                    return ImageCUDA(cuda, False, f"{where} {text} names CUDA {show_version(cuda)}")
         return None
 
-    def older(self, image: str, most: Version) -> str | None:
-        """Name the image of the same repository and make that was built for the newest CUDA up to this; None unknown.
+    def older_image(self, image: str, most: Version) -> str | None:
+        """Find the newest older image of the same repository whose CUDA version is at most `most`; None if unknown.
 
-        `most` may leave out what does not matter: (12,) is all of CUDA 12. Of an image that carries CUDA in its tag,
-        other tags are not known.
+        `most` may omit fields: (12,) includes all of CUDA 12. The result is None for images with the CUDA version in
+        the tag, since the tables do not have their other tags.
         """
         name, tag = _split(image[:LONGEST_IMAGE])
         for family in self.families:
@@ -114,7 +122,7 @@ class Images:
     def _of_family(self, family: _Family, match: re.Match[str], tag: str) -> ImageCUDA | None:
         if family.kind == "month":
             return self._of_month(family, match["month"], tag)
-        row = _of_version(family, match)
+        row = _version_row(family, match)
         if row is None or row.cuda is None:
             return None
         unsourced = family.unsourced or row.unsourced
@@ -124,7 +132,7 @@ class Images:
             evidence=f"tag {tag} = CUDA {show_version(row.cuda)}{', unsourced' if unsourced else ''}",
             requires=self.require_lists.get(row.cuda) if family.requires_list else None,
             carries_compat=family.carries_compat,
-            forward=self.named.get(release(row.cuda), ()) if family.requires_list else (),
+            forward=self.named.get(major_minor(row.cuda), ()) if family.requires_list else (),
         )
 
     def _of_month(self, family: _Family, month: str, tag: str) -> ImageCUDA | None:
@@ -145,7 +153,7 @@ class Images:
 
 
 def _split(image: str) -> tuple[str, str]:
-    """Take a reference apart into name and tag, without digest; no tag is `latest`."""
+    """Split a reference into name and tag, without digest; a missing tag is `latest`."""
     reference = image.partition("@")[0]
     for registry in _DEFAULT_REGISTRIES:
         reference = reference.removeprefix(registry)
@@ -163,31 +171,31 @@ def _from_groups(match: re.Match[str]) -> Version:
     return parse_version(f"{digits[:-1]}.{digits[-1]}")
 
 
-def _of_version(family: _Family, match: re.Match[str]) -> _Version | None:
-    """Read the CUDA in the tag itself, or the row of the last release not above the tag's."""
+def _version_row(family: _Family, match: re.Match[str]) -> _Version | None:
+    """Give the row of the last release up to the tag's; if the tag has a CUDA version, a row with that version."""
     if family.kind == "tag":
         return _Version((), _from_groups(match), False)
     if family.kind != "table":
         return None
-    wanted = parse_version(match["ver"])
-    rows = [row for row in family.versions if row.since <= wanted]
+    release = parse_version(match["ver"])
+    rows = [row for row in family.versions if row.since <= release]
     return rows[-1] if rows else None
 
 
 def load_images(document: Mapping[str, Any], cuda: CUDATables) -> Images:
-    """Read image_cuda.yaml; the order of its families is kept, first match counts."""
+    """Read image_cuda.yaml; the first family that matches an image counts."""
     months = {name: _months(document[name]) for name in ("ngc_months", "ngc_trtllm_months")}
     rows = {parse_version(row["cuda"]): row for row in document["require_lists"]}
     return Images(
         families=tuple(_family(row, months) for row in document["image_families"]),
         patterns=tuple(re.compile(row["tag_regex"]) for row in document["tag_patterns"]),
         require_lists={
-            parse_version(each): _driver_list(series, row["named"], document["brand_sets"], cuda)
+            parse_version(release): _driver_list(series, row["named"], document["brand_sets"], cuda)
             for series, row in rows.items()
             if "any_driver_from" not in row
-            for each in row["releases"]
+            for release in row["releases"]
         },
-        named={series: _named(row["named"]) for series, row in rows.items()},
+        named={series: _named_branches(row["named"]) for series, row in rows.items()},
         capability_floors=tuple(
             (row["since_month"], parse_version(row["compute_capability"])) for row in document["compute_floors"]
         ),
@@ -197,19 +205,20 @@ def load_images(document: Mapping[str, Any], cuda: CUDATables) -> Images:
 def _driver_list(
     cuda: Version, named: Iterable[Mapping[str, Any]], brand_sets: Mapping[str, list[str]], tables: CUDATables
 ) -> DriverList:
-    """Compile a requirement: drivers that report the CUDA version, and the branches named, by brand."""
+    """Compile a requirement from the CUDA version and the driver branches that the image names for each brand."""
     named = list(named)
     consumer = [entry for entry in named if "geforce" in brand_sets[entry["brands"]]]
     return DriverList(
         cuda=cuda,
         since=tables.first_branch(cuda),
-        branches=frozenset(branch for branch, _ in _named(named)),
-        consumer_branches=frozenset(branch for branch, _ in _named(consumer)),
+        branches=frozenset(branch for branch, _ in _named_branches(named)),
+        consumer_branches=frozenset(branch for branch, _ in _named_branches(consumer)),
     )
 
 
-def _named(entries: Iterable[Mapping[str, Any]]) -> Branches:
-    return tuple((branch, (branch,)) for branch in sorted({each for entry in entries for each in entry["branches"]}))
+def _named_branches(entries: Iterable[Mapping[str, Any]]) -> Branches:
+    branches = {branch for entry in entries for branch in entry["branches"]}
+    return tuple((branch, (branch,)) for branch in sorted(branches))
 
 
 def _months(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Month]:
@@ -228,7 +237,7 @@ def _month(row: Mapping[str, Any]) -> _Month:
 
 
 def _cuda_of_month(text: str) -> Version:
-    """Months are written as people write them: `12.6.1.006`, `11.7 U1 preview`."""
+    """Read the CUDA version of a month as its release notes write it: `12.6.1.006`, `11.7 U1 preview`."""
     number, _, rest = text.partition(" ")
     update = re.match(r"U(\d+)", rest)
     return parse_version(".".join(number.split(".")[:3]) + (f".{update[1]}" if update else ""))

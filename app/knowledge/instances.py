@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instance types: which GPUs a machine type of a cloud has, by its exact name or by a pattern of its family."""
+"""Instance types: the GPUs of a cloud's machine types, by exact name or by a pattern for a family of types."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """Machine types that have the same GPUs. `pattern` matches the whole name of a type.
+    """Machine types with the same GPUs; `pattern` matches the whole name of a type.
 
-    `products`: one, or the several that it may be. `memory_mib`: of one GPU as the machine shows it, where that is not
-    the product's; None where it is.
+    `products` is the product, or the candidates for it. `memory_mib` is the memory of one GPU of the machine in MiB,
+    where it differs from that of the product; otherwise it is None.
     """
 
     pattern: re.Pattern[str]
@@ -22,13 +22,13 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True)
 class InstanceTypes:
-    """All rows; the first that matches counts. `key`: the node label that names the machine type."""
+    """All machine types, of which the first row that matches counts; `key` is the node label with the machine type."""
 
     key: str
     rows: tuple[InstanceType, ...]
 
     def of(self, labels: Mapping[str, str]) -> InstanceType | None:
-        """Find the row of a node; None if its labels name no machine type, or an unknown one."""
+        """Find the row for a node; None if its labels have no machine type, or an unknown one."""
         name = labels.get(self.key)
         return self.find(name) if name else None
 

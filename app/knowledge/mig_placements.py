@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG layouts of a node: whether instances fit on its GPUs beside what lies there, and where (F60, P13).
+"""Placement of MIG instances on a node: whether they fit beside existing ones, and where (F60, P13).
 
-Exact. A set that fits on a GPU still fits with an instance less, so that some solution gives every GPU in turn as
-much as it takes of what is wanted: only such fillings are tried, and what one GPU after another leaves is remembered.
+The search is exact. A set that fits on a GPU also fits with one instance less. So if a solution exists, there is one in
+which each GPU in turn gets a maximal filling, that is, one to which no requested instance can be added. Only such
+fillings are tried, and combinations of remaining requests and GPUs that failed are remembered.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,12 @@ from typing import NamedTuple
 from app.knowledge.geometry import STATES_KEPT, FreeSlices, Geometry, Instance, ProfileSlots
 
 Counts = tuple[int, ...]
-"""Instances by profile, in the order of the wish."""
+"""Numbers of instances, one for each requested profile, in a fixed order of the profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class GPULayout:
-    """One GPU that is carved on demand: its name among the node's, its product's geometry, and what lies there."""
+    """One GPU on which MIG instances are created on demand: its name, its geometry, and its existing instances."""
 
     gpu: str
     geometry: Geometry
@@ -27,32 +28,32 @@ class GPULayout:
 
 
 class InstancePlacement(NamedTuple):
-    """Where an instance may lie: on which of the GPUs given, by index, and its first memory slice."""
+    """A position for an instance: the index of the GPU in the given sequence, and the first memory slice."""
 
     gpu: int
     start: int
 
 
-def places(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> tuple[InstancePlacement, ...] | None:
-    """Find GPU and start for each instance, in the order given; None if they do not all fit.
+def place_instances(layouts: Sequence[GPULayout], requested: Sequence[str]) -> tuple[InstancePlacement, ...] | None:
+    """Find GPU and start for an instance of each requested profile, in the order given; None if they do not all fit.
 
-    Fuller GPUs are filled first, so that empty ones stay whole. A profile that a product does not have lies on none
-    of its GPUs. Raises KeyError where an instance that lies there is of such a profile.
+    Fuller GPUs are filled first, so that empty GPUs stay whole. A profile that a product does not have does not fit on
+    its GPUs. Raises KeyError if an existing instance has such a profile.
     """
-    profiles = tuple(sorted(set(wanted)))
-    rooms = [layout.geometry.room(layout.taken) for layout in layouts]
-    order = sorted(range(len(layouts)), key=lambda index: (rooms[index].compute, rooms[index]))
-    gpus = tuple(_GPU(layouts[index].geometry, rooms[index], _slots(layouts[index], profiles)) for index in order)
-    shares = _Search(gpus).shares(tuple(wanted.count(profile) for profile in profiles))
+    profiles = tuple(sorted(set(requested)))
+    free_slices = [layout.geometry.free_slices(layout.taken) for layout in layouts]
+    order = sorted(range(len(layouts)), key=lambda index: (free_slices[index].compute, free_slices[index]))
+    gpus = tuple(_GPU(layouts[index].geometry, free_slices[index], _slots(layouts[index], profiles)) for index in order)
+    shares = _Search(gpus).shares(tuple(requested.count(profile) for profile in profiles))
     if shares is None:
         return None
-    found: dict[str, list[InstancePlacement]] = {profile: [] for profile in profiles}
+    placements: dict[str, list[InstancePlacement]] = {profile: [] for profile in profiles}
     for index, share in zip(order, shares, strict=True):
         chosen = [profile for profile, count in zip(profiles, share, strict=True) for _ in range(count)]
-        starts = layouts[index].geometry.places(chosen, layouts[index].taken) or ()
+        starts = layouts[index].geometry.find_starts(chosen, layouts[index].taken) or ()
         for profile, start in zip(chosen, starts, strict=True):
-            found[profile].append(InstancePlacement(index, start))
-    return tuple(found[profile].pop(0) for profile in wanted)
+            placements[profile].append(InstancePlacement(index, start))
+    return tuple(placements[profile].pop(0) for profile in requested)
 
 
 def _slots(layout: GPULayout, profiles: Sequence[str]) -> tuple[ProfileSlots | None, ...]:
@@ -60,43 +61,45 @@ def _slots(layout: GPULayout, profiles: Sequence[str]) -> tuple[ProfileSlots | N
 
 
 class _GPU(NamedTuple):
-    """What is left of one GPU, and the slots of the profiles wanted, None where its product has none."""
+    """The free slices of one GPU, and the slots of the requested profiles, None where its product lacks the profile."""
 
     geometry: Geometry
-    room: FreeSlices
+    free: FreeSlices
     slots: tuple[ProfileSlots | None, ...]
 
-    def fillings(self, wanted: Counts) -> tuple[Counts, ...]:
-        """List all that fits of what is wanted and to which nothing of it can be added, largest first."""
-        return _fillings(self.room.memory, self.room.compute, *_limits(self, wanted))
+    def fillings(self, requested: Counts) -> tuple[Counts, ...]:
+        """List the fillings with requested instances to which none of these can be added, largest first."""
+        return _maximal_fillings(self.free.memory, self.free.compute, *_limit_counts(self, requested))
 
 
-def _limits(gpu: _GPU, wanted: Counts) -> tuple[tuple[ProfileSlots | None, ...], Counts]:
-    """Cap what is wanted at what the GPU could take of each profile by itself: fewer wishes to remember."""
-    most = []
-    for slot, count in zip(gpu.slots, wanted, strict=True):
-        by_compute = gpu.room.compute // slot.compute if slot else 0
-        most.append(max(0, min(count, by_compute, gpu.room.left(slot))) if slot else 0)
-    return gpu.slots, tuple(most)
+def _limit_counts(gpu: _GPU, requested: Counts) -> tuple[tuple[ProfileSlots | None, ...], Counts]:
+    """Limit the requested numbers to what the GPU could take of each profile, so that the cache has fewer keys."""
+    limits = []
+    for slot, count in zip(gpu.slots, requested, strict=True):
+        by_compute = gpu.free.compute // slot.compute if slot else 0
+        limits.append(max(0, min(count, by_compute, gpu.free.remaining_instances(slot))) if slot else 0)
+    return gpu.slots, tuple(limits)
 
 
 @lru_cache(STATES_KEPT)
-def _fillings(memory: int, compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts) -> tuple[Counts, ...]:
-    fitting = set(_fitting(frozenset((memory,)), compute, slots, most))
-    full = [each for each in fitting if not any(more in fitting for more in _one_more(each))]
-    return tuple(sorted(full, key=lambda each: (-_volume(each, slots), each)))
+def _maximal_fillings(
+    memory: int, compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
+) -> tuple[Counts, ...]:
+    fitting = set(_fitting_counts(frozenset((memory,)), compute, slots, most))
+    full = [counts for counts in fitting if not any(more in fitting for more in _one_more(counts))]
+    return tuple(sorted(full, key=lambda counts: (-_volume(counts, slots), counts)))
 
 
-def _fitting(
+def _fitting_counts(
     memories: frozenset[int], compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
 ) -> Iterator[Counts]:
-    """Enumerate the counts that fit. `memories`: all ways to have the memory slices taken so far."""
+    """Enumerate the counts that fit; `memories` are the bit masks of all ways to place the instances so far."""
     if not slots:
         yield ()
         return
     slot = slots[0]
     for count in range(most[0] + 1):
-        for others in _fitting(memories, compute, slots[1:], most[1:]):
+        for others in _fitting_counts(memories, compute, slots[1:], most[1:]):
             yield (count, *others)
         if slot is None or compute < slot.compute:
             return
@@ -120,58 +123,60 @@ def _volume(counts: Counts, slots: tuple[ProfileSlots | None, ...]) -> int:
 
 
 class _Search:
-    """One question: what is wanted is shared out over the GPUs in their order; dead ends are remembered."""
+    """One search: it distributes the requested instances over the GPUs in their order, and remembers dead ends."""
 
     def __init__(self, gpus: tuple[_GPU, ...]) -> None:
         self._gpus = gpus
-        self._dead: set[tuple[int, Counts]] = set()
-        self._alone = _sums_from(
+        self._dead_ends: set[tuple[int, Counts]] = set()
+        self._limits_from = _sums_from(
             tuple(
-                (*_alone(gpu), gpu.room.compute, gpu.geometry.memory_total - gpu.room.memory.bit_count())
+                (*_capacity_alone(gpu), gpu.free.compute, gpu.geometry.memory_total - gpu.free.memory.bit_count())
                 for gpu in gpus
             )
         )
-        self._sizes = tuple(zip(*map(_least, *(gpu.slots for gpu in gpus)), strict=True)) if gpus else ()
+        self._sizes = tuple(zip(*map(_smallest_size, *(gpu.slots for gpu in gpus)), strict=True)) if gpus else ()
 
-    def shares(self, wanted: Counts, first: int = 0) -> tuple[Counts, ...] | None:
-        """Say what each GPU from `first` on takes; None if they cannot take all."""
-        if not any(wanted):
-            return (wanted,) * (len(self._gpus) - first)
-        if self._hopeless(wanted, first) or (first, wanted) in self._dead:
+    def shares(self, requested: Counts, first: int = 0) -> tuple[Counts, ...] | None:
+        """Give the instances that each GPU from index `first` on takes; None if they cannot take all."""
+        if not any(requested):
+            return (requested,) * (len(self._gpus) - first)
+        if self._exceeds_limits(requested, first) or (first, requested) in self._dead_ends:
             return None
-        for filling in self._gpus[first].fillings(wanted):
-            rest = tuple(count - share for count, share in zip(wanted, filling, strict=True))
+        for filling in self._gpus[first].fillings(requested):
+            rest = tuple(count - share for count, share in zip(requested, filling, strict=True))
             if (others := self.shares(rest, first + 1)) is not None:
                 return (filling, *others)
-        self._dead.add((first, wanted))
+        self._dead_ends.add((first, requested))
         return None
 
-    def _hopeless(self, wanted: Counts, first: int) -> bool:
-        """Tell by counting: one profile by itself, all compute or all memory slices are more than is left."""
+    def _exceeds_limits(self, requested: Counts, first: int) -> bool:
+        """Tell whether a profile, the compute slices or the memory slices exceed what the GPUs from `first` on have."""
         if first == len(self._gpus):
             return True
-        sums = (sum(map(mul, wanted, sizes)) for sizes in self._sizes)
-        return any(count > most for count, most in zip((*wanted, *sums), self._alone[first], strict=True))
+        sums = (sum(map(mul, requested, sizes)) for sizes in self._sizes)
+        return any(count > limit for count, limit in zip((*requested, *sums), self._limits_from[first], strict=True))
 
 
-def _least(*slots: ProfileSlots | None) -> tuple[int, int]:
-    """Give the least (compute slices, memory slices) that a profile takes on any GPU."""
-    found = [slot for slot in slots if slot]
-    return min((slot.compute for slot in found), default=0), min((slot.length for slot in found), default=0)
+def _smallest_size(*slots: ProfileSlots | None) -> tuple[int, int]:
+    """Give the least compute slices and the least memory slices that a profile takes on any of the GPUs."""
+    available = [slot for slot in slots if slot]
+    return min((slot.compute for slot in available), default=0), min((slot.length for slot in available), default=0)
 
 
-def _alone(gpu: _GPU) -> Counts:
-    """Say how many of each profile the GPU takes if it takes nothing else."""
+def _capacity_alone(gpu: _GPU) -> Counts:
+    """Give the number of instances of each profile that the GPU takes if it takes no other profile."""
     return tuple(
-        max(found[0] for found in _fillings(gpu.room.memory, gpu.room.compute, (slot,), (gpu.room.left(slot),)))
-        if slot and gpu.room.left(slot) > 0
-        else 0
-        for slot in gpu.slots
+        _most_instances(gpu.free, slot) if slot and gpu.free.remaining_instances(slot) > 0 else 0 for slot in gpu.slots
     )
 
 
+def _most_instances(free: FreeSlices, slot: ProfileSlots) -> int:
+    fillings = _maximal_fillings(free.memory, free.compute, (slot,), (free.remaining_instances(slot),))
+    return max(counts[0] for counts in fillings)
+
+
 def _sums_from(rows: Sequence[Counts]) -> tuple[Counts, ...]:
-    """Sum up columns from each row to the last; one more, of zeros, stands at the end."""
+    """Give for each row the sums of the columns from that row to the last; a row of zeros is added at the end."""
     sums = [(0,) * (len(rows[0]) if rows else 0)]
     for row in reversed(rows):
         sums.append(tuple(map(sum, zip(row, sums[-1], strict=True))))

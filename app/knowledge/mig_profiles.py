@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG profiles: how large a slice is, per product; names are never compared (`1g.10gb` is two sizes)."""
+"""MIG profiles: the size of a slice by product, since one name may be of two sizes (such as `1g.10gb`)."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,19 +15,19 @@ _PROFILE = re.compile(r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+]
 
 @dataclass(frozen=True, slots=True)
 class SliceSize:
-    """What one slice gives: compute slices, and memory in MiB (nominal: GiB x 1024)."""
+    """The size of a MIG slice: its compute slices, and its nominal memory in MiB (GiB x 1024)."""
 
     compute: int
     memory_mib: int
 
     def covers(self, other: "SliceSize") -> bool:
-        """Tell whether this slice is at least as large in both."""
+        """Tell whether this slice has at least as many compute slices and as much memory as another."""
         return self.compute >= other.compute and self.memory_mib >= other.memory_mib
 
 
 @dataclass(frozen=True, slots=True)
 class MIGProfiles:
-    """Slice sizes by (product in normal form, profile as in the resource name)."""
+    """The sizes by product in normal form and profile as in resource names, and the profiles by product."""
 
     sizes: Mapping[tuple[str, str], SliceSize]
     by_product: Mapping[str, tuple[str, ...]]
@@ -37,13 +37,13 @@ class MIGProfiles:
         return self.by_product.get(product, ())
 
     def size(self, product: str | None, profile: str) -> SliceSize | None:
-        """Look a profile of a product up; where the table has none, read its name (nominal size)."""
-        found = self.sizes.get((normal_form(product), profile)) if product else None
-        return found or nominal_size(profile)
+        """Give the size of a profile of a product; if the table lacks it, the nominal size in the profile's name."""
+        size = self.sizes.get((normal_form(product), profile)) if product else None
+        return size or nominal_size(profile)
 
 
 def profile_of(resource: str) -> str | None:
-    """Take the profile out of a resource name: `nvidia.com/mig-1g.10gb.me.shared` → `1g.10gb.me`; None for others."""
+    """Read the profile from a resource name: `1g.10gb.me` for `nvidia.com/mig-1g.10gb.me.shared`; None for others."""
     if not resource.startswith(RESOURCE_PREFIX):
         return None
     return resource.removeprefix(RESOURCE_PREFIX).removesuffix(".shared")
@@ -52,19 +52,19 @@ def profile_of(resource: str) -> str | None:
 def parse_profile(text: str) -> tuple[str, bool]:
     """Read `1g.10gb` or `>=1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least).
 
-    Returns the profile as resource names write it (`+` → `.`), and whether larger ones will do.
+    Returns the profile as resource names write it (`.` for `+`), and whether larger profiles qualify too.
     Raises BadInput.
     """
-    wish = text.strip()
-    at_least = wish.startswith(">=")
-    name = wish.removeprefix(">=").strip()
+    stripped = text.strip()
+    at_least = stripped.startswith(">=")
+    name = stripped.removeprefix(">=").strip()
     if not _PROFILE.fullmatch(name):
         raise BadInput(f"mig-profile: got {text[:40]!r}, wants a profile such as 1g.10gb or >=1g.10gb")
     return name.replace("+", "."), at_least
 
 
 def nominal_size(profile: str) -> SliceSize | None:
-    """Read a slice's size off its name; None if the name is none that NVIDIA gives."""
+    """Read the size of a slice from the name of its profile; None if the name has another form than NVIDIA's."""
     match = _PROFILE.fullmatch(profile)
     return match and SliceSize(int(match["compute"]), int(match["memory"]) * 1024)
 

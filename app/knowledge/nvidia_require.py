@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_REQUIRE_* read and judged literally, as the container toolkit does before it starts a container.
+"""Evaluation of NVIDIA_REQUIRE_* variables as NVIDIA's container toolkit does before it starts a container.
 
-Spaces separate alternatives, commas join what must hold together; several variables must all hold
+In a value, spaces separate alternatives, and commas separate clauses that must all hold. All variables must hold
 (NVIDIA/nvidia-container-toolkit internal/requirements).
 """
 
@@ -22,14 +22,14 @@ _COMPARE: Mapping[str, Callable[[Version, Version], bool]] = {
     ">": operator.gt,
 }
 CONSUMER_BRANDS = ("geforce", "titan")
-"""How the brands of consumer GPUs begin, as NVML names them (libnvidia-container src/nvc_info.c)."""
+"""Prefixes of the brands of consumer GPUs, as NVML names them (libnvidia-container src/nvc_info.c)."""
 MOST_CLAUSES = 512
-"""Of one variable; CUDA images of today carry about 100."""
+"""Alternatives of one variable that are read; current CUDA images have about 100. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequireClause:
-    """One comparison; `version` is None for a brand, or where the value is no version (then it never holds)."""
+    """One comparison; `version` is None for a brand, and for a value that is not a version, which never holds."""
 
     subject: str
     comparison: str
@@ -38,14 +38,14 @@ class RequireClause:
 
 
 Expression = tuple[tuple[tuple[RequireClause, ...], ...], ...]
-"""Variables, each of alternatives, each of clauses that hold together."""
+"""The requirement of a container: variables, which are alternatives, which are clauses that must all hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a node answers with; None is unknown, and what is unknown is taken to hold.
+    """The facts about a node with which clauses are compared; a comparison with an unknown fact, None, holds.
 
-    `datacenter`: the GPU is none of the consumer brands, GeForce and TITAN.
+    `datacenter` says that the GPU is not of a consumer brand (GeForce, TITAN).
     """
 
     driver: Version | None
@@ -55,7 +55,7 @@ class HostFacts:
 
 
 def parse_require(values: Iterable[str]) -> Expression:
-    """Read the values of all NVIDIA_REQUIRE_* variables of a container, empty ones left out.
+    """Read the values of all NVIDIA_REQUIRE_* variables of a container, without empty ones.
 
     A clause that does not parse never holds: the toolkit refuses to start such a container.
     """
@@ -75,7 +75,7 @@ def _clause(text: str) -> RequireClause:
     return RequireClause(subject, comparison, value, parse_version(value) if numeric else None)
 
 
-def holds(expression: Expression, host: HostFacts) -> bool:
+def requirement_holds(expression: Expression, host: HostFacts) -> bool:
     """Tell whether a container with these variables would start on a host."""
     return all(any(all(_holds(clause, host) for clause in group) for group in variable) for variable in expression)
 
@@ -91,14 +91,17 @@ def _holds(clause: RequireClause, host: HostFacts) -> bool:
     facts = {"cuda": host.cuda, "driver": host.driver, "arch": host.capability}
     if clause.subject not in facts:
         return True  # the toolkit skips properties that it does not know
-    found = facts[clause.subject]
+    fact = facts[clause.subject]
     if clause.version is None:
         return False
-    return found is None or _COMPARE[clause.comparison](found, clause.version)
+    return fact is None or _COMPARE[clause.comparison](fact, clause.version)
 
 
 def lowest_cuda(expression: Expression) -> Version | None:
-    """Give the CUDA version that the container asks for: the highest over variables of each one's lowest `cuda>=`."""
+    """Give the least CUDA version that the container requires; None if it requires none.
+
+    It is the highest over all variables of the lowest `cuda>=` in each.
+    """
     lows = []
     for variable in expression:
         bounds = [

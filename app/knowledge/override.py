@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator's own facts laid over the shipped tables: same file names, same shapes, only what differs (F81)."""
+"""Overriding of the shipped fact tables by an operator's own files, which contain only what differs (F81).
+
+They have the file names and the structure of the shipped tables.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,55 +10,54 @@ from typing import Any
 from app.values.errors import KnowledgeError
 
 IDENTITIES = ("product", "toolkit", "month", "branch", "cuda_major", "package", "xid", "name", "key", "cc", "cuda")
-"""What tells rows of a list apart, first that a row has; a row of the same identity replaces the shipped one.
+"""The fields that identify a row of a list; the first of them that a row has counts.
 
-A family of images is told apart by its images and its tags: `cuda` there says how the tag is read.
+A row replaces the shipped row of the same identity. A family of images is identified by its images and its tags, since
+its field `cuda` says how the tag is read.
 """
 
 OF_ANY_ROW = frozenset({"remove", "source", "sources", "note"})
-"""Fields that any row may have: the first is read here, the others are for people."""
+"""Fields that any row may have: `remove` takes the shipped row away, and the others are documentation."""
 
 
 def overlay(file: str, shipped: Any, own: Any) -> Any:
-    """Lay a document over another: mappings merge, rows replace their like or come first, anything else replaces.
+    """Override the `shipped` document by the operator's `own`.
 
-    A row with `remove: true` takes the shipped one away. Raises KnowledgeError where shapes differ.
+    Mappings are merged. Rows of a list replace the shipped row of the same identity, or else come first. Any other
+    value replaces the shipped one. A row with `remove: true` takes the shipped row away.
+    Raises KnowledgeError if the structure differs.
     """
     if isinstance(shipped, Mapping) and isinstance(own, Mapping):
         return {**shipped, **{key: overlay(f"{file}: {key}", shipped.get(key), value) for key, value in own.items()}}
     if isinstance(shipped, list) and isinstance(own, list):
-        return _rows(file, shipped, own)
+        return _overlay_rows(file, shipped, own)
     if shipped is None or not isinstance(shipped, Mapping | list):
         return own
-    wanted = "a mapping" if isinstance(shipped, Mapping) else "a list"
-    raise KnowledgeError(f"{file}: got {type(own).__name__}, wants {wanted} as in the shipped table")
+    expected = "a mapping" if isinstance(shipped, Mapping) else "a list"
+    raise KnowledgeError(f"{file}: got {type(own).__name__}, wants {expected} as in the shipped table")
 
 
-def _rows(file: str, shipped: list[Any], own: list[Any]) -> list[Any]:
-    """Put own rows first, so that they are asked first where order counts."""
+def _overlay_rows(file: str, shipped: list[Any], own: list[Any]) -> list[Any]:
+    """Put the operator's rows before the shipped ones, so that they come first in tables whose first match counts."""
     if not all(isinstance(row, Mapping) for row in own):
         return [*own, *(row for row in shipped if row not in own)]
     if any(_identity(row) is None and row.get("remove") for row in own):
         raise KnowledgeError(f"{file}: a row to remove wants one of {', '.join(IDENTITIES)}")
-    _known(
-        file, {key for row in own for key in row}, {key for row in shipped if isinstance(row, Mapping) for key in row}
-    )
+    shipped_rows = [row for row in shipped if isinstance(row, Mapping)]
+    _check_fields(file, {key for row in own for key in row}, {key for row in shipped_rows for key in row})
     replaced = {_identity(row) for row in own} - {None}
-    kept = [row for row in shipped if not isinstance(row, Mapping) or _identity(row) not in replaced]
-    by_identity = {_identity(row): row for row in shipped if isinstance(row, Mapping)}
-    fresh = [{**by_identity.get(_identity(row), {}), **row} for row in own if not row.get("remove")]
-    return [*fresh, *kept]
+    unchanged = [row for row in shipped if not isinstance(row, Mapping) or _identity(row) not in replaced]
+    by_identity = {_identity(row): row for row in shipped_rows}
+    new_rows = [{**by_identity.get(_identity(row), {}), **row} for row in own if not row.get("remove")]
+    return [*new_rows, *unchanged]
 
 
-def _known(file: str, own: set[str], shipped: set[str]) -> None:
-    """Refuse a field that no shipped row of the list has: nobody would read it.
-
-    Raises KnowledgeError.
-    """
-    strange = sorted(map(str, own - shipped - OF_ANY_ROW))
-    if strange and shipped:
-        wanted = ", ".join(sorted(map(str, shipped | OF_ANY_ROW)))
-        raise KnowledgeError(f"{file}: got the field {strange[0][:40]}, wants one of {wanted}")
+def _check_fields(file: str, own: set[str], shipped: set[str]) -> None:
+    """Raise KnowledgeError for a field that no shipped row of the list has, since nothing would read it."""
+    unknown = sorted(map(str, own - shipped - OF_ANY_ROW))
+    if unknown and shipped:
+        allowed = ", ".join(sorted(map(str, shipped | OF_ANY_ROW)))
+        raise KnowledgeError(f"{file}: got the field {unknown[0][:40]}, wants one of {allowed}")
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[str, Any] | None:

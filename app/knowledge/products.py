@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU products: what a product label names, and which labels a pattern in a policy or annotation means.
+"""GPU products: the table of products by label, and the patterns of policies and annotations that match products.
 
-Matching is by whole `-`-separated tokens, never by substring: A10 is not A100, L4 is not L40 or L40S,
-H20 is not H200 (P1, P2).
+Patterns match whole tokens between hyphens and never substrings: A10 is not A100, L4 is not L40 or L40S, and H20 is not
+H200 (P1, P2).
 """
 
 import re
@@ -19,14 +19,16 @@ _SUFFIX = re.compile(r"(?:-MIG-[^-]+(?:-me)?)?(?:-SHARED)?$", re.IGNORECASE)
 _SOCKET = re.compile(r"^SXM\d$")
 _TOKENS = re.compile(r"[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*")
 LONGEST_PATTERN = 63
-"""Characters: a label value has no more (Kubernetes labels syntax)."""
+"""Characters of a pattern, as many as a label value may have (Kubernetes labels syntax)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One row of gpu_products.yaml. `nvlink` is true only where the GPUs are joined all-to-all (SXM, HGX, NVL72).
+    """One row of gpu_products.yaml.
 
-    `form_factor`: SXM, PCIe, superchip or SoC. `aliases`: labels that older drivers wrote for it.
+    `memory_mib` is the memory in MiB that the GPU reports. `nvlink` is true only if NVLink connects all GPUs of a node
+    with each other (SXM, HGX, NVL72). `form_factor` is SXM, PCIe, superchip or SoC. `unsourced` says that the row has
+    no public source. `aliases` are the labels that older drivers have for the product.
     """
 
     label: str
@@ -42,9 +44,10 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class ProductPattern:
-    """What a person wrote, and what it means.
+    """A pattern as a user wrote it, and the products that it matches.
 
-    `labels`: normal forms that it names exactly (known name or family), or None for a pattern over tokens.
+    `labels` are the products in normal form if the text is a known name or family; otherwise it is None, and the
+    regular expression decides.
     """
 
     text: str
@@ -52,16 +55,16 @@ class ProductPattern:
     expression: re.Pattern[str] | None = None
 
     def matches(self, product: str) -> bool:
-        """Tell whether a product in normal form is meant."""
+        """Tell whether the pattern matches a product in normal form."""
         if self.labels is not None:
             return product in self.labels
         return self.expression is not None and self.expression.search(product) is not None
 
 
 def normal_form(label: str) -> str:
-    """Reduce a product label to what identifies the product: no vendor prefix, no sharing or MIG suffix, lower case.
+    """Reduce a product label to its normal form: lower case, without vendor prefix and sharing or MIG suffix.
 
-    Drivers before about 470 wrote no `NVIDIA-` (gpu_products.yaml, conventions).
+    Drivers before about 470 have no prefix `NVIDIA-` (gpu_products.yaml, conventions).
     """
     return _SUFFIX.sub("", _VENDOR.sub("", label)).lower()
 
@@ -74,19 +77,19 @@ class Products:
     families: Mapping[str, frozenset[str]]
 
     def find(self, label: str) -> Product | None:
-        """Look a node's product label up; None if the table has no such product."""
+        """Find the product of a node's product label; None if the table lacks it."""
         return self.by_form.get(normal_form(label))
 
     def pattern(self, text: str) -> ProductPattern:
         """Read one item of a product list, without its `!`.
 
-        A known name with vendor prefix is that product; a bare known word is its family; anything else is
-        a sequence of tokens, `*` standing for one or more whole ones.
-        Raises BadInput for bad syntax, such as a star inside a token.
+        A name with vendor prefix is that product, and a known family is all its products. Any other text is a sequence
+        of tokens, in which `*` stands for one or more whole tokens.
+        Raises BadInput for a syntax error, such as a star inside a token.
         """
         text = text.strip()
         if "*" in text:
-            return ProductPattern(text, None, _glob(text))
+            return ProductPattern(text, None, _token_pattern(text))
         if not _TOKENS.fullmatch(text) or len(text) > LONGEST_PATTERN:
             raise BadInput(f"product: got {text[:40]!r}, wants a name such as H100 or NVIDIA-A100-SXM4-*")
         form = normal_form(text)
@@ -98,25 +101,25 @@ class Products:
             return ProductPattern(text, frozenset((form,)))
         return ProductPattern(text, None, re.compile(rf"(?:^|-){re.escape(form)}(?:-|$)"))
 
-    def known(self, pattern: ProductPattern) -> bool:
-        """Tell whether a pattern means at least one product of the table."""
+    def names_any(self, pattern: ProductPattern) -> bool:
+        """Tell whether a pattern matches at least one product of the table."""
         return any(pattern.matches(form) for form in self.by_form)
 
     def suggest(self, text: str) -> str | None:
-        """Guess the known word that a misspelt one was meant to be; None if nothing is near."""
+        """Guess the product or family that a misspelt text means; None if no name is similar."""
         words = {family.family.lower(): family.family for family in self.by_form.values()}
         words |= {product.label.lower(): product.label for product in self.by_form.values()}
-        alike = {_as_read(word): word for word in words}
-        closest = get_close_matches(_as_read(text.lower()), alike, n=1, cutoff=0.6)
+        alike = {_without_lookalikes(word): word for word in words}
+        closest = get_close_matches(_without_lookalikes(text.lower()), alike, n=1, cutoff=0.6)
         return words[alike[closest[0]]] if closest else None
 
 
-def _as_read(word: str) -> str:
-    """Write letters as the digits they are mistaken for: H1OO is meant to be H100."""
+def _without_lookalikes(word: str) -> str:
+    """Replace letters by the digits that they look like, so that H1OO is equal to H100."""
     return word.replace("o", "0").replace("i", "1")
 
 
-def _glob(text: str) -> re.Pattern[str]:
+def _token_pattern(text: str) -> re.Pattern[str]:
     tokens = normal_form(text).split("-")
     for token in tokens:
         if token != "*" and not _TOKENS.fullmatch(token):
@@ -145,7 +148,7 @@ def _product(row: Mapping[str, Any]) -> Product:
         family=row["family"],
         compute_capability=parse_version(row["compute_capability"]),
         memory_mib=row["memory_mib"],
-        nvlink=_all_to_all(row["nvlink"]),
+        nvlink=_has_full_nvlink(row["nvlink"]),
         form_factor=_SOCKET.sub("SXM", row.get("form_factor") or "") or None,
         datacenter="geforce" not in row["product"].lower(),
         unsourced=bool(row.get("unsourced")),
@@ -153,6 +156,10 @@ def _product(row: Mapping[str, Any]) -> Product:
     )
 
 
-def _all_to_all(nvlink: bool | str) -> bool:
-    """Bridges join two cards only, and C2C joins a GPU to its CPU (docs/reference/compatibility.md#interconnect)."""
+def _has_full_nvlink(nvlink: bool | str) -> bool:
+    """Tell whether NVLink connects all GPUs of a node.
+
+    NVLink bridges connect only two cards, and NVLink-C2C connects a GPU to its CPU
+    (docs/reference/compatibility.md#interconnect).
+    """
     return nvlink is True or (isinstance(nvlink, str) and "NVL72" in nvlink)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All fact tables as one value. Texts come in (files are read at the edge), typed tables go out."""
+"""All fact tables as one value, which is made from the texts of the YAML files; callers read the files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,9 +36,10 @@ FILES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What is known of GPUs, drivers, images and resources. Compared by identity: answers that rest on it are kept.
+    """The facts about GPUs, drivers, images and resources; compared by identity, so that cache keys can contain it.
 
-    `group_keys`: labels of a node that a cloud made, most of them the name of its node group.
+    `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group. `xids` are
+    XID errors by code, and `geometry` is the MIG geometry by product in normal form.
     """
 
     products: Products
@@ -55,9 +56,9 @@ class Knowledge:
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
-    """Read the tables named in FILES, by file name. `own`: the operator's files, laid over them.
+    """Read the tables of FILES from their texts by file name; `own` are the operator's files, which override them.
 
-    Raises KnowledgeError, naming the file.
+    Raises KnowledgeError, whose message names the file.
     """
     documents = {name: _read(name, texts) for name in FILES}
     for name in own or {}:

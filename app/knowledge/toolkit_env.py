@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables that NVIDIA's container toolkit takes for a wish for devices, and which of their values are none."""
+"""The environment variables by which a container gets devices from NVIDIA's container toolkit, and their values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Any
 
 EXPANDED = "$("
-"""What a value with a reference to another variable has in it (Kubernetes' dependent variables); it may become any."""
+"""The start of a reference to another variable (Kubernetes' dependent variables), by which a value may become any."""
 
 
 class VariableEffect(Enum):
-    """What a variable gives a container."""
+    """The kind of devices that a variable gives a container."""
 
     GPUs = "gpus"
     Channels = "channels"
@@ -22,22 +22,24 @@ class VariableEffect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ToolkitVariable:
-    """One variable. Either its `harmless` values are listed, and any other gives; or those that are `effective`.
+    """One variable of toolkit_env.yaml.
 
-    `beside_gpu`: harmless in a container that asks for a GPU. `hidden_by`, `required_by`: variables that make this one
-    harmless, the first by a harmless value, the other by any that is not empty; empty names are none.
+    Either `harmless` lists the only values that give no devices, or `effective` lists the only values that do.
+    `beside_gpu` says that the variable is harmless in a container that requests a GPU. `hidden_by` is a variable whose
+    harmless values make this one harmless, and `required_by` one that does so by any value that is not empty; both are
+    empty if there is no such variable.
     """
 
     name: str
-    gives: VariableEffect
+    effect: VariableEffect
     harmless: tuple[str, ...] = ()
     effective: tuple[str, ...] = ()
     beside_gpu: bool = False
     hidden_by: str = ""
     required_by: str = ""
 
-    def takes(self, variable: Mapping[str, Any]) -> bool:
-        """Tell whether an entry of `env` gives something; what comes from elsewhere cannot be seen, and may."""
+    def is_effective(self, variable: Mapping[str, Any]) -> bool:
+        """Tell whether an entry of `env` may give devices; one with `valueFrom` may, since its value is unknown."""
         value = variable.get("value") or ""
         if variable.get("valueFrom"):
             return True
@@ -47,19 +49,19 @@ class ToolkitVariable:
 
 
 ToolkitEnv = Mapping[str, ToolkitVariable]
-"""By name."""
+"""The variables by name."""
 
 
 def load_toolkit_env(rows: Iterable[Mapping[str, Any]]) -> ToolkitEnv:
     """Read toolkit_env.yaml.
 
-    Raises ValueError for a row without values, or one that names a variable which is not in the table.
+    Raises ValueError for a row without values, and for one that refers to a variable which is not in the table.
     """
-    found = {row["name"]: _variable(row) for row in rows}
-    for each in found.values():
-        if each.hidden_by and each.hidden_by not in found:
-            raise ValueError(f"{each.name}: hidden_by {each.hidden_by}: wants a variable of the table")
-    return found
+    variables = {row["name"]: _variable(row) for row in rows}
+    for variable in variables.values():
+        if variable.hidden_by and variable.hidden_by not in variables:
+            raise ValueError(f"{variable.name}: hidden_by {variable.hidden_by}: wants a variable of the table")
+    return variables
 
 
 def _variable(row: Mapping[str, Any]) -> ToolkitVariable:
@@ -68,7 +70,7 @@ def _variable(row: Mapping[str, Any]) -> ToolkitVariable:
         raise ValueError(f"{row['name']}: wants either harmless or effective values")
     return ToolkitVariable(
         name=row["name"],
-        gives=VariableEffect(row["gives"]),
+        effect=VariableEffect(row["gives"]),
         harmless=harmless,
         effective=effective,
         beside_gpu=bool(row.get("beside_gpu")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XID error codes: what the driver reports of a sick GPU, and how serious it is."""
+"""XID errors: the codes by which NVIDIA's driver reports faults of a GPU, and their severity."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Severity(Enum):
-    """What to do about an XID, mildest first."""
+    """The severity of an XID by what to do about it, mildest first."""
 
     Application = "application"
     Watch = "watch"
@@ -18,7 +18,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class XID:
-    """One code, and what it means in words."""
+    """One XID code with its severity, and its meaning in words."""
 
     code: int
     severity: Severity

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceClasses as last seen: the GPUs that they give, and the extended resources by which they are asked for.
+"""An index of the cluster's DeviceClasses: the GPU family of each, and the extended resource that it serves.
 
-A part of State, and of the doctor (S13, F135).
+The cluster state and the doctor each keep one (S13, F135).
 """
 
 from collections.abc import Iterable
@@ -11,48 +11,58 @@ from app.kube.resource_slices import DeviceClass
 
 
 class DeviceClassIndex:
-    """DeviceClasses by name, and by the extended resource that they serve."""
+    """DeviceClasses by name, and by the extended resource that each serves (KEP-5004)."""
 
     def __init__(self, families: Families) -> None:
         self._families = families
         self._by_name: dict[str, DeviceClass] = {}
         self._serving: dict[str, str] = {}
 
-    def put(self, found: DeviceClass) -> bool:
-        """Take a DeviceClass in; tells whether it is new or changed."""
-        if self._by_name.get(found.name) == found:
+    def put(self, device_class: DeviceClass) -> bool:
+        """Store a DeviceClass; the result is True if it is new or has changed."""
+        if self._by_name.get(device_class.name) == device_class:
             return False
-        self._by_name[found.name] = found
+        self._by_name[device_class.name] = device_class
         self._index()
         return True
 
     def drop(self, name: str) -> bool:
-        """Forget a DeviceClass; tells whether it was known."""
+        """Remove a DeviceClass; the result is True if it was in the index."""
         if self._by_name.pop(name, None) is None:
             return False
         self._index()
         return True
 
     def all(self) -> Iterable[DeviceClass]:
-        """List them."""
+        """List the DeviceClasses of the index."""
         return self._by_name.values()
 
     def family(self, name: str) -> Family | None:
-        """Find the family of a DeviceClass: by its name, its driver, or the extended resource that it serves."""
-        known, families = self._by_name.get(name), self._families
-        if known is None:
+        """Find the GPU family of a DeviceClass by its name, its driver, or the extended resource that it serves.
+
+        None for a DeviceClass that gives no GPUs, or of which none of the three is known.
+        """
+        device_class, families = self._by_name.get(name), self._families
+        if device_class is None:
             return families.of_device_class(name)
-        by_words = families.of_device_class(name) or families.of_device_class(known.driver or "")
-        return by_words or families.of(known.resource or "")
+        by_name = families.of_device_class(name) or families.of_device_class(device_class.driver or "")
+        return by_name or families.of(device_class.resource or "")
 
     def serving(self, resource: str) -> str | None:
-        """Name the DeviceClass by which a resource is served; None for a vendor's own, which is read from nodes."""
+        """Name the DeviceClass that serves an extended resource; None if there is none.
+
+        It is None also for a resource of a GPU vendor, since each node shows who serves that one: its device plugin by
+        allocatable, or the DRA driver by ResourceSlices.
+        """
         if "/" not in resource or self._families.of(resource) is not None:
             return None
         return self._families.implicit_class(resource) or self._serving.get(resource)
 
     def _index(self) -> None:
-        """Find who serves what; of several that serve one resource, the first by name that gives GPUs."""
-        classes = sorted(self._by_name.values(), key=lambda each: each.name, reverse=True)
-        classes.sort(key=lambda each: self.family(each.name) is not None)
-        self._serving = {each.resource: each.name for each in classes if each.resource}
+        """Index by extended resource; of several DeviceClasses for one, the first by name that gives GPUs counts.
+
+        Later entries of a dict replace earlier ones, so that the preferred DeviceClass is sorted last.
+        """
+        classes = sorted(self._by_name.values(), key=lambda device_class: device_class.name, reverse=True)
+        classes.sort(key=lambda device_class: self.family(device_class.name) is not None)
+        self._serving = {device_class.resource: device_class.name for device_class in classes if device_class.resource}

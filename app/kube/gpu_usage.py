@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holdings: what a bound, unfinished pod holds of a node's GPUs."""
+"""GPU usage: the GPU resources that a bound or nominated pod holds on its node until it finishes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.kube.pod_requests import PodRequests, check_requests, requests_of
-from app.kube.pods import GPU_MEMORY, gpu_amounts, group_of, read_pod
+from app.kube.pod_requests import PodRequests, check_requests, sum_pod_requests
+from app.kube.pods import GPU_MEMORY, gpu_amounts, read_pod, workload_group
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_mib
 
 FINISHED = {"Succeeded", "Failed"}
-"""Pod phases that hold no device any more; a terminating pod still does."""
+"""Phases of pods that no longer hold devices; a terminating pod still holds its devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class GPUUsage:
-    """What an unfinished pod holds: (GPU resource, units) on a node.
+    """The GPU resources that an unfinished pod holds on a node.
 
-    `bound`: False where preemption has nominated the node: the pod is to have the memory there, and the units
-    kube-scheduler keeps for it. `memory_mib`: what it declares to use of each unit, 0 where it says nothing.
-    `group`: the pods that it works with. `priority`: who goes first where somebody must.
+    `name` is namespace/name of the pod, and `units` are pairs of GPU resource and amount. `memory_mib` is the GPU
+    memory that the pod declares to use of each unit, 0 if it declares none. `group` is the key of the workload to which
+    the pod belongs (`workload_group`). `bound` is False where preemption has only nominated the node: kube-scheduler
+    reserves the units for the pod, and we reserve the declared memory. `priority` is the pod's priority: preemption
+    evicts pods of lower priority first.
     """
 
     uid: str
@@ -35,8 +37,8 @@ class GPUUsage:
     priority: int = 0
 
 
-def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage | None:
-    """Read what a pod holds of GPUs; None if it is neither bound nor nominated, is finished, or asks for none.
+def read_gpu_usage(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage | None:
+    """Read the GPUs that a pod holds; None if it is neither bound nor nominated, is finished, or requests no GPU.
 
     Raises MalformedPod, QuantityError.
     """
@@ -46,7 +48,7 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage 
     node = bound or member(status, "nominatedNodeName", str, "status.")
     if not node or member(status, "phase", str, "status.") in FINISHED or not names_gpus(spec, knowledge):
         return None
-    units = _plain_units(spec, knowledge)
+    units = _sum_whole_units(spec, knowledge)
     if units is None:
         units = gpu_amounts(read_pod(document), knowledge.families.of)
     if not units:
@@ -55,13 +57,15 @@ def read_holding(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage 
     name, namespace = (member(metadata, key, str, "metadata.") or "" for key in ("name", "namespace"))
     namespace = namespace or "default"
     uid = member(metadata, "uid", str, "metadata.") or ""
-    group = group_of(namespace, strings(metadata, "labels", "metadata."))
+    group = workload_group(namespace, strings(metadata, "labels", "metadata."))
     priority = member(spec, "priority", int, "spec.") or 0
-    return GPUUsage(uid, node, f"{namespace}/{name}", units, _declared(metadata), group, bool(bound), priority)
+    return GPUUsage(
+        uid, node, f"{namespace}/{name}", units, _declared_memory_mib(metadata), group, bool(bound), priority
+    )
 
 
-def read_booking(document: Mapping[str, Any]) -> PodRequests | None:
-    """Read what a pod has booked of a node's resources of every kind; None if it is not bound, or is finished.
+def read_bound_requests(document: Mapping[str, Any]) -> PodRequests | None:
+    """Read the requests of a bound pod for resources of every kind; None if it is not bound, or is finished.
 
     Raises QuantityError for amounts that the API server refuses.
     """
@@ -71,11 +75,14 @@ def read_booking(document: Mapping[str, Any]) -> PodRequests | None:
     if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
         return None
     check_requests(spec)
-    return PodRequests(node, requests_of(spec))
+    return PodRequests(node, sum_pod_requests(spec))
 
 
-def _declared(metadata: Mapping[str, Any]) -> int:
-    """Read what a pod declares; what does not parse, the webhook would have refused, and counts as nothing."""
+def _declared_memory_mib(metadata: Mapping[str, Any]) -> int:
+    """Read the GPU memory that a pod declares to use of each unit, in MiB; 0 if it declares none.
+
+    A value that does not parse counts as none: the webhook refuses such a pod, so that it was admitted without us.
+    """
     text = strings(metadata, "annotations", "metadata.").get(GPU_MEMORY)
     try:
         return parse_mib(text.removeprefix(">=")) if text else 0
@@ -83,31 +90,31 @@ def _declared(metadata: Mapping[str, Any]) -> int:
         return 0
 
 
-def _plain_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...] | None:
-    """Sum what containers ask, where that is whole numbers and nothing starts before them; None where it is not so.
+def _sum_whole_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...] | None:
+    """Sum the GPU requests of a pod without init containers whose amounts are plain whole numbers; None for others.
 
-    A tenth of the time of the exact arithmetic, which the test compares it with.
+    It takes a tenth of the time of the exact sum (`Pod.amounts`), with which a test compares it.
     """
     if spec.get("initContainers"):
         return None
-    found: dict[str, int] = {}
+    total: dict[str, int] = {}
     for container in spec.get("containers") or ():
         try:
             resources = container.get("resources") or {}
             amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        except (AttributeError, TypeError):  # of another shape: the exact reading says where
+        except (AttributeError, TypeError):  # the exact reading raises MalformedPod with the path
             return None
         for name, amount in amounts.items():
             if knowledge.families.of(name) is None:
                 continue
             if not isinstance(amount, str) or not amount.isdecimal() or len(amount) > 9:
                 return None
-            found[name] = found.get(name, 0) + int(amount)
-    return tuple(sorted((name, units) for name, units in found.items() if units))
+            total[name] = total.get(name, 0) + int(amount)
+    return tuple(sorted((name, units) for name, units in total.items() if units))
 
 
 def names_gpus(spec: Mapping[str, Any], knowledge: Knowledge) -> bool:
-    """Tell whether any container names a GPU resource: most pods of a cluster do not, and are read no further."""
+    """Tell whether any container names a GPU resource. Most pods of a cluster name none, and are read no further."""
     for list_name in ("containers", "initContainers"):
         for index, container in objects(spec, list_name, "spec."):
             where = f"spec.{list_name}[{index}]."

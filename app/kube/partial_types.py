@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes: the few fields of Kubernetes objects that are decoded from JSON; all others are skipped unread.
+"""Partial types of Kubernetes objects: only their fields are decoded from JSON, and the decoder skips all others.
 
-Typed partial decoding takes a tenth of the CPU and memory of whole objects (docs/reference/measurements.md#decoding).
-What comes out are plain dicts, so that an object from a snapshot, decoded whole, reads the same.
+Partial decoding takes a tenth of the CPU and memory of whole objects (docs/reference/measurements.md#decoding). The
+decoder returns plain dicts, so that the same readers also take objects from a snapshot file, which are decoded whole.
 """
 
 from typing import Any, NotRequired, TypedDict
 
 
 class Metadata(TypedDict, total=False):
-    """What identifies an object; labels where they matter."""
+    """Metadata that identifies an object."""
 
     name: str
     namespace: str
@@ -34,148 +34,148 @@ PodLabels = TypedDict(
     },
     total=False,
 )
-"""Labels by which controllers mark the pods that work together, the widest first (the projects' own API references)."""
+"""Labels by which controllers mark the pods of one workload, the widest first (the projects' own API references)."""
 PodAnnotations = TypedDict("PodAnnotations", {"gpu-usher.io/gpu-memory": str}, total=False)
-"""The need that counts of a bound pod: what it declares to use of shared GPUs."""
+"""The only annotation of a bound pod that is read: the memory that it declares to use of a shared GPU."""
 
 
 class PodMetadata(Metadata, total=False):
-    """Metadata with the few labels and annotations of a bound pod that count; since when one waits."""
+    """Metadata of a pod: the labels and annotations that are read, and when it was created."""
 
     creationTimestamp: str | None
     labels: PodLabels | None
     annotations: PodAnnotations | None
 
 
-class ResourcesShape(TypedDict, total=False):
-    """Amounts by resource; any JSON, because one odd quantity must not hide the others."""
+class PartialResources(TypedDict, total=False):
+    """Quantities by resource; they may be any JSON, so that one malformed quantity does not fail the whole pod."""
 
     requests: dict[str, Any] | None
     limits: dict[str, Any] | None
 
 
-class ContainerShape(TypedDict, total=False):
-    """The part of a container that counts."""
+class PartialContainer(TypedDict, total=False):
+    """The fields of a container that are read."""
 
     restartPolicy: str
-    resources: ResourcesShape
+    resources: PartialResources
 
 
 class PodSpec(TypedDict, total=False):
-    """The part of a Pod's spec that counts."""
+    """The fields of a Pod's spec that are read."""
 
     nodeName: str
     priority: int | None
     overhead: dict[str, Any] | None
-    resources: ResourcesShape | None
-    containers: list[ContainerShape] | None
-    initContainers: list[ContainerShape] | None
+    resources: PartialResources | None
+    containers: list[PartialContainer] | None
+    initContainers: list[PartialContainer] | None
 
 
 class PodStatus(TypedDict, total=False):
-    """The part of a Pod's status that counts."""
+    """The fields of a Pod's status that are read."""
 
     phase: str
     nominatedNodeName: str
 
 
-class PodShape(TypedDict):
-    """A Pod, as far as it can hold GPUs."""
+class PartialPod(TypedDict):
+    """A Pod with the fields that say which GPUs it holds or waits for."""
 
     metadata: PodMetadata
     spec: NotRequired[PodSpec]
     status: NotRequired[PodStatus]
 
 
-class PortShape(TypedDict, total=False):
-    """A port of a container, as far as it is one of the node."""
+class PartialPort(TypedDict, total=False):
+    """A container port with the fields that say whether it occupies a port of the node."""
 
     hostPort: int
     hostIP: str
     protocol: str
 
 
-class NeighbourContainer(ContainerShape, total=False):
-    """A container with its ports."""
+class ExistingPodContainer(PartialContainer, total=False):
+    """A container of an existing pod, with its ports."""
 
-    ports: list[PortShape] | None
+    ports: list[PartialPort] | None
 
 
-class AffinityShape(TypedDict, total=False):
-    """Whom a pod keeps away."""
+class PartialAffinity(TypedDict, total=False):
+    """The rule of a pod's affinity that constrains other pods: its anti-affinity."""
 
     podAntiAffinity: dict[str, Any] | None
 
 
-class NeighbourMetadata(Metadata, total=False):
-    """Metadata with everything that selects a pod."""
+class ExistingPodMetadata(Metadata, total=False):
+    """Metadata of an existing pod, with all labels, since the selectors of other pods may match any of them."""
 
     labels: dict[str, str] | None
     annotations: PodAnnotations | None
     deletionTimestamp: str | None
 
 
-class NeighbourSpec(TypedDict, total=False):
-    """A PodSpec with what a pod means to others."""
+class ExistingPodSpec(TypedDict, total=False):
+    """The spec of an existing pod with the fields that constrain other pods."""
 
     nodeName: str
     priority: int | None
     overhead: dict[str, Any] | None
-    resources: ResourcesShape | None
-    affinity: AffinityShape | None
-    containers: list[NeighbourContainer] | None
-    initContainers: list[NeighbourContainer] | None
+    resources: PartialResources | None
+    affinity: PartialAffinity | None
+    containers: list[ExistingPodContainer] | None
+    initContainers: list[ExistingPodContainer] | None
 
 
-class NeighbourShape(TypedDict):
-    """A Pod, as far as it can hold GPUs or stand in another pod's way."""
+class PartialExistingPod(TypedDict):
+    """An existing Pod with the fields that say which GPUs it holds and how it constrains where other pods may run."""
 
-    metadata: NeighbourMetadata
-    spec: NotRequired[NeighbourSpec]
+    metadata: ExistingPodMetadata
+    spec: NotRequired[ExistingPodSpec]
     status: NotRequired[PodStatus]
 
 
-class NamespaceShape(TypedDict):
+class PartialNamespace(TypedDict):
     """A Namespace."""
 
     metadata: LabelledMetadata
 
 
-class NamedShape(TypedDict):
+class PartialNamedObject(TypedDict):
     """An object of which only the name matters."""
 
     metadata: Metadata
 
 
-class SchedulingShape(TypedDict, total=False):
-    """What a RuntimeClass adds to its pods."""
+class PartialScheduling(TypedDict, total=False):
+    """The scheduling constraints that a RuntimeClass adds to its pods."""
 
     nodeSelector: dict[str, str] | None
 
 
-class RuntimeClassShape(TypedDict):
+class PartialRuntimeClass(TypedDict):
     """A RuntimeClass."""
 
     metadata: Metadata
-    scheduling: NotRequired[SchedulingShape | None]
+    scheduling: NotRequired[PartialScheduling | None]
 
 
-class ConfigMapShape(TypedDict):
-    """A ConfigMap of texts."""
+class PartialConfigMap(TypedDict):
+    """A ConfigMap with its text data."""
 
     metadata: Metadata
     data: NotRequired[dict[str, str] | None]
 
 
-class SpecShape(TypedDict):
-    """A small object of which the whole spec is read."""
+class PartialObject(TypedDict):
+    """An object of which the whole spec is decoded, because it is small."""
 
     metadata: Metadata
     spec: NotRequired[dict[str, Any]]
 
 
-class AllocatedShape(TypedDict, total=False):
-    """One device that a claim was given."""
+class PartialAllocatedDevice(TypedDict, total=False):
+    """One device that is allocated to a claim."""
 
     driver: str
     pool: str
@@ -184,31 +184,31 @@ class AllocatedShape(TypedDict, total=False):
 
 
 class AllocatedDevices(TypedDict, total=False):
-    """The devices that a claim was given."""
+    """The devices that are allocated to a claim."""
 
-    results: list[AllocatedShape] | None
+    results: list[PartialAllocatedDevice] | None
 
 
 class Allocation(TypedDict, total=False):
-    """The part of an allocation that is read."""
+    """The fields of an allocation that are read."""
 
     devices: AllocatedDevices | None
 
 
 class ClaimStatus(TypedDict, total=False):
-    """The part of a ResourceClaim's status that is read."""
+    """The fields of a ResourceClaim's status that are read."""
 
     allocation: Allocation | None
 
 
-class ClaimShape(SpecShape):
-    """A ResourceClaim: what it asks, and what it was given."""
+class PartialResourceClaim(PartialObject):
+    """A ResourceClaim with its requests and its allocation."""
 
     status: NotRequired[ClaimStatus | None]
 
 
 class Taint(TypedDict, total=False):
-    """One taint."""
+    """A taint of a Node."""
 
     key: str
     value: str | None
@@ -216,31 +216,34 @@ class Taint(TypedDict, total=False):
 
 
 NodeAnnotations = TypedDict("NodeAnnotations", {"hami.io/node-nvidia-register": str}, total=False)
-"""Annotations by which a plugin says that it gives GPUs out in shares (clouds.yaml, sharing_annotations)."""
+"""Annotations by which a device plugin reports that it shares GPUs (clouds.yaml, sharing_annotations)."""
 
 
 class NodeMetadata(LabelledMetadata, total=False):
-    """Metadata with labels, and the few annotations of a Node that count."""
+    """Metadata of a Node with its labels and the annotations that are read."""
 
     annotations: NodeAnnotations | None
 
 
 class NodeSpec(TypedDict, total=False):
-    """The part of a Node's spec that is read."""
+    """The fields of a Node's spec that are read."""
 
     taints: list[Taint] | None
     unschedulable: bool | None
 
 
 class NodeStatus(TypedDict, total=False):
-    """The part of a Node's status that is read."""
+    """The fields of a Node's status that are read."""
 
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
 
 
-class NodeShape(TypedDict):
-    """A Node, decoded only where it decides: 40 times cheaper than whole (docs/reference/measurements.md#decoding)."""
+class PartialNode(TypedDict):
+    """A Node with the fields that are read.
+
+    Decoding a whole Node takes 40 times as long (docs/reference/measurements.md#decoding).
+    """
 
     metadata: NodeMetadata
     spec: NotRequired[NodeSpec]

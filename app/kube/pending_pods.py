@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting pods: GPU pods that no node was found for yet, as little of each as a list of them shows."""
+"""Pending pods: GPU pods without a node, each with the few facts that a list of them shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,25 +13,29 @@ from app.values.json_members import member
 
 @dataclass(frozen=True, slots=True)
 class PendingPod:
-    """A pod that is not bound and asks for GPUs. `created`: as the API server writes it; empty where unknown.
+    """A pod that is not bound and requests GPUs.
 
-    `document`: the whole pod, where no API server can be asked for it (a snapshot, the demo); else None.
+    `gpu_requests` are pairs of GPU resource and amount. `created` is the creation timestamp as the API server writes
+    it, empty if unknown. `document` is the whole pod where no API server can be asked for it, as in a snapshot or the
+    demo; otherwise it is None.
     """
 
     namespace: str
     name: str
-    asks: tuple[tuple[str, int], ...]
+    gpu_requests: tuple[tuple[str, int], ...]
     created: str = ""
     document: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:
-        """Write namespace/name."""
+        """The key of the pod, namespace/name."""
         return f"{self.namespace}/{self.name}"
 
 
-def read_waiting(document: Mapping[str, Any], knowledge: Knowledge, keep: bool = False) -> PendingPod | None:
-    """Read a pod that waits for a node; None for any other. `keep`: the whole document too.
+def read_pending_pod(
+    document: Mapping[str, Any], knowledge: Knowledge, keep_document: bool = False
+) -> PendingPod | None:
+    """Read a GPU pod that waits for a node; None for any other pod. With `keep_document` the result holds the document.
 
     Raises MalformedPod, QuantityError.
     """
@@ -40,10 +44,10 @@ def read_waiting(document: Mapping[str, Any], knowledge: Knowledge, keep: bool =
     if spec.get("nodeName") or status.get("phase") in FINISHED or not names_gpus(spec, knowledge):
         return None
     pod = read_pod(document)
-    asks = gpu_amounts(pod, knowledge.families.of)
+    gpu_requests = gpu_amounts(pod, knowledge.families.of)
     metadata = member(document, "metadata", dict, "") or {}
-    created = metadata.get("creationTimestamp")
-    if not asks:
+    timestamp = metadata.get("creationTimestamp")
+    if not gpu_requests:
         return None
-    seen = created if isinstance(created, str) else ""
-    return PendingPod(pod.namespace, pod.name, asks, seen, document if keep else None)
+    created = timestamp if isinstance(timestamp, str) else ""
+    return PendingPod(pod.namespace, pod.name, gpu_requests, created, document if keep_document else None)

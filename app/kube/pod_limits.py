@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of a Pod: how much of one is read, since anybody may create one and a review's cost grows with it.
+"""Limits on the size of a Pod that is read, because any user may create one and the cost of a review grows with it.
 
-Each is far above any pod that runs. Together they keep a review under 50 ms of CPU (tests/api/test_largest.py).
+Each limit is far above any pod that runs. Together they keep a review under 50 ms of CPU (tests/api/test_largest.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,45 +9,45 @@ from collections.abc import Mapping, Sequence
 from app.values.errors import MalformedPod, OversizedPod
 
 MOST_CONTAINERS = 256
-"""In all lists together. Guess, far above any pod that runs; a review takes 45 µs for each (measured)."""
+"""Containers of all kinds together. A guess above any pod that runs; each takes 45 µs of a review (measured)."""
 MOST_LABELS = 1_024
-"""Guess: Kubernetes names no limit; pods have some ten, and rulings are remembered by them."""
+"""Labels of a pod. A guess: Kubernetes has no limit, and pods have about ten. Keys of ruling caches contain them."""
 MOST_RESOURCES = 128
-"""Different ones in a pod: no node offers as many. Their reviews grow with the square; at 20,000 one took a minute."""
+"""Different resources in a pod; no node offers as many. A review's time grows with the square: 20,000 took a minute."""
 MOST_AMOUNTS = 4_096
-"""Of all containers together; guess, four for each of the most containers."""
+"""Requested amounts in all containers together. A guess: sixteen for each of MOST_CONTAINERS."""
 LABELS_CHARACTERS = MOST_LABELS * (317 + 63)
-"""Of all keys and values: a key has 317 at most, a value 63 (Kubernetes' labels syntax)."""
+"""Characters of all label keys and values together; a key has at most 317, a value 63 (Kubernetes labels syntax)."""
 MOST_CLAIMS = 256
-"""ResourceClaims of a pod, and uses of them by a container; guess, as many as the extended resources."""
+"""ResourceClaims of a pod, and references to them in one container. A guess, equal to MOST_EXTENDED."""
 MOST_EXTENDED = 256
-"""Amounts of extended resources, which have a slash in their name, of all containers together. A review takes 70 µs for
-each (measured); guess, four times what the 56 MIG slices of a node with eight GPUs would be asked one by one."""
+"""Amounts of extended resources, whose names have a slash, in all containers together. Each takes 70 µs of a review
+(measured). A guess: four times the 56 MIG slices of a node with eight GPUs, each in its own container."""
 MOST_VARIABLES = 512
-"""NVIDIA_* variables of all containers together: a review takes 15 µs for each (measured). NVIDIA's images set ten."""
+"""NVIDIA_* variables in all containers together. Each takes 15 µs of a review (measured); NVIDIA's images set ten."""
 VARIABLES_CHARACTERS = 1 << 15
-"""Of all NVIDIA_* variables together, because demands that hold them are remembered; the longest requirement list that
-an NVIDIA image carries has 2,000."""
+"""Characters of all NVIDIA_* variables together, because caches hold demands that contain them. The longest list of
+requirements in an NVIDIA image has 2,000."""
 MOST_CLAUSES = 512
-"""Comparisons in all NVIDIA_REQUIRE_* variables together, each of which is judged for each kind of node; CUDA images of
-today carry about 100."""
+"""Comparisons in all NVIDIA_REQUIRE_* variables together, since each is evaluated for each node class. Current CUDA
+images carry about 100."""
 MOST_CONSTRAINTS = 256
-"""Keys of nodeSelector, and terms, spread constraints and host ports of a kind, of a pod that is explained: each is
-listed for each node that it keeps the pod off. Guess; pods have a few."""
+"""Constraints of one kind (nodeSelector keys, affinity terms, spread constraints, host ports) of a pod that is
+explained, since each is listed for each node from which it excludes the pod. A guess; pods have a few."""
 LONGEST_NAME = 253
-"""Characters of a name (k8s.io/apimachinery pkg/util/validation DNS1123SubdomainMaxLength)."""
+"""Characters of an object's name (k8s.io/apimachinery pkg/util/validation DNS1123SubdomainMaxLength)."""
 LONGEST_IMAGE = 1_024
-"""Characters of an image; a repository's name has at most 255 and a tag 128 (OCI distribution specification)."""
+"""Characters of an image reference; a repository has at most 255, a tag 128 (OCI distribution specification)."""
 MOST_ANNOTATIONS = 64
-"""Of ours on a pod; there are nine to write (policy/annotations.py)."""
+"""Annotations with our prefix on a pod; nine are defined (policy/annotations.py)."""
 ANNOTATIONS_BYTES = 256 << 10
-"""Of all annotations of an object (k8s.io/apimachinery pkg/api/validation TotalAnnotationSizeLimitB)."""
+"""Bytes of all annotations of an object (k8s.io/apimachinery pkg/api/validation TotalAnnotationSizeLimitB)."""
 
 
 def check_text(text: str, longest: int, where: str) -> str:
-    """Give back a text that has few characters in any object that runs.
+    """Return the text, which `where` names in the message, unchanged.
 
-    Raises OversizedPod.
+    Raises OversizedPod if it has more than `longest` characters.
     """
     if len(text) > longest:
         raise OversizedPod(f"{where}: got {len(text)} characters, wants at most {longest}")
@@ -55,7 +55,7 @@ def check_text(text: str, longest: int, where: str) -> str:
 
 
 def check_constraints(count: int, where: str) -> None:
-    """Bound what keeps a pod off nodes.
+    """Check the number of constraints of one kind, which `where` names in the message.
 
     Raises OversizedPod.
     """
@@ -64,7 +64,7 @@ def check_constraints(count: int, where: str) -> None:
 
 
 def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Give back the labels of a pod.
+    """Check the number and the size of a pod's labels, and return them unchanged.
 
     Raises OversizedPod.
     """
@@ -77,9 +77,9 @@ def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_annotations(annotations: Mapping[str, str], prefix: str) -> Mapping[str, str]:
-    """Give back the annotations of a pod. `prefix`: of ours.
+    """Check the size of a pod's annotations, and return them unchanged; `prefix` is that of our own annotations.
 
-    Raises MalformedPod for more than the API server takes, and OversizedPod for more of ours than there are.
+    Raises MalformedPod for more bytes than the API server accepts, and OversizedPod for too many of our own.
     """
     size = sum(len(key) + len(value) for key, value in annotations.items())
     if size > ANNOTATIONS_BYTES:
@@ -91,7 +91,7 @@ def check_annotations(annotations: Mapping[str, str], prefix: str) -> Mapping[st
 
 
 def check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
-    """Bound the NVIDIA_* variables of a pod.
+    """Check the number and the size of a pod's NVIDIA_* variables, given as (name, value) of all containers.
 
     Raises OversizedPod.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordinary resources: what a pod requests of each resource as kube-scheduler sums it, in whole units.
+"""Pod requests: the sum of each resource that a pod requests, as kube-scheduler computes it, in whole units.
 
-CPU is in milli-CPU, everything else in bytes or pieces, rounded up, as NodeResourcesFit counts (fit.go; framework
-types.go Resource.Add: MilliValue for cpu, Value for the others).
+CPU is in milli-CPU, everything else in bytes or pieces, rounded up, as the NodeResourcesFit plugin counts (fit.go;
+framework types.go Resource.Add: MilliValue for cpu, Value for the others).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,17 +23,17 @@ CORE_MILLI = 1000
 
 @dataclass(frozen=True, slots=True)
 class PodRequests:
-    """What a bound, unfinished pod has booked of a node's resources, GPUs among them."""
+    """The requests of a bound, unfinished pod for the resources of its node, including GPUs."""
 
     node: str
     amounts: Amounts
 
 
 @lru_cache(maxsize=4096)
-def units(resource: str, text: str) -> int:
-    """Count a quantity in the units of its resource; one that does not parse is worth nothing.
+def quantity_units(resource: str, text: str) -> int:
+    """Convert a quantity to whole units of its resource; one that does not parse counts as 0.
 
-    The API server refuses such a quantity, so that it can only stand in a file.
+    The API server refuses such a quantity, so that it can only occur in a snapshot file.
     """
     try:
         amount = parse_quantity(text)
@@ -42,18 +42,21 @@ def units(resource: str, text: str) -> int:
     return -int(-amount * (1000 if resource == CPU else 1) // 1)
 
 
-def amounts_of(found: object) -> dict[str, int]:
-    """Read a map of quantities, such as allocatable; anything else is empty."""
-    if not isinstance(found, dict):
+def read_amounts(quantities: object) -> dict[str, int]:
+    """Read a map of quantities, such as a node's allocatable, into units by resource; anything else is empty."""
+    if not isinstance(quantities, dict):
         return {}
-    return {name: units(name, amount if isinstance(amount, str) else str(amount)) for name, amount in found.items()}
+    return {
+        name: quantity_units(name, amount if isinstance(amount, str) else str(amount))
+        for name, amount in quantities.items()
+    }
 
 
 def check_requests(spec: Mapping[str, Any]) -> None:
-    """Check that a pod requests amounts that the API server takes: a sum of others is no sum of what is used.
+    """Check that a pod requests only amounts that the API server accepts, since a sum of others would be wrong.
 
-    pkg/apis/core/validation/validation.go: no negative amounts, and `pods` is a resource of nodes alone. Raises
-    QuantityError.
+    The API server accepts no negative amount, and `pods` is a resource of nodes only
+    (pkg/apis/core/validation/validation.go). Raises QuantityError.
     """
     for container in (*_containers(spec, "initContainers"), *_containers(spec, "containers"), spec):
         resources = container.get("resources")
@@ -64,54 +67,56 @@ def check_requests(spec: Mapping[str, Any]) -> None:
 
 def _check(amounts: object) -> None:
     for name, amount in amounts.items() if isinstance(amounts, dict) else ():
-        if name == PODS or not takes(str(amount)):
+        if name == PODS or not is_requestable(str(amount)):
             raise QuantityError(f"{str(name)[:63]}: got {str(amount)[:40]!r}, wants an amount that a pod can request")
 
 
 @lru_cache(maxsize=4096)
-def takes(text: str) -> bool:
-    """Tell whether the API server takes a text as an amount that is requested."""
+def is_requestable(text: str) -> bool:
+    """Tell whether the API server accepts a text as a requested amount."""
     try:
         return parse_quantity(text) >= 0
     except QuantityError:
         return False
 
 
-def requests_of(spec: Mapping[str, Any]) -> Amounts:
-    """Sum what a pod requests: the running containers, or the hungriest moment of its start; and the overhead.
+def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
+    """Sum the requests of a pod: the running containers or the peak of the init containers, and the overhead.
 
-    k8s.io/component-helpers resource/helpers.go PodRequests. Where a request is missing the limit counts (API
-    defaulting). Requests of the pod as a whole go before those of its containers (KEP-2837).
+    The rule is PodRequests in k8s.io/component-helpers resource/helpers.go. A limit counts where the request is missing
+    (API defaulting). Pod-level requests replace those of the containers (KEP-2837).
     """
     running: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in _containers(spec, "initContainers"):
-        total = _sum(running, _asked(container))
+        total = _sum(running, _container_requests(container))
         if container.get("restartPolicy") == "Always":
             running = total
         else:
             peak = _larger(peak, total)
     for container in _containers(spec, "containers"):
-        running = _sum(running, _asked(container))
+        running = _sum(running, _container_requests(container))
     whole = _larger(running, peak) if peak else running
     if spec.get("resources"):
-        whole |= _asked(spec)
+        whole |= _container_requests(spec)
     if spec.get("overhead"):
-        whole = _sum(whole, amounts_of(spec["overhead"]))
+        whole = _sum(whole, read_amounts(spec["overhead"]))
     return tuple(sorted((key, amount) for key, amount in whole.items() if amount))
 
 
 def _containers(spec: Mapping[str, Any], list_name: str) -> Iterable[Mapping[str, Any]]:
-    found = spec.get(list_name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else ()
+    containers = spec.get(list_name)
+    return (
+        [container for container in containers if isinstance(container, dict)] if isinstance(containers, list) else ()
+    )
 
 
-def _asked(container: Mapping[str, Any]) -> dict[str, int]:
+def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources")
     if not isinstance(resources, dict):
         return {}
-    requests, limits = amounts_of(resources.get("requests")), resources.get("limits")
-    return amounts_of(limits) | requests if limits else requests
+    requests, limits = read_amounts(resources.get("requests")), resources.get("limits")
+    return read_amounts(limits) | requests if limits else requests
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

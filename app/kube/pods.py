@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods: Kubernetes JSON read into the facts that decide, with Kubernetes' own request arithmetic.
+"""Pods: the fields of a Pod's JSON that decisions depend on, and Kubernetes' arithmetic of resource requests.
 
-The Pod itself stays a dict: patches are made against it, unknown fields survive. A shape that Kubernetes
-would refuse raises MalformedPod with the path, so that bad input never becomes a crash.
+Admission keeps the JSON of the Pod itself as a dict and makes its patch against it, so that unknown fields survive.
+JSON whose shape Kubernetes would refuse raises MalformedPod with the path.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +25,10 @@ from app.kube.pod_limits import (
     check_variables,
 )
 from app.values.errors import MalformedPod, OversizedPod, QuantityError
-from app.values.json_members import json_name, member, objects, strings
-from app.values.quantity import digits_of, not_a_number, parse_quantity
+from app.values.json_members import json_type, member, objects, strings
+from app.values.quantity import integer_quantity, parse_quantity, quantity_problem
 
-NONE = Fraction(0)
+ZERO = Fraction(0)
 PREFIX = "gpu-usher.io/"
 DECISION = PREFIX + "decision"
 GPU_MEMORY = PREFIX + "gpu-memory"
@@ -37,10 +37,11 @@ GROUP_LABELS = tuple(PodLabels.__annotations__)
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container, init container or sidecar (an init container with restartPolicy Always).
+    """One container, init container, sidecar (an init container with restartPolicy Always) or ephemeral container.
 
-    `list_name` and `index` say where it stands in the spec; `requests` and `limits` hold every resource.
-    `claims`: (entry of the pod's resourceClaims, request in it), the request empty for the whole claim.
+    `list_name` and `index` are its position in the spec. `env` holds the NVIDIA_* variables as (name, value), value
+    None if it is taken from elsewhere (`valueFrom`). `requests` and `limits` hold every resource. `claims` are pairs of
+    an entry of the pod's resourceClaims and a request in it, the request empty for the whole claim.
     """
 
     name: str
@@ -53,29 +54,33 @@ class Container:
     limits: Mapping[str, Fraction]
     claims: tuple[tuple[str, str], ...] = ()
 
-    def asks(self, resource: str) -> Fraction:
-        """Say how much it asks: the request, or the limit where only that is set (API defaulting)."""
+    def requested(self, resource: str) -> Fraction:
+        """Give the requested amount of a resource: the request, or the limit if there is none (API defaulting)."""
         return self.requests.get(resource, self.limits.get(resource, Fraction(0)))
 
     def resources(self) -> tuple[str, ...]:
-        """List the resources that it names, sorted."""
+        """List the resources in its requests and limits, sorted."""
         return tuple(sorted({*self.requests, *self.limits}))
 
-    def names(self, resource: str) -> bool:
-        """Tell whether it names an amount other than zero, in requests or in limits."""
+    def has_nonzero(self, resource: str) -> bool:
+        """Tell whether its requests or limits hold an amount other than zero of a resource."""
         return self.requests.get(resource, 0) != 0 or self.limits.get(resource, 0) != 0
 
     def variable(self, name: str) -> str | None:
-        """Read an environment variable's literal value; None if unset or taken from elsewhere. The last one counts."""
+        """Read the value of an NVIDIA_* variable; None if it is unset or taken from elsewhere.
+
+        Of several variables of one name the last one counts.
+        """
         return next((value for key, value in reversed(self.env) if key == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What decides about a Pod. `containers`: init containers first, in the order of the spec, as they start.
+    """The facts about a Pod on which decisions depend.
 
-    `ephemeral`: containers that people add to a running pod; they can ask for nothing. `claims`: entries of
-    resourceClaims as (name, ResourceClaim, ResourceClaimTemplate); of the last two, one that is not named is empty.
+    `containers` are the init containers and then the containers, in the order of the spec. `claims` are the entries of
+    resourceClaims as (name, ResourceClaim, ResourceClaimTemplate); one of the last two is empty. `ephemeral` are the
+    containers that users add to a running pod; they cannot request resources.
     """
 
     name: str
@@ -92,42 +97,43 @@ class Pod:
     ephemeral: tuple[Container, ...] = ()
 
     def amounts(self) -> Mapping[str, Fraction]:
-        """Sum every resource, in one pass; `amount` says how, and is the plain twin that tests compare with."""
+        """Sum every resource in one pass, by the rule of `amount`, with which tests compare it."""
         running: dict[str, Fraction] = {}
         peak: dict[str, Fraction] = {}
         for container in self.containers:
             passing = container.list_name == "initContainers" and not container.sidecar
             for name in {*container.requests, *container.limits}:
-                total = running.get(name, NONE) + container.asks(name)
+                total = running.get(name, ZERO) + container.requested(name)
                 if passing:
-                    peak[name] = max(peak.get(name, NONE), total)
+                    peak[name] = max(peak.get(name, ZERO), total)
                 else:
                     running[name] = total
-        return {name: max(running.get(name, NONE), peak.get(name, NONE)) for name in (*running, *peak)}
+        return {name: max(running.get(name, ZERO), peak.get(name, ZERO)) for name in (*running, *peak)}
 
     def amount(self, resource: str) -> Fraction:
-        """Sum a resource as Kubernetes does: what the running containers hold, or the hungriest moment of the start.
+        """Sum a resource as Kubernetes does: the larger of all running containers and the peak of the init containers.
 
-        Sidecars run on, so each init container counts with the sidecars started before it
+        Sidecars keep running, so that each init container counts together with the sidecars started before it
         (k8s.io/component-helpers resource/helpers.go PodRequests; KEP-753).
         """
         running, peak = Fraction(0), Fraction(0)
         for container in self.containers:
             if container.list_name == "initContainers" and not container.sidecar:
-                peak = max(peak, running + container.asks(resource))
+                peak = max(peak, running + container.requested(resource))
             else:
-                running += container.asks(resource)
+                running += container.requested(resource)
         return max(running, peak)
 
 
 def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
     """Read a Pod as the API server or the scheduler sends it.
 
-    `namespace`: the review's, which counts before the Pod's own
-    (docs/reference/control-plane.md#requests-of-the-api-server). Raises MalformedPod, QuantityError.
+    `namespace` is that of the AdmissionReview, which takes precedence over the Pod's own
+    (docs/reference/control-plane.md#requests-of-the-api-server).
+    Raises MalformedPod, OversizedPod, QuantityError.
     """
     metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
-    _check_what_patches_touch(spec)
+    _check_patched_fields(spec)
     return Pod(
         name=name_of(metadata, "name", "metadata.") or name_of(metadata, "generateName", "metadata."),
         namespace=namespace or name_of(metadata, "namespace", "metadata.") or "default",
@@ -145,12 +151,12 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
 
 
 def name_of(parent: Mapping[str, Any], key: str, where: str, longest: int = LONGEST_NAME) -> str:
-    """Read an optional name, empty where there is none. Raises MalformedPod, OversizedPod."""
+    """Read an optional name, empty if it is absent. Raises MalformedPod, OversizedPod."""
     return check_text(member(parent, key, str, where) or "", longest, f"{where}{key}")
 
 
-def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
-    """Check the shape of what is only ever added to, so that no patch meets a surprise."""
+def _check_patched_fields(spec: Mapping[str, Any]) -> None:
+    """Check the shape of the fields to which our patch adds items, so that the patch always applies."""
     for list_name in ("tolerations", "volumes"):
         for _ in objects(spec, list_name, "spec."):
             pass
@@ -167,8 +173,11 @@ def _check_what_patches_touch(spec: Mapping[str, Any]) -> None:
 
 
 def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container]:
-    """Read containers; more than any pod has are refused as they come, because anybody may send a pod."""
-    named: set[str] = set()
+    """Read the containers of these lists one by one, and stop at the first that exceeds a limit of the pod.
+
+    Raises MalformedPod, OversizedPod.
+    """
+    all_resources: set[str] = set()
     amounts = extended = containers = 0
     variables: list[tuple[str, str | None]] = []
     for list_name in list_names:
@@ -176,11 +185,11 @@ def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container
             if (containers := containers + 1) > MOST_CONTAINERS:
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
             container = _container(item, list_name, index)
-            asked = {*container.requests, *container.limits}  # requests copied to limits are no more
-            named |= asked
-            amounts += len(asked)
-            extended += sum("/" in name for name in asked)
-            if len(named) > MOST_RESOURCES or amounts > MOST_AMOUNTS or extended > MOST_EXTENDED:
+            resources = {*container.requests, *container.limits}  # an amount in both counts once
+            all_resources |= resources
+            amounts += len(resources)
+            extended += sum("/" in name for name in resources)
+            if len(all_resources) > MOST_RESOURCES or amounts > MOST_AMOUNTS or extended > MOST_EXTENDED:
                 most = f"{MOST_RESOURCES} resources, {MOST_AMOUNTS} amounts, {MOST_EXTENDED} of extended resources"
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {most}")
             variables += container.env
@@ -208,7 +217,7 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
 def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for index, item in objects(spec, "resourceClaims", "spec.", MOST_CLAIMS):
         where = f"spec.resourceClaims[{index}]."
-        claim, template = (member(item, f"resourceClaim{each}Name", str, where) or "" for each in ("", "Template"))
+        claim, template = (member(item, f"resourceClaim{suffix}Name", str, where) or "" for suffix in ("", "Template"))
         yield member(item, "name", str, where) or "", claim, template
 
 
@@ -219,10 +228,13 @@ def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str
 
 
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
-    """Read the NVIDIA_* variables of a container. A pod may have thousands of others, and is read five times."""
+    """Read the NVIDIA_* variables of a container as (name, value), fast, because a pod may have thousands of others.
+
+    A pod is read up to five times before it runs. Raises MalformedPod.
+    """
     for variable in member(item, "env", list, where) or ():
         if not isinstance(variable, dict):
-            list(objects(item, "env", where))  # raises, naming the first that is no object
+            list(objects(item, "env", where))  # raises MalformedPod for the first that is not an object
         name, value = variable.get("name"), variable.get("value")
         if not ((name is None or type(name) is str) and (value is None or type(value) is str)):
             _wrong_variable(item, where)
@@ -231,34 +243,34 @@ def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str
 
 
 def _wrong_variable(item: Mapping[str, Any], where: str) -> None:
-    """Raise MalformedPod for the first variable whose name or value is no string."""
+    """Raise MalformedPod for the first variable whose name or value is not a string."""
     for index, variable in objects(item, "env", where):
         for key in ("name", "value"):
             member(variable, key, str, f"{where}env[{index}].")
 
 
 def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:
-    """Read requests or limits; Kubernetes takes JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
-    found = member(resources, key, dict, f"{where}resources.") or {}
-    if len(found) > MOST_RESOURCES:
-        raise OversizedPod(f"{where}resources.{key}: got {len(found)}, wants at most {MOST_RESOURCES} resources")
+    """Read requests or limits; Kubernetes accepts JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
+    quantities = member(resources, key, dict, f"{where}resources.") or {}
+    if len(quantities) > MOST_RESOURCES:
+        raise OversizedPod(f"{where}resources.{key}: got {len(quantities)}, wants at most {MOST_RESOURCES} resources")
     amounts = {}
-    for name, value in found.items():
+    for name, value in quantities.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {json_name(value)}, wants a quantity")
+            raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {json_type(value)}, wants a quantity")
         try:
-            amounts[name] = parse_quantity(digits_of(value) if isinstance(value, int) else str(value))
+            amounts[name] = parse_quantity(integer_quantity(value) if isinstance(value, int) else str(value))
         except QuantityError as error:
-            raise QuantityError(f"{where}resources.{key}[{name[:80]}]: {not_a_number(str(value))}") from error
+            raise QuantityError(f"{where}resources.{key}[{name[:80]}]: {quantity_problem(str(value))}") from error
     return amounts
 
 
-def group_of(namespace: str, labels: Mapping[str, str]) -> str:
-    """Name the pods that a pod works with; empty where no label tells."""
+def workload_group(namespace: str, labels: Mapping[str, str]) -> str:
+    """Give the key of the workload whose pods work together with this one; empty if no label names a workload."""
     return next((f"{namespace}/{key}={labels[key]}" for key in GROUP_LABELS if key in labels), "")
 
 
 def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, int], ...]:
-    """List what a Pod asks of GPU resources: (resource, amount rounded up), positive ones only, sorted."""
-    found = sorted(pod.amounts().items())
-    return tuple((name, -int(-amount // 1)) for name, amount in found if amount > 0 and is_gpu(name))
+    """List the GPU resources that a Pod requests as (resource, amount rounded up), sorted; only positive amounts."""
+    amounts = sorted(pod.amounts().items())
+    return tuple((name, -int(-amount // 1)) for name, amount in amounts if amount > 0 and is_gpu(name))

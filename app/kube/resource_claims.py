@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims as DRA has them: which DeviceClasses a ResourceClaim or a template asks for, and which a pod so claims (S13).
+"""ResourceClaims of DRA: which DeviceClasses a claim or template requests, and which GPUs a pod so claims (S13).
 
-A pod names its claims and templates only; what they ask stands in objects of their own. resource.k8s.io/v1 and
-v1beta2 write a request under `exactly`, v1beta1 directly, all of them write alternatives under `firstAvailable`
-(k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).
+A pod only names its ResourceClaims and ResourceClaimTemplates; their requests are in those objects. The API versions
+resource.k8s.io/v1 and v1beta2 write a request under `exactly`, and v1beta1 writes it directly. All of them write
+alternatives under `firstAvailable` (k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from app.values.json_members import member, objects
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Devices of one class. `count`: None is all that a node has."""
+    """A number of devices of one DeviceClass; `count` is None for all devices of a node (allocationMode All)."""
 
     device_class: str
     count: int | None
@@ -26,7 +26,7 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """One request of a claim: one choice, or alternatives of which the scheduler takes the first that it can."""
+    """One request of a claim: one choice, or alternatives of which kube-scheduler takes the first that it can."""
 
     name: str
     choices: tuple[DeviceChoice, ...]
@@ -37,7 +37,7 @@ Requests = tuple[ClaimRequest, ...]
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A device that a claim was given. What it was given for administration alone takes nothing from others."""
+    """A device that is allocated to a claim; devices with adminAccess are left out, as others can still have them."""
 
     driver: str
     pool: str
@@ -46,7 +46,7 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ResourceClaim or a ResourceClaimTemplate; `key`: namespace/name. `devices`: what it was given, if it was."""
+    """A ResourceClaim or ResourceClaimTemplate; `key` is namespace/name, and `devices` are those allocated to it."""
 
     key: str
     requests: Requests
@@ -55,34 +55,35 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDevices:
-    """What a pod claims of GPUs.
+    """The GPUs that a pod claims through DRA.
 
-    `classes`: (DeviceClass, devices; None is all of a node), sorted; every alternative counts as if it were taken.
-    `families`: their families, by name. `users`: (container, family) for the containers that may use the devices, in
-    the order of the spec. `unknown`: claims and templates that the pod names and nobody has shown us yet.
+    `classes` are pairs of DeviceClass and number of devices (None for all devices of a node), sorted; every alternative
+    counts as if it were taken. `families` are the GPU families of these classes, by name. `container_families` are
+    pairs of container and family for the containers that may use the devices, in the order of the spec. `unknown` are
+    the claims and templates that the pod names and that are not in the cluster state yet.
     """
 
     classes: tuple[tuple[str, int | None], ...] = ()
     families: tuple[Family, ...] = ()
-    users: tuple[tuple[str, str], ...] = ()
+    container_families: tuple[tuple[str, str], ...] = ()
     unknown: tuple[str, ...] = ()
 
     @property
     def containers(self) -> tuple[str, ...]:
         """Name the containers that may use the devices, in the order of the spec."""
-        return tuple(dict.fromkeys(name for name, _ in self.users))
+        return tuple(dict.fromkeys(name for name, _ in self.container_families))
 
 
-NOTHING_CLAIMED = ClaimedDevices()
+NO_CLAIMED_DEVICES = ClaimedDevices()
 
 
-Lookup = Callable[[str], Requests | None]
-"""From namespace/name to what is asked there; None if it is not known."""
+ClaimLookup = Callable[[str], Requests | None]
+"""A function from namespace/name of a claim or template to its requests; None if it is not known."""
 FamilyOf = Callable[[str], Family | None]
-"""From the name of a DeviceClass to the family of GPUs that it gives; None if it gives none."""
+"""A function from the name of a DeviceClass to the family of the GPUs that it gives; None if it gives no GPUs."""
 
 ClassOf = Callable[[str], str | None]
-"""From the name of an extended resource to the DeviceClass that serves it; None if a device plugin does, or nobody."""
+"""A function from an extended resource to the DeviceClass that serves it; None if no DeviceClass serves it."""
 
 
 def read_claim(document: Mapping[str, Any]) -> Claim:
@@ -97,7 +98,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
 
 
 def read_claim_template(document: Mapping[str, Any]) -> Claim:
-    """Read a ResourceClaimTemplate, which has the claim's spec in its own.
+    """Read a ResourceClaimTemplate, which has the spec of the claim inside its own spec.
 
     Raises MalformedPod.
     """
@@ -128,7 +129,8 @@ def _requests(spec: Mapping[str, Any], where: str) -> Requests:
 
 
 def _request(item: Mapping[str, Any], where: str) -> ClaimRequest:
-    choices = [_choice(each, f"{where}firstAvailable[{n}].") for n, each in objects(item, "firstAvailable", where)]
+    alternatives = objects(item, "firstAvailable", where)
+    choices = [_choice(choice, f"{where}firstAvailable[{index}].") for index, choice in alternatives]
     exactly = member(item, "exactly", dict, where)
     if exactly is not None:
         choices.append(_choice(exactly, f"{where}exactly."))
@@ -146,86 +148,96 @@ def _choice(item: Mapping[str, Any], where: str) -> DeviceChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """One entry of a pod's `resourceClaims`, looked up; `requests` None: not known."""
+class _ClaimReference:
+    """One entry of a pod's `resourceClaims`.
+
+    `name` is the name of the entry, `key` is the kind and namespace/name of the claim or template, and `requests` are
+    its requests, None if the object is not known.
+    """
 
     name: str
     key: str
     requests: Requests | None
 
 
-def claimed_classes(
+def claimed_devices(
     pod: Pod,
-    claims: Lookup,
-    templates: Lookup,
+    claims: ClaimLookup,
+    templates: ClaimLookup,
     family_of: FamilyOf,
     class_of: ClassOf = lambda _resource: None,
 ) -> ClaimedDevices:
-    """Say which GPUs a pod claims: by the claims and templates that it names, and by resources that DRA serves.
+    """Work out the GPUs that a pod claims by ResourceClaims, by templates, and by extended resources that DRA serves.
 
-    Of an extended resource that a DeviceClass serves kube-scheduler makes a claim itself (KEP-5004).
+    For an extended resource that a DeviceClass serves, kube-scheduler creates a claim itself (KEP-5004).
     """
-    served = {name: found for each in pod.containers for name in each.resources() if (found := class_of(name))}
+    resources = {name for container in pod.containers for name in container.resources()}
+    served = {name: class_name for name in sorted(resources) if (class_name := class_of(name))}
     if not (pod.claims or served):
-        return NOTHING_CLAIMED
+        return NO_CLAIMED_DEVICES
     family_of = cache(family_of)
-    named = tuple(_named(pod, claims, templates))
+    references = tuple(_claim_references(pod, claims, templates))
     amounts: dict[str, int | None] = {}
     for resource, device_class in served.items():
         count = -int(-pod.amount(resource) // 1)
         if count > 0 and family_of(device_class) is not None:
-            amounts[device_class] = _sum(amounts.get(device_class, 0), count)
-    for choice in _choices(named):
+            amounts[device_class] = _add_counts(amounts.get(device_class, 0), count)
+    for choice in _choices(references):
         if family_of(choice.device_class) is not None:
-            amounts[choice.device_class] = _sum(amounts.get(choice.device_class, 0), choice.count)
+            amounts[choice.device_class] = _add_counts(amounts.get(choice.device_class, 0), choice.count)
     families = {family.name: family for name in amounts if (family := family_of(name)) is not None}
     return ClaimedDevices(
         classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
         families=tuple(families[name] for name in sorted(families)),
-        users=tuple(_users(pod, named, family_of, served)),
-        unknown=tuple(dict.fromkeys(each.key for each in named if each.requests is None)),
+        container_families=tuple(_container_families(pod, references, family_of, served)),
+        unknown=tuple(dict.fromkeys(reference.key for reference in references if reference.requests is None)),
     )
 
 
-def _sum(known: int | None, more: int | None) -> int | None:
-    return None if known is None or more is None else known + more
+def _add_counts(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
-def _named(pod: Pod, claims: Lookup, templates: Lookup) -> Iterator[_Named]:
+def _claim_references(pod: Pod, claims: ClaimLookup, templates: ClaimLookup) -> Iterator[_ClaimReference]:
     for name, claim, template in pod.claims:
         if claim:
             key = f"{pod.namespace}/{claim}"
-            yield _Named(name, f"ResourceClaim {key}", claims(key))
+            yield _ClaimReference(name, f"ResourceClaim {key}", claims(key))
         elif template:
             key = f"{pod.namespace}/{template}"
-            yield _Named(name, f"ResourceClaimTemplate {key}", templates(key))
+            yield _ClaimReference(name, f"ResourceClaimTemplate {key}", templates(key))
 
 
-def _choices(named: tuple[_Named, ...]) -> Iterator[DeviceChoice]:
-    for each in named:
-        for request in each.requests or ():
+def _choices(references: tuple[_ClaimReference, ...]) -> Iterator[DeviceChoice]:
+    for reference in references:
+        for request in reference.requests or ():
             yield from request.choices
 
 
-def _users(
-    pod: Pod, named: tuple[_Named, ...], family_of: FamilyOf, served: Mapping[str, str]
+def _container_families(
+    pod: Pod, references: tuple[_ClaimReference, ...], family_of: FamilyOf, served: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Give (container, family) for every family whose GPUs a container refers to: by a request, a claim, a resource."""
+    """Give (container, family) for each GPU family that a container uses, by claim or by extended resource."""
     gpus: dict[tuple[str, str], set[str]] = {}
-    for reference, family in _references(named, family_of):
-        gpus.setdefault(reference, set()).add(family.name)
+    for granted, family in _gpu_requests(references, family_of):
+        gpus.setdefault(granted, set()).add(family.name)
     for container in pod.containers:
-        families = {name for reference in container.claims for name in gpus.get(reference, ())}
-        asked = (family_of(served[name]) for name in container.resources() if name in served and container.names(name))
-        families.update(family.name for family in asked if family is not None)
+        families = {name for granted in container.claims for name in gpus.get(granted, ())}
+        resources = (name for name in container.resources() if name in served and container.has_nonzero(name))
+        families.update(owner.name for name in resources if (owner := family_of(served[name])) is not None)
         yield from ((container.name, name) for name in sorted(families))
 
 
-def _references(named: tuple[_Named, ...], family_of: FamilyOf) -> Iterator[tuple[tuple[str, str], Family]]:
-    """List what a container may write to have GPUs: (claim, request), the request empty for the whole claim."""
-    for each in named:
-        for request in each.requests or ():
+def _gpu_requests(
+    references: tuple[_ClaimReference, ...], family_of: FamilyOf
+) -> Iterator[tuple[tuple[str, str], Family]]:
+    """List the references by which a container may use GPUs, as (claim, request) with their family.
+
+    The request is empty in a reference to the whole claim.
+    """
+    for reference in references:
+        for request in reference.requests or ():
             for choice in request.choices:
                 if (family := family_of(choice.device_class)) is not None:
-                    yield (each.name, ""), family
-                    yield (each.name, request.name), family
+                    yield (reference.name, ""), family
+                    yield (reference.name, request.name), family

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices as DRA tells of them: ResourceSlices of a node, and DeviceClasses that serve an extended resource (F135).
+"""DRA objects of the resource.k8s.io group: the ResourceSlices of a node with their devices, and DeviceClasses (F135).
 
-Where a DeviceClass has `extendedResourceName` (KEP-5004), a pod that asks for nvidia.com/gpu is served by DRA: a
-node's allocatable then says nothing, and kube-scheduler alone counts. Attribute names are those of NVIDIA's
-driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go, mig.go, partitions.go). It
-publishes a node's own GPUs, in slices with `nodeName`: those with `nodeSelector`, `allNodes` or a choice of nodes per
-device are of no single node, and left out.
+Where a DeviceClass has `extendedResourceName` (KEP-5004), DRA serves a pod that requests nvidia.com/gpu. The node's
+allocatable then does not count these GPUs, and only kube-scheduler does. Attribute names are those of NVIDIA's driver
+(NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go, mig.go, partitions.go). The driver publishes a node's
+GPUs in slices with `nodeName`. Slices with `nodeSelector`, `allNodes` or a choice of nodes per device do not belong to
+a single node, and are left out.
 """
 
 import re
@@ -19,21 +19,22 @@ from app.values.quantity import parse_quantity
 from app.values.versions import Version, parse_version
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
-WITHHELD = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of a device taint that keep new pods off (KEP-5055); the driver taints so after an XID error and a lost GPU
-(device_health.go), and notes with the effect None what it only wants seen."""
+BLOCKING_TAINT_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of a device taint that keep new pods off the device (KEP-5055). NVIDIA's driver sets such a taint after an
+XID error or the loss of a GPU, and a taint with the effect None for mere information (device_health.go)."""
 MEMORY_SLICE = "memory-slice-"
-"""Counter of one memory slice of a GPU; a slice that is carved on demand consumes those on which it lies (KEP-4815;
-partitions.go)."""
+"""The prefix of the counters for the memory slices of a GPU. A MIG device that is created on demand consumes the
+counters of the memory slices that it occupies (KEP-4815; partitions.go)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU or MIG slice; None is unknown. `label`: the product as GPU Feature Discovery would write it.
+    """One device of a ResourceSlice, a GPU or a MIG slice; facts that are None are unknown.
 
-    `gpu`: what its GPU is told apart by on the node: the counter set from which it takes, else a UUID or the device's
-    own name. `start`: the first memory slice on which it lies; None if it is not carved on demand.
-    `withheld`: a taint keeps new pods off.
+    `label` is the product as GPU Feature Discovery writes it. `memory_mib` is in MiB. `gpu` identifies the GPU of the
+    device on its node: it is the counter set that the device consumes, or else a UUID or the device's own name.
+    `start` is the first memory slice that the device occupies, None if it is not created on demand. `tainted` says
+    that a taint of the device keeps new pods off.
     """
 
     label: str | None
@@ -45,18 +46,19 @@ class Device:
     name: str = ""
     gpu: str = ""
     start: int | None = None
-    withheld: bool = False
+    tainted: bool = False
 
 
-FACTS = ("label", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile")
-"""What devices of one make have in common."""
+DEVICE_FACTS = ("label", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile")
+"""The fields of a Device that are facts about its kind; the others identify it, or say where it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
-    """A slice's name, its node (None for one that is not of a single node), and NVIDIA's devices in it.
+    """A ResourceSlice with the NVIDIA devices in it.
 
-    Of a pool's slices those of the highest `generation` hold (resource/v1 types.go ResourcePool).
+    `node` is None for a slice that does not belong to a single node. Of the slices of one `pool` only those of the
+    highest `generation` are valid (resource/v1 types.go ResourcePool).
     """
 
     name: str
@@ -67,7 +69,7 @@ class ResourceSlice:
 
 
 def read_slice(document: Mapping[str, Any]) -> ResourceSlice:
-    """Read a ResourceSlice; another vendor's has no devices for us.
+    """Read a ResourceSlice; for a slice of another vendor's driver the result has no devices.
 
     Raises MalformedPod.
     """
@@ -86,9 +88,9 @@ def read_slice(document: Mapping[str, Any]) -> ResourceSlice:
 
 
 def _device(item: Mapping[str, Any], index: int) -> Device | None:
-    """Read a device of resource.k8s.io/v1, or of the betas, which wrap it in `basic`.
+    """Read a device of resource.k8s.io/v1, or of a beta version, in which `basic` wraps the device.
 
-    None for a GPU that is handed on to a virtual machine: no container has it.
+    None for a GPU that is passed through to virtual machines, since no container can use it.
     """
     where = f"spec.devices[{index}]."
     body = member(item, "basic", dict, where) or item
@@ -98,24 +100,24 @@ def _device(item: Mapping[str, Any], index: int) -> Device | None:
     label = _attribute(attributes, "productName")
     profile = _attribute(attributes, "profile")
     name = member(item, "name", str, where) or ""
-    counters, start = _carved(body, where)
+    counters, start = _memory_slices(body, where)
     uuid = _attribute(attributes, "parentUUID") or _attribute(attributes, "uuid")
     return Device(
         label="-".join(label.split()) if label else None,
         driver=_version(attributes, "driverVersion"),
         cuda=_version(attributes, "cudaDriverVersion"),
         compute_capability=_version(attributes, "cudaComputeCapability"),
-        memory_mib=_memory(member(body, "capacity", dict, where) or {}),
+        memory_mib=_memory_mib(member(body, "capacity", dict, where) or {}),
         mig_profile=profile.replace("+", ".") if profile else None,
         name=name,
         gpu=counters or uuid or name,
         start=start if profile else None,
-        withheld=any(taint.get("effect") in WITHHELD for _, taint in objects(body, "taints", where)),
+        tainted=any(taint.get("effect") in BLOCKING_TAINT_EFFECTS for _, taint in objects(body, "taints", where)),
     )
 
 
-def _carved(body: Mapping[str, Any], where: str) -> tuple[str | None, int | None]:
-    """Read from which counter set a device takes, and the first memory slice that it takes."""
+def _memory_slices(body: Mapping[str, Any], where: str) -> tuple[str | None, int | None]:
+    """Read the counter set that a device consumes, and its first memory slice; None twice if it consumes none."""
     for index, item in objects(body, "consumesCounters", where):
         inside = f"{where}consumesCounters[{index}]."
         counters = member(item, "counters", dict, inside) or {}
@@ -127,11 +129,11 @@ def _carved(body: Mapping[str, Any], where: str) -> tuple[str | None, int | None
 
 
 def _attribute(attributes: Mapping[str, Any], name: str) -> str | None:
-    """Read an attribute's value, a string or a version; the driver's own may carry its domain."""
-    found = attributes.get(name) or attributes.get(f"{NVIDIA_DRIVER}/{name}")
-    if not isinstance(found, dict):
+    """Read the value of an attribute, a string or a version; its name may carry the driver's domain."""
+    attribute = attributes.get(name) or attributes.get(f"{NVIDIA_DRIVER}/{name}")
+    if not isinstance(attribute, dict):
         return None
-    value = found.get("string") or found.get("version")
+    value = attribute.get("string") or attribute.get("version")
     return value if isinstance(value, str) else None
 
 
@@ -143,9 +145,9 @@ def _version(attributes: Mapping[str, Any], name: str) -> Version | None:
         return None
 
 
-def _memory(capacity: Mapping[str, Any]) -> int | None:
-    found = capacity.get("memory")
-    value = found.get("value") if isinstance(found, dict) else found
+def _memory_mib(capacity: Mapping[str, Any]) -> int | None:
+    quantity = capacity.get("memory")
+    value = quantity.get("value") if isinstance(quantity, dict) else quantity
     try:
         return int(parse_quantity(value) // 2**20) if isinstance(value, str) else None
     except QuantityError:
@@ -154,10 +156,10 @@ def _memory(capacity: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass: the extended resource that it serves (None: none), and the one type of devices that it takes.
+    """A DeviceClass, with the extended resource that it serves and the devices that it selects.
 
-    `type`: gpu or mig; `driver`: whose devices it takes. None where its selectors do not say it in the words that
-    NVIDIA's chart writes.
+    `resource` is None if it serves no extended resource. `type` is gpu or mig, and `driver` is the name of the DRA
+    driver; both are None unless the selectors have the form that NVIDIA's chart writes.
     """
 
     name: str
@@ -165,14 +167,14 @@ class DeviceClass:
     type: str | None = None
     driver: str | None = None
 
-    def takes(self, device: Device) -> bool:
-        """Tell whether it may take a device, as far as the types tell."""
+    def selects(self, device: Device) -> bool:
+        """Tell whether the class selects a device, as far as its type says; other selectors are not evaluated."""
         return self.type is None or self.type == ("mig" if device.mig_profile else "gpu")
 
 
 _TYPE = re.compile(r"""\.type\s*==\s*['"](gpu|mig)['"]""")
-"""In CEL, as `device.attributes['gpu.nvidia.com'].type == 'mig'` (NVIDIA/k8s-dra-driver-gpu deployments/helm,
-deviceclass-*.yaml); any other expression is the scheduler's to judge."""
+"""The device type in a CEL selector, as in `device.attributes['gpu.nvidia.com'].type == 'mig'`
+(NVIDIA/k8s-dra-driver-gpu deployments/helm, deviceclass-*.yaml). Only kube-scheduler evaluates other expressions."""
 
 _DRIVER = re.compile(r"""device\.driver\s*==\s*['"]([a-z0-9.-]+)['"]""")
 
@@ -186,37 +188,39 @@ def read_device_class(document: Mapping[str, Any]) -> DeviceClass:
     spec = member(document, "spec", dict, "") or {}
     name = member(metadata, "name", str, "metadata.") or ""
     resource = member(spec, "extendedResourceName", str, "spec.")
-    return DeviceClass(name, resource, _said(spec, _TYPE), _said(spec, _DRIVER))
+    return DeviceClass(name, resource, _match_in_selectors(spec, _TYPE), _match_in_selectors(spec, _DRIVER))
 
 
-def _said(spec: Mapping[str, Any], words: re.Pattern[str]) -> str | None:
+def _match_in_selectors(spec: Mapping[str, Any], pattern: re.Pattern[str]) -> str | None:
     for index, selector in objects(spec, "selectors", "spec."):
         where = f"spec.selectors[{index}]."
         cel = member(selector, "cel", dict, where) or {}
-        if found := words.search(member(cel, "expression", str, f"{where}cel.") or ""):
-            return found[1]
+        if match := pattern.search(member(cel, "expression", str, f"{where}cel.") or ""):
+            return match[1]
     return None
 
 
-def makes(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Reduce a node's devices to one of each make, that is, of equal facts; by product. None where there are none.
+def distinct_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Reduce a node's devices to one for each set of equal facts (DEVICE_FACTS), sorted by product.
 
-    The whole GPUs count where there are any: the slices that can be carved from them say no more. Those that a taint
-    withholds count only where all are.
+    MIG slices are left out where there are whole GPUs, since they add no facts to those of their GPU. Tainted devices
+    are left out unless all devices are tainted.
     """
-    several = list(devices)
-    several = [each for each in several if not each.withheld] or several
-    several = [each for each in several if not each.mig_profile] or several
-    kinds = {tuple(getattr(each, name) for name in FACTS) for each in several}
-    return tuple(replace(_UNKNOWN, **dict(zip(FACTS, kind, strict=True))) for kind in sorted(kinds, key=repr))
+    candidates = list(devices)
+    candidates = [device for device in candidates if not device.tainted] or candidates
+    candidates = [device for device in candidates if not device.mig_profile] or candidates
+    kinds = {tuple(getattr(device, name) for name in DEVICE_FACTS) for device in candidates}
+    return tuple(replace(_UNKNOWN, **dict(zip(DEVICE_FACTS, kind, strict=True))) for kind in sorted(kinds, key=repr))
 
 
-def common(devices: Iterable[Device]) -> Device:
-    """Keep the facts that all these devices share."""
-    several = list(devices)
-    values = {name: {getattr(each, name) for each in several} for name in FACTS}
-    shared: dict[str, Any] = {name: next(iter(found)) if len(found) == 1 else None for name, found in values.items()}
-    return replace(_UNKNOWN, **shared)
+def shared_facts(devices: Iterable[Device]) -> Device:
+    """Make a device of the facts that all these devices share; the other facts are None."""
+    all_devices = list(devices)
+    facts: dict[str, Any] = {}
+    for name in DEVICE_FACTS:
+        values = {getattr(device, name) for device in all_devices}
+        facts[name] = values.pop() if len(values) == 1 else None
+    return replace(_UNKNOWN, **facts)
 
 
 _UNKNOWN = Device(None, None, None, None, None, None)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes: the model of one, and the labels, counts, health and DRA devices that it is read from."""
+"""The model of a node, and its reading from labels, resource counts, GPU health and DRA devices."""

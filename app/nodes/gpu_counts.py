@@ -1,53 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many GPUs a node has by its labels, its capacity and its allocatable, and what it means where they differ."""
+"""Comparison of the GPU counts in a node's labels, its capacity and its allocatable."""
 
 from collections.abc import Iterator, Mapping
 
 from app.knowledge.mig_profiles import RESOURCE_PREFIX, profile_of
 from app.nodes.model import NodeClass, Sharing
-from app.nodes.sharing import WHOLE, Amounts, whole
+from app.nodes.sharing import WHOLE, Amounts, parse_count
 
 
-def lacking(offered: Amounts, capacity: Amounts) -> Amounts:
-    """Say what allocatable lacks of capacity: the kubelet counts unhealthy devices in capacity alone."""
+def unhealthy_units(offered: Amounts, capacity: Amounts) -> Amounts:
+    """List the units by which capacity exceeds allocatable (`offered`), as pairs of GPU resource and units.
+
+    The kubelet counts unhealthy devices in capacity only.
+    """
     healthy = dict(offered)
     return tuple((name, amount - healthy.get(name, 0)) for name, amount in capacity if amount > healthy.get(name, 0))
 
 
-def stale(found: NodeClass, labels: Mapping[str, str], capacity: Amounts | None) -> bool:
-    """Tell whether labels contradict what the node has: fewer GPUs, other slices, or none of what they promise.
+def labels_are_stale(node_class: NodeClass, labels: Mapping[str, str], capacity: Amounts | None) -> bool:
+    """Tell whether the labels contradict the node's capacity: it has fewer GPUs or other slices than they say.
 
-    Under strategy mixed the slices have counts of their own, and `gpu.count` speaks of some of the GPUs only. More GPUs
-    than `gpu.count` are of another model (several_models). Where capacity has no GPU resource at all there is nothing
-    to compare (a ghost, or DRA), and where HAMi shares GPUs out it is HAMi's number of shares.
+    Under MIG strategy mixed the slices have count labels of their own, and `gpu.count` covers only some of the GPUs. A
+    capacity of more GPUs than `gpu.count` means several models (`has_several_models`). A node without any GPU resource
+    in its capacity is not compared: its device plugin is missing, or DRA serves its GPUs. On a HAMi node the capacity
+    is HAMi's number of shares, which no label has.
     """
-    has = dict(capacity or ())
-    if not any(has.values()) or found.mig_invalid or found.sharing is Sharing.HAMi:
+    units = dict(capacity or ())
+    if not any(units.values()) or node_class.mig_invalid or node_class.sharing is Sharing.HAMi:
         return False
-    if found.mig_strategy == "mixed":
-        return any(has.get(name, 0) + has.get(f"{name}.shared", 0) != units for name, units in _promised(labels))
-    slices = sum(amount for name, amount in has.items() if profile_of(name))
-    return found.labelled > 0 and (slices > 0 or sum(has.values()) < found.labelled * found.replicas)
+    if node_class.mig_strategy == "mixed":
+        slices = _promised_slices(labels)
+        return any(units.get(name, 0) + units.get(f"{name}.shared", 0) != promised for name, promised in slices)
+    slice_units = sum(amount for name, amount in units.items() if profile_of(name))
+    promised_units = node_class.labelled_gpus * node_class.replicas
+    return node_class.labelled_gpus > 0 and (slice_units > 0 or sum(units.values()) < promised_units)
 
 
-def several_models(found: NodeClass, capacity: Amounts | None) -> bool:
-    """Tell whether a node has more GPUs than its labels count.
+def has_several_models(node_class: NodeClass, capacity: Amounts | None) -> bool:
+    """Tell whether a node has GPUs of several models, that is, more GPUs than its labels count.
 
-    GFD counts the GPUs of each model and writes the count and the product of one of them, another one at each run
-    (NVIDIA/k8s-device-plugin internal/lm/nvml.go). Under MIG strategy mixed no count is of all GPUs.
+    GPU Feature Discovery (GFD) counts the GPUs of each model, and labels the node with the product and the count of one
+    model, which may differ at each run (NVIDIA/k8s-device-plugin internal/lm/nvml.go). Under MIG strategy mixed no
+    label counts all GPUs, so that the answer is no.
     """
-    has = [(name, units) for name, units in capacity or () if name.startswith(WHOLE) or profile_of(name)]
-    if found.mig_strategy == "mixed" or found.mig_invalid or found.sharing is Sharing.HAMi or not found.labelled:
+    if node_class.mig_strategy == "mixed" or node_class.mig_invalid or node_class.sharing is Sharing.HAMi:
         return False
-    return not any(profile_of(name) for name, _ in has) and sum(units for _, units in has) > (
-        found.labelled * found.replicas
-    )
+    units = {name: amount for name, amount in capacity or () if name.startswith(WHOLE) or profile_of(name)}
+    if not node_class.labelled_gpus or any(map(profile_of, units)):
+        return False
+    return sum(units.values()) > node_class.labelled_gpus * node_class.replicas
 
 
-def _promised(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """List the slice resources that labels promise, with their units."""
+def _promised_slices(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """List the MIG resources that the labels count, with their units."""
     for key in labels:
         if key.startswith(RESOURCE_PREFIX) and key.endswith(".count"):
             resource = key.removesuffix(".count")
-            replicas = max(1, whole(labels.get(f"{resource}.replicas")) or 1)
-            yield resource, (whole(labels.get(key)) or 0) * replicas
+            replicas = max(1, parse_count(labels.get(f"{resource}.replicas")) or 1)
+            yield resource, (parse_count(labels.get(key)) or 0) * replicas

@@ -1,39 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of GPUs as DCGM's metrics tell it: samples of one poll in, what is known of each node out.
+"""GPU health from the metrics of the DCGM exporter: it turns the samples of one poll into the health of each node.
 
-Pure: what an earlier poll showed is handed back in, and so is the time. Absent is unknown, and unknown is no fault.
+The functions are pure: the caller passes in the time and the memory of the previous poll (`PollMemory`). A metric that
+is absent is unknown, and an unknown value is not a fault.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.knowledge.dcgm import DCGM, GPUCondition, MetricMeaning, MetricRule
 from app.knowledge.tables import Knowledge
 from app.knowledge.xids import XID
 
 XID_SECONDS = 24 * 3600.0
-"""An XID that has stood so long is history: the gauge never resets by itself (app/knowledge/dcgm.yaml). A judgement:
-longer than a night without anybody at hand, shorter than a node may run after an error that it got over."""
+"""Seconds after which a reported XID no longer counts, as the gauge never resets by itself (app/knowledge/dcgm.yaml).
+The value is a judgement: longer than a night without an operator, shorter than a node runs on after a passing error."""
 RISING_SECONDS = 600.0
-"""A counter that rose within this time is rising. A judgement: some twenty polls, so that errors every few minutes
-do not make a node change its state all the time."""
+"""Seconds for which a counter counts as rising after an increase. The value is a judgement: about twenty polls, so that
+errors every few minutes do not make a node flap between two states."""
 BLANK = float(0x7FFFFFF0)
-"""DCGM_INT32_BLANK; this and more stands for `no value` (NVIDIA/DCGM dcgm_structs.h), no GPU counts so many errors."""
+"""DCGM_INT32_BLANK. This value and larger ones mean "no value" (NVIDIA/DCGM dcgm_structs.h); no count is as large."""
 INT64_BLANK = float(0x7FFFFFFFFFFFFFF0)
-"""DCGM_INT64_BLANK, as a float; nanoseconds of throttling pass BLANK within seconds."""
-CAUSES = 4
-"""Causes told of one node; a person who reads four goes and looks."""
+"""DCGM_INT64_BLANK as a float, for rising counters: nanoseconds of throttling exceed BLANK within seconds."""
+MOST_CAUSES = 4
+"""Causes that are reported of one node. A guess: four are enough to make an operator look at the node itself."""
 LONGEST_NAME = 253
-"""Of a node (Kubernetes: DNS subdomain); the labels of GPUs and their parts are far shorter."""
+"""Characters of a node's name (Kubernetes: DNS subdomain); the labels of GPUs and their parts are far shorter."""
 
 GPU = tuple[str, str]
-"""Node and GPU."""
+"""The key of a GPU: the name of its node, and its own."""
+CounterKey = tuple[MetricMeaning, GPU, str]
+"""The key of a counter: its metric, the GPU, and the part of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One value of one GPU. `part`: which of several values, such as an NVLink's; empty where there is one."""
+    """One value of a metric of one GPU; `part` names the part of the GPU that it is of, such as an NVLink, if any."""
 
     metric: str
     node: str
@@ -44,7 +46,11 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How many GPUs of a node are ill (drain now), how many others are ailing (better not), and why, worst first."""
+    """The health of a node's GPUs.
+
+    `ill` is the number of GPUs that are to be drained now, `ailing` that of other GPUs which pods had better avoid (the
+    policy field `health` uses the same words), and `causes` are the reasons in words, worst first.
+    """
 
     ill: int = 0
     ailing: int = 0
@@ -56,7 +62,11 @@ HEALTHY = Health()
 
 @dataclass(frozen=True, slots=True)
 class ReportedXIDs:
-    """The XIDs of a GPU: those of the last poll that told, when that was, and since when each is known."""
+    """The XID errors of a GPU.
+
+    `codes` are those in the last poll that had the metric, `seen` is the time of that poll, and `since` is the time at
+    which each code that still counts was first seen.
+    """
 
     codes: frozenset[int]
     seen: float
@@ -65,7 +75,7 @@ class ReportedXIDs:
 
 @dataclass(frozen=True, slots=True)
 class CounterState:
-    """A counter as last seen. `rose`: when it was last seen to have risen; None: never."""
+    """The last `value` of a counter, the time `seen` of that poll, and the time `rose` of the last increase, if any."""
 
     value: float
     seen: float
@@ -73,15 +83,15 @@ class CounterState:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What one poll hands to the next."""
+class PollMemory:
+    """The state that one poll passes to the next: XIDs by GPU, and counters by metric, GPU and part."""
 
     xids: Mapping[GPU, ReportedXIDs] = field(default_factory=dict)
-    counts: Mapping[tuple[Any, ...], CounterState] = field(default_factory=dict)
+    counts: Mapping[CounterKey, CounterState] = field(default_factory=dict)
 
 
 def read_sample(metric: str, labels: Mapping[str, str], value: float, dcgm: DCGM) -> MetricSample | None:
-    """Take what is looked at out of a sample; None for a metric that is not read, or one that names no node."""
+    """Read one sample; None for a metric that is not in dcgm.yaml, or a sample that names no node."""
     if metric not in dcgm.readings:
         return None
     node = next((labels[key] for key in dcgm.node_labels if labels.get(key)), "")
@@ -92,58 +102,62 @@ def read_sample(metric: str, labels: Mapping[str, str], value: float, dcgm: DCGM
     return MetricSample(metric, node, gpu[:LONGEST_NAME], part[:LONGEST_NAME], value)
 
 
-def examine(
-    samples: Iterable[MetricSample], memory: Memory, knowledge: Knowledge, now: float
-) -> tuple[Memory, dict[str, Health]]:
-    """Fold the samples of one poll in; gives what to remember, and the health of every node that they name.
+def evaluate_poll(
+    samples: Iterable[MetricSample], memory: PollMemory, knowledge: Knowledge, now: float
+) -> tuple[PollMemory, dict[str, Health]]:
+    """Evaluate the samples of one poll; gives the memory for the next poll, and the health of each node in the samples.
 
-    `now`: seconds of a monotonic clock, the same at every call.
+    `now` is in seconds of a monotonic clock, which must be the same at every call.
     """
     nodes: set[str] = set()
     faults: set[tuple[GPU, GPUCondition, str]] = set()
     codes: dict[GPU, set[int]] = {}
-    counters: dict[tuple[Any, ...], float] = {}
+    counters: dict[CounterKey, float] = {}
     for sample in samples:
         nodes.add(sample.node)
         gpu, row = (sample.node, sample.gpu), knowledge.dcgm.readings[sample.metric]
-        if row.judge is MetricRule.Rising:
+        if row.rule is MetricRule.Rising:
             if 0 <= sample.value < INT64_BLANK:
                 key = (row, gpu, sample.part)
                 counters[key] = max(sample.value, counters.get(key, 0.0))
         elif 0 <= sample.value < BLANK:
-            if row.judge is MetricRule.XID:
+            if row.rule is MetricRule.XID:
                 codes.setdefault(gpu, set()).add(int(sample.value))
             elif sample.value > 0 and row.condition:
                 faults.add((gpu, row.condition, row.meaning))
-    xids = _xids(codes, memory.xids, now)
-    counts = _counts(counters, memory.counts, now)
+    xids = _update_xids(codes, memory.xids, now)
+    counts = _update_counters(counters, memory.counts, now)
     faults |= set(_xid_faults(codes, xids, knowledge, now))
-    faults |= set(_rising(counters, counts, now))
-    return Memory(xids, counts), _by_node(nodes, faults)
+    faults |= set(_counter_faults(counters, counts, now))
+    return PollMemory(xids, counts), _health_by_node(nodes, faults)
 
 
-def _xids(codes: Mapping[GPU, set[int]], before: Mapping[GPU, ReportedXIDs], now: float) -> dict[GPU, ReportedXIDs]:
-    """Note since when each XID is known.
+def _update_xids(
+    codes: Mapping[GPU, set[int]], before: Mapping[GPU, ReportedXIDs], now: float
+) -> dict[GPU, ReportedXIDs]:
+    """Update the time since which each XID counts.
 
-    The gauge shows the last XID alone, and a serious one draws milder ones after it (45, 154): one that another
-    took the place of goes on counting. Only 0 takes them back: the exporter or the driver was started again.
+    The gauge shows only the last XID, and a serious XID is followed by milder ones (45, 154), so that an XID which
+    another has replaced still counts. Only the value 0 clears them, since the exporter or the driver has restarted.
     """
-    found = {gpu: shown for gpu, shown in before.items() if now - shown.seen < XID_SECONDS}
-    for gpu, told in codes.items():
-        known, shown = found.get(gpu), frozenset(told - {0})
-        if known is None or not shown:
-            found[gpu] = ReportedXIDs(shown, now, dict.fromkeys(shown, now))
+    reported = {gpu: shown for gpu, shown in before.items() if now - shown.seen < XID_SECONDS}
+    for gpu, values in codes.items():
+        reported_before, shown = reported.get(gpu), frozenset(values - {0})
+        if reported_before is None or not shown:
+            reported[gpu] = ReportedXIDs(shown, now, dict.fromkeys(shown, now))
             continue
-        since = {code: start for code, start in known.since.items() if code in shown or now - start < XID_SECONDS}
-        since |= {code: now for code in shown if code not in known.codes}
-        found[gpu] = ReportedXIDs(shown, now, since)
-    return found
+        since = {
+            code: start for code, start in reported_before.since.items() if code in shown or now - start < XID_SECONDS
+        }
+        since |= {code: now for code in shown if code not in reported_before.codes}
+        reported[gpu] = ReportedXIDs(shown, now, since)
+    return reported
 
 
 def _xid_faults(
-    told: Iterable[GPU], xids: Mapping[GPU, ReportedXIDs], knowledge: Knowledge, now: float
+    gpus: Iterable[GPU], xids: Mapping[GPU, ReportedXIDs], knowledge: Knowledge, now: float
 ) -> Iterator[tuple[GPU, GPUCondition, str]]:
-    for gpu in told:
+    for gpu in gpus:
         for code, start in xids[gpu].since.items():
             xid: XID | None = knowledge.xids.get(code)
             condition = knowledge.dcgm.conditions.get(xid.severity) if xid else None
@@ -151,37 +165,37 @@ def _xid_faults(
                 yield gpu, condition, f"XID {code}: {xid.meaning}"
 
 
-def _counts(
-    counters: Mapping[tuple[Any, ...], float], before: Mapping[tuple[Any, ...], CounterState], now: float
-) -> dict[tuple[Any, ...], CounterState]:
-    """Note which counters rose; one that fell was started again."""
-    found = {key: count for key, count in before.items() if now - count.seen < RISING_SECONDS}
+def _update_counters(
+    counters: Mapping[CounterKey, float], before: Mapping[CounterKey, CounterState], now: float
+) -> dict[CounterKey, CounterState]:
+    """Update the time at which each counter last rose; a counter that fell has been reset, which is no increase."""
+    states = {key: count for key, count in before.items() if now - count.seen < RISING_SECONDS}
     for key, value in counters.items():
-        known = found.get(key)
-        rises = known is not None and value > known.value
-        found[key] = CounterState(value, now, now if rises else known.rose if known else None)
-    return found
+        state_before = states.get(key)
+        rises = state_before is not None and value > state_before.value
+        states[key] = CounterState(value, now, now if rises else state_before.rose if state_before else None)
+    return states
 
 
-def _rising(
-    told: Iterable[tuple[MetricMeaning, GPU, str]], counts: Mapping[tuple[Any, ...], CounterState], now: float
+def _counter_faults(
+    keys: Iterable[CounterKey], counts: Mapping[CounterKey, CounterState], now: float
 ) -> Iterator[tuple[GPU, GPUCondition, str]]:
-    for key in told:
+    for key in keys:
         row, gpu, _part = key
         rose = counts[key].rose
         if rose is not None and now - rose < RISING_SECONDS and row.condition:
             yield gpu, row.condition, row.meaning
 
 
-def _by_node(nodes: Iterable[str], faults: Iterable[tuple[GPU, GPUCondition, str]]) -> dict[str, Health]:
+def _health_by_node(nodes: Iterable[str], faults: Iterable[tuple[GPU, GPUCondition, str]]) -> dict[str, Health]:
     gpus: dict[str, dict[GPUCondition, set[str]]] = {}
     causes: dict[str, dict[GPUCondition, set[str]]] = {}
     for (node, gpu), condition, cause in faults:
         gpus.setdefault(node, {}).setdefault(condition, set()).add(gpu)
         causes.setdefault(node, {}).setdefault(condition, set()).add(cause)
-    found = dict.fromkeys(nodes, Health())
+    health = dict.fromkeys(nodes, Health())
     for node, by_condition in gpus.items():
-        ill, ailing = (by_condition.get(each, set()) for each in (GPUCondition.Ill, GPUCondition.Ailing))
-        words = [cause for each in GPUCondition for cause in sorted(causes[node].get(each, ()))]
-        found[node] = Health(len(ill), len(ailing - ill), tuple(words[:CAUSES]))
-    return found
+        ill, ailing = (by_condition.get(state, set()) for state in (GPUCondition.Ill, GPUCondition.Ailing))
+        cause_texts = [cause for state in GPUCondition for cause in sorted(causes[node].get(state, ()))]
+        health[node] = Health(len(ill), len(ailing - ill), tuple(cause_texts[:MOST_CAUSES]))
+    return health

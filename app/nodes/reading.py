@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes: labels, allocatable and taints read into facts. Many nodes share one NodeClass; what is free is their own."""
+"""Reading of a node's JSON into the model: its class, which many nodes share, and its own free resources."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -8,20 +8,20 @@ from typing import Any
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, common, makes
+from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
-from app.nodes.sharing import NOT_REGISTERED, registered_gpus
+from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_quantity
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
-    """Read a Node; `used`: units of GPU resources that the pods bound there hold.
+    """Read a Node; `used` are the units of each GPU resource that the pods on it hold.
 
-    A label that does not parse counts as unknown: one odd node must not stop the others.
-    Raises MalformedPod where the object's shape is wrong.
+    The fact of a label that does not parse is unknown, so that one such node does not stop the reading of the others.
+    Raises MalformedPod if the shape of the object is wrong.
     """
     metadata = member(document, "metadata", dict, "") or {}
     status = member(document, "status", dict, "") or {}
@@ -50,13 +50,13 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
 
 
 def _registered(metadata: Mapping[str, Any], knowledge: Knowledge) -> int:
-    """Count the GPUs that a plugin says, by annotation, to give out in shares; NOT_REGISTERED if there is none."""
+    """Count the GPUs that a device plugin shares by its annotation; NOT_REGISTERED without such an annotation."""
     annotations = metadata.get("annotations")
     if isinstance(annotations, dict):
         for key in knowledge.clouds.sharing_annotations:
             text = annotations.get(key)
             if isinstance(text, str) and text:
-                return registered_gpus(text)
+                return count_registered_gpus(text)
     return NOT_REGISTERED
 
 
@@ -84,66 +84,77 @@ def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 
 def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[DeviceClass], knowledge: Knowledge) -> Node:
-    """Take a node's facts from its ResourceSlices; what they tell not, or in two ways, stays as labelled (F135).
+    """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled (F135).
 
-    `serving`: DeviceClasses; of the extended resources that they serve only the vendor's own can be had here, and of
-    devices that the class takes. Where there are none, pods may still claim the devices; but GPUs that a device plugin
-    offers besides are its own to tell of. GPUs that taints withhold are lacking, as those are that a plugin withdraws.
+    `serving` are the DeviceClasses that serve an extended resource. Those of them count that serve a resource of the
+    vendor and select a device of this node. If none counts and a device plugin offers GPUs, the node is unchanged,
+    since the labels then describe the plugin's GPUs. GPUs of which all devices are tainted count as unhealthy, as
+    those do which a device plugin withdraws.
     """
-    several = tuple(devices)
-    if not several:
+    all_devices = tuple(devices)
+    if not all_devices:
         return node
-    ours = frozenset(
-        each.resource
-        for each in serving
-        if each.resource and _of_nvidia(each.resource, knowledge) and any(map(each.takes, several))
+    served = frozenset(
+        device_class.resource
+        for device_class in serving
+        if device_class.resource
+        and _is_nvidia_resource(device_class.resource, knowledge)
+        and any(map(device_class.selects, all_devices))
     )
-    if node.node_class.plugged and not ours:
+    if node.node_class.uses_device_plugin and not served:
         return node
-    sliced = all(device.mig_profile for device in several)
-    usable = {device.gpu for device in several if not device.withheld}
-    lost = {device.gpu for device in several} - usable
-    known = replace(
+    sliced = all(device.mig_profile for device in all_devices)
+    usable = {device.gpu for device in all_devices if not device.tainted}
+    tainted_gpus = {device.gpu for device in all_devices} - usable
+    node_class = replace(
         node.node_class,
         sharing=Sharing.MIG if sliced else Sharing.Exclusive,
-        dra_profiles=frozenset(device.mig_profile for device in several if device.mig_profile),
+        dra_profiles=frozenset(device.mig_profile for device in all_devices if device.mig_profile),
         budgets=(),
         stale=False,
         several_models=False,
         memory_at_most=None,
-        lacking=tuple((resource, len(lost)) for resource in sorted(ours) if lost and not profile_of(resource)),
-        withdrawn=len(lost),
-        by_dra=ours if usable else frozenset(),
+        unhealthy_units=tuple(
+            (resource, len(tainted_gpus)) for resource in sorted(served) if tainted_gpus and not profile_of(resource)
+        ),
+        withdrawn=len(tainted_gpus),
+        dra_resources=served if usable else frozenset(),
     )
-    found = makes(several)
-    classes = tuple(_of_make(known, make, knowledge) for make in found)
-    shared = classes[0]
-    if len(classes) > 1:
-        products = {make.product for make in classes}
-        product = classes[0].product if len(products) == 1 else None
-        shared = replace(_of_make(known, common(found), knowledge), product=product, makes=classes)
-    return replace(node, node_class=shared, free=replace(node.free, uncounted=ours))
+    node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
+    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
 
 
-def _of_nvidia(resource: str, knowledge: Knowledge) -> bool:
+def _with_all_device_facts(node_class: NodeClass, devices: tuple[Device, ...], knowledge: Knowledge) -> NodeClass:
+    """Replace facts by those of distinct devices; of several devices by those that they share."""
+    variants = tuple(_with_device_facts(node_class, device, knowledge) for device in devices)
+    if len(variants) == 1:
+        return variants[0]
+    shared = _with_device_facts(node_class, shared_facts(devices), knowledge)
+    products = {variant.product for variant in variants}
+    product = variants[0].product if len(products) == 1 else None
+    return replace(shared, product=product, device_variants=variants)
+
+
+def _is_nvidia_resource(resource: str, knowledge: Knowledge) -> bool:
     family = knowledge.families.of(resource)
     return family is not None and NVIDIA_DRIVER in family.device_classes
 
 
-def _of_make(known: NodeClass, make: Device, knowledge: Knowledge) -> NodeClass:
-    """Take what a device tells of itself; what it does not, its driver or its product tells, and only then the node."""
-    row = knowledge.products.find(make.label) if make.label else None
-    reported = make.cuda or (knowledge.cuda.highest_cuda(make.driver) if make.driver else None)
-    whole = row if not make.mig_profile else None
+def _with_device_facts(node_class: NodeClass, device: Device, knowledge: Knowledge) -> NodeClass:
+    """Replace facts by those of a device; a fact that it lacks is that of its driver or product, or else the node's."""
+    row = knowledge.products.find(device.label) if device.label else None
+    reported_cuda = device.cuda or (knowledge.cuda.highest_cuda(device.driver) if device.driver else None)
+    capability = device.compute_capability or (row and row.compute_capability)
+    whole_gpu = row if not device.mig_profile else None
     return replace(
-        known,
-        product=normal_form(make.label) if make.label else known.product,
-        driver=make.driver or known.driver,
-        cuda=reported or known.cuda,
-        compute_capability=make.compute_capability or (row and row.compute_capability) or known.compute_capability,
-        memory_mib=make.memory_mib or (whole and whole.memory_mib) or known.memory_mib,
-        mig_profile=make.mig_profile,
-        nvlink=row.nvlink if row else known.nvlink,
-        form_factor=row.form_factor if row else known.form_factor,
-        datacenter=row.datacenter if row else known.datacenter,
+        node_class,
+        product=normal_form(device.label) if device.label else node_class.product,
+        driver=device.driver or node_class.driver,
+        cuda=reported_cuda or node_class.cuda,
+        compute_capability=capability or node_class.compute_capability,
+        memory_mib=device.memory_mib or (whole_gpu and whole_gpu.memory_mib) or node_class.memory_mib,
+        mig_profile=device.mig_profile,
+        nvlink=row.nvlink if row else node_class.nvlink,
+        form_factor=row.form_factor if row else node_class.form_factor,
+        datacenter=row.datacenter if row else node_class.datacenter,
     )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement: which nodes a demand fits, how well, and whom preemption may evict for it."""
+"""Placement: which nodes a demand fits, their scores, and which candidates for preemption would help."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class filters about CUDA: whether the image would start on the node's driver, and has code for its GPUs."""
+"""Class filters for CUDA: whether the image starts on the node's driver, and has code for its GPUs."""
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.nodes.model import NodeClass
 from app.policy.demand import Demand
-from app.values.reasons import Code, Reason, either, reason
+from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import show_driver, show_version
 
 
 def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a driver on which a container's CUDA would not start, by the procedure of knowledge/cuda.py."""
+    """Refuse a driver on which the CUDA of a container does not start (knowledge/cuda_compatibility.py)."""
     for need in demand.cuda:
         if node.driver is None:
             if demand.refuse_unknown:
@@ -17,15 +17,17 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
             continue
         verdict = judge_driver(need, node.host)
         if verdict < demand.accept:
-            new_enough = node.driver >= need.floor(demand.accept)  # so it is the image that refuses the branch
+            new_enough = node.driver >= need.floor(demand.accept)  # then the image itself refuses the driver branch
             if new_enough or (verdict is Compatibility.RequirementUnmet and need.requirement):
                 return _requirement_unmet(need, node)
-            return reason(Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}{_looser(verdict)}")
+            return reason(
+                Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}{_sufficient_setting(verdict)}"
+            )
     return None
 
 
-def _looser(verdict: Compatibility) -> str:
-    """Name the setting under which the driver would do; nothing where there is none."""
+def _sufficient_setting(verdict: Compatibility) -> str:
+    """Name the policy setting under which the driver would suffice, for the message; empty if there is none."""
     if verdict < Compatibility.Forward:
         return ""
     return f", or policy field cuda.accept: {AcceptedCompatibility(int(verdict)).name}"
@@ -35,27 +37,27 @@ def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
     if need.requirement:
         wants = f"CUDA >= {show_version(need.cuda)}, or what else it names"
         return reason(Code.ImageRequirementUnmet, "NVIDIA_REQUIRE_CUDA refuses this driver", wants)
-    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", _named(need, node))
+    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", _accepted_drivers(need, node))
 
 
-def _named(need: CUDANeed, node: NodeClass) -> str:
-    """Say on which drivers the image starts, for the brand of the node's GPU."""
+def _accepted_drivers(need: CUDANeed, node: NodeClass) -> str:
+    """Name the drivers on which the image starts, for the brand of the node's GPU."""
     newer = f"driver >= {show_driver(need.native)}"
     if need.requires is None:
         return newer
     branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
     served = [str(branch) for branch in sorted(branches) if (branch + 1,) > (need.minor_version or need.native)]
-    return f"{newer}, or branch {either(served)}" if served else newer
+    return f"{newer}, or branch {join_with_or(served)}" if served else newer
 
 
 def _floor(demand: Demand, need: CUDANeed) -> str:
     return show_driver(need.floor(demand.accept))
 
 
-def compute_capability_served(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a GPU older than the pod or its image family asks."""
-    asked = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
-    floor = max((each for each in asked if each is not None), default=None)
+def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a GPU whose compute capability is less than the pod or its image needs."""
+    minimums = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
+    floor = max((minimum for minimum in minimums if minimum is not None), default=None)
     if floor is None:
         return None
     if node.compute_capability is None:
@@ -68,9 +70,10 @@ def compute_capability_served(demand: Demand, node: NodeClass) -> Reason | None:
 
 
 def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a GPU that the image's CUDA toolkit no longer serves.
+    """Refuse a GPU that the CUDA toolkit of the image no longer supports.
 
-    One that is newer than the toolkit runs PTX, if the image has any, which nobody knows: doubts.py scores it down.
+    A GPU newer than the toolkit can run PTX. Whether the image contains PTX is unknown, so that penalties.py lowers
+    the score of such a node.
     """
     for need in demand.cuda:
         if node.compute_capability is None and need.unsupported and demand.refuse_unknown:

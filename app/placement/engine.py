@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: runs the filters in order, and weighs the scorers.
+"""The engine: it runs the filters in order on a Demand and a node, and computes the weighted mean of the scorers.
 
-Pure: a Demand and nodes in, verdicts out. What is remembered between calls is the edge's (cluster/appraisal.py).
+Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """
 
 from collections.abc import Mapping
@@ -9,33 +9,34 @@ from dataclasses import dataclass, replace
 
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.penalties import DOUBTS
+from app.placement.penalties import PENALTIES
 from app.placement.scorers import BY_CLASS, SCORERS, Scorer
 from app.policy.demand import Demand
 from app.policy.schema_placement import DEFAULT_SCORES
 from app.values.reasons import Reason
 
 LESSER_SHARE = 0.5
-"""A node that a Warn policy would refuse, or that is in doubt, keeps this share of its total for each such thing:
-behind its equals, still usable (a guess)."""
+"""The factor on a node's total for each penalty, and for a Warn policy that would refuse it. A guess: the node then
+comes after equal nodes without penalty, and is still usable."""
 
 _SCORERS = dict(SCORERS)
-_BEYOND_IN_TREE = tuple(each for each in FREE_FILTERS if each not in COUNTED_IN_TREE)
+_BEYOND_IN_TREE = tuple(accepts for accepts in FREE_FILTERS if accepts not in COUNTED_IN_TREE)
+"""The free filters that kube-scheduler has no counterpart of."""
 
 
 def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
-    """Give the first reason why no node of this class can ever serve the demand; None if it could.
+    """Give the first reason why no node of this class can ever serve the demand; None if it can.
 
-    Of a node with several makes of GPU each must do: kube-scheduler takes whichever is free. A claim can choose by its
-    own selectors, so that for one that names no resource a single make will do.
+    On a node with several kinds of DRA devices each kind must serve the demand, because kube-scheduler takes any device
+    that is free. A claim can choose by its own selectors, so that for a pod without GPU resources one kind suffices.
     """
-    refusals = [_judge_make(demand, make) for make in node_class.by_make()]
+    refusals = [_judge_variant(demand, variant) for variant in node_class.by_device_variant()]
     if not demand.resources and None in refusals:
         return None
     return next((refusal for refusal in refusals if refusal is not None), None)
 
 
-def _judge_make(demand: Demand, node_class: NodeClass) -> Reason | None:
+def _judge_variant(demand: Demand, node_class: NodeClass) -> Reason | None:
     for accepts in CLASS_FILTERS:
         if (refusal := accepts(demand, node_class)) is not None:
             return refusal
@@ -43,17 +44,18 @@ def _judge_make(demand: Demand, node_class: NodeClass) -> Reason | None:
 
 
 def refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
-    """Give every reason why no node of this class can serve the demand, where judge_class gives the first."""
+    """Give all reasons why no node of this class can serve the demand, of which judge_class gives the first."""
     if judge_class(demand, node_class) is None:
         return ()
-    found = (accepts(demand, make) for make in node_class.by_make() for accepts in CLASS_FILTERS)
-    return tuple(dict.fromkeys(each for each in found if each is not None))
+    reasons = (accepts(demand, variant) for variant in node_class.by_device_variant() for accepts in CLASS_FILTERS)
+    return tuple(dict.fromkeys(refusal for refusal in reasons if refusal is not None))
 
 
 def judge_free(demand: Demand, free: FreeResources, recount: bool) -> Reason | None:
     """Give the first reason why the node cannot serve the demand now.
 
-    `recount`: repeat also what kube-scheduler counted itself; its count is newer than ours.
+    With `recount` the filters that repeat kube-scheduler's own counts run too; behind a live scheduler they are left
+    out, since its counts are newer than ours.
     """
     for accepts in FREE_FILTERS if recount else _BEYOND_IN_TREE:
         if (refusal := accepts(demand, free)) is not None:
@@ -61,16 +63,16 @@ def judge_free(demand: Demand, free: FreeResources, recount: bool) -> Reason | N
     return None
 
 
-def facts(demand: Demand, node: Node) -> NodeClass:
-    """Give the node's class, with the labels that the demand asks about, if it asks about any."""
+def class_for_demand(demand: Demand, node: Node) -> NodeClass:
+    """Give the node's class, with the labels on which the demand has requirements, if there are any."""
     if not demand.node_selector:
         return node.node_class
-    asked = ((key, node.labels.get(key)) for key in demand.label_keys)
-    return replace(node.node_class, labels=tuple((key, value) for key, value in asked if value is not None))
+    pairs = ((key, node.labels.get(key)) for key in demand.label_keys)
+    return replace(node.node_class, labels=tuple((key, value) for key, value in pairs if value is not None))
 
 
-def count_again(demand: Demand, free: FreeResources) -> Reason | None:
-    """Repeat kube-scheduler's own counts alone."""
+def judge_counts(demand: Demand, free: FreeResources) -> Reason | None:
+    """Run only the filters that repeat kube-scheduler's own counts."""
     for accepts in COUNTED_IN_TREE:
         if (refusal := accepts(demand, free)) is not None:
             return refusal
@@ -78,50 +80,53 @@ def count_again(demand: Demand, free: FreeResources) -> Reason | None:
 
 
 def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
-    """Give the first reason why a node cannot serve a demand; None if it can. A demand for no GPU fits anywhere."""
-    if not demand.judged:
+    """Give the first reason why a node cannot serve a demand; None if it can, as always for a demand without GPUs."""
+    if not demand.requests_gpus:
         return None
-    return judge_class(demand, facts(demand, node)) or judge_free(demand, node.free, recount)
+    return judge_class(demand, class_for_demand(demand, node)) or judge_free(demand, node.free, recount)
 
 
 def total(demand: Demand, node: Node) -> float:
-    """Weigh the scorers: Σ weight x score ÷ Σ weight, in [0, 1], less for a node that a Warn policy would refuse."""
-    return combine(demand, plan(demand), class_share(demand, node), node)
+    """Compute the total of a node: Σ weight x score ÷ Σ weight, in [0, 1], times LESSER_SHARE for each penalty."""
+    return combine(demand, scoring_plan(demand), class_share(demand, node), node)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringPlan:
-    """The scorers that look at more than the class, with their weights, and the sum of all weights."""
+    """The scorers that depend on more than the node's class, with their weights, and the sum of all weights."""
 
     scorers: tuple[tuple[Scorer, int], ...]
     weights: int
 
 
-def plan(demand: Demand) -> ScoringPlan:
-    """Say what is to be asked of each node; the same for all of them."""
+def scoring_plan(demand: Demand) -> ScoringPlan:
+    """Give the scorers that run on each node; they are the same for all nodes."""
     chosen = demand.scores or DEFAULT_SCORES
     own = tuple((_SCORERS[name], weight) for name, weight in chosen if name not in BY_CLASS)
     return ScoringPlan(own, sum(weight for _, weight in chosen))
 
 
 def class_share(demand: Demand, node: Node) -> tuple[float, float]:
-    """Give what is the same for all nodes of a class: Σ weight x score of its scorers, and the factor on the total."""
+    """Give the part of the total that is the same for all nodes of a class.
+
+    It is Σ weight x score of the scorers that depend on the class only, and the factor on the total.
+    """
     share = 0.0
     for name, weight in demand.scores or DEFAULT_SCORES:
         if name in BY_CLASS:
             share += weight * _SCORERS[name](demand, node)
-    missed = demand.warned is not None and judge_class(demand.warned, facts(demand.warned, node)) is not None
-    return share, LESSER_SHARE ** (missed + sum(1 for doubt in DOUBTS if doubt(demand, node.node_class)))
+    missed = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node)) is not None
+    return share, LESSER_SHARE ** (missed + sum(1 for penalty in PENALTIES if penalty(demand, node.node_class)))
 
 
-def combine(demand: Demand, asked: ScoringPlan, shared: tuple[float, float], node: Node) -> float:
-    """Add the node's own scores to its class's share, and divide by all weights."""
+def combine(demand: Demand, scoring: ScoringPlan, shared: tuple[float, float], node: Node) -> float:
+    """Add the node's own scores to the share of its class, and divide by the sum of all weights."""
     value, factor = shared
-    for scorer, weight in asked.scorers:
+    for scorer, weight in scoring.scorers:
         value += weight * scorer(demand, node)
-    return factor * value / asked.weights
+    return factor * value / scoring.weights
 
 
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
-    """Show each scorer's (score, weight), for explain."""
+    """Give the score and the weight of each scorer, by name, for explain."""
     return {name.value: (_SCORERS[name](demand, node), weight) for name, weight in demand.scores or DEFAULT_SCORES}

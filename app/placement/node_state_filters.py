@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class filters about the state that a node is in: its MIG layout, its driver, the health of its GPUs."""
+"""Class filters for the state of a node: its MIG configuration, its driver upgrade, and the health of its GPUs."""
 
 from app.nodes.model import NodeClass
 from app.policy.demand import Demand
@@ -10,7 +10,7 @@ MIG_STATES_READY = {None, "success"}
 """Any other value of mig.config.state refuses, for whole-GPU pods too (docs/reference/compatibility.md#node-states)."""
 
 MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
-"""The values besides success that MIG Manager writes (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
+"""Values that MIG Manager writes besides success (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
 
 UPGRADE_STATES_REFUSED = frozenset(
     {
@@ -31,30 +31,30 @@ UPGRADE_STATES_REFUSED = frozenset(
 
 
 def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Quarantine a node whose MIG layout GFD calls invalid."""
+    """Refuse a node whose MIG layout GFD labels as invalid."""
     if not node.mig_invalid:
         return None
     return reason(Code.MIGInvalid, "MIG layout of the node is invalid", "one profile on all GPUs, or strategy mixed")
 
 
-def mig_settled(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Keep pods off a node that MIG Manager is changing, or failed to change."""
+def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node whose MIG layout MIG Manager is changing, or failed to change."""
     if node.mig_state in MIG_STATES_READY:
         return None
     return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
 
 
 def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Keep pods off a node whose driver is being replaced."""
+    """Refuse a node whose driver is being upgraded."""
     if node.upgrade_state not in UPGRADE_STATES_REFUSED:
         return None
     return reason(Code.DriverUpgrading, "GPU driver of the node is being upgraded", "upgrade-done")
 
 
-def healthy(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node with sick GPUs, as far as the policy refuses them; nobody chooses which GPU a pod gets.
+def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node with unhealthy GPUs if the policy says so, because a pod might get any GPU of the node.
 
-    GPUs that DCGM calls ill have often been withdrawn by the device plugin already: then no pod can get them.
+    GPUs that are ill do not count if the device plugin has withdrawn as many, since pods cannot get those.
     """
     if demand.health.ill is HealthAction.Refuse and node.ill > node.withdrawn:
         return reason(Code.GPUUnhealthy, "GPUs of the node must be drained", "healthy GPUs")

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How full a node is: packing and spreading (F49, F50)."""
+"""The Packing and Spreading scorers, by the share of a node's GPUs in use (F49, F50)."""
 
 from app.nodes.model import Node
 from app.policy.demand import Demand
 
 WHOLE_MILLI = 1000
-"""Thousandths of a whole GPU."""
+"""The capacity of a whole GPU in thousandths."""
 
 
 def packing(demand: Demand, node: Node) -> float:
-    """Prefer the node that the pod fills best: the share of its units in use once the pod is there."""
+    """Prefer the fullest node: the score is the share of its units in use with the pod."""
     return _used_share(demand, node)
 
 
 def spreading(demand: Demand, node: Node) -> float:
-    """Prefer the node that stays emptiest."""
+    """Prefer the emptiest node: the score is the share of its units that stay free with the pod."""
     return 1.0 - _used_share(demand, node)
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doubts: what makes a node that would do a worse choice, whatever the scorers say. The tuple is the product."""
+"""Penalties: conditions that halve the total of a node that fits; the tuple at the end lists them.
+
+Explain shows the names of these functions.
+"""
 
 from collections.abc import Callable
 
@@ -11,7 +14,7 @@ UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
 """upgrade-required and states we do not know are accepted with a lower score
 (docs/reference/compatibility.md#node-states)."""
 
-Doubt = Callable[[Demand, NodeClass], bool]
+Penalty = Callable[[Demand, NodeClass], bool]
 
 
 def driver_replaced_soon(_demand: Demand, node: NodeClass) -> bool:
@@ -20,38 +23,38 @@ def driver_replaced_soon(_demand: Demand, node: NodeClass) -> bool:
 
 
 def gpus_ill(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether DCGM calls GPUs ill, and the policy does not refuse them or they are withdrawn."""
+    """Tell whether GPUs are ill by DCGM's metrics, unless the policy ignores that."""
     return node.ill > 0 and demand.health.ill is not HealthAction.Ignore
 
 
 def gpus_ailing(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether DCGM calls GPUs ailing, and the policy minds."""
+    """Tell whether GPUs are ailing by DCGM's metrics, unless the policy ignores that."""
     return node.ailing > 0 and demand.health.ailing is not HealthAction.Ignore
 
 
 def devices_withdrawn(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether the device plugin has withdrawn devices, and the policy minds."""
+    """Tell whether the device plugin has withdrawn devices, unless the policy ignores that."""
     return node.withdrawn > 0 and demand.health.withdrawn is not HealthAction.Ignore
 
 
 def labels_stale(_demand: Demand, node: NodeClass) -> bool:
-    """Tell whether the node's labels contradict what it has: whatever else they say may be wrong too (F73)."""
+    """Tell whether the node's labels contradict its capacity, so that its other labels may be wrong too (F73)."""
     return node.stale
 
 
 def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether several replicas of shared GPUs would be given as if they were GPUs (F68)."""
+    """Tell whether the pod requests several replicas of shared GPUs, which may all be of one GPU (F68)."""
     return any(amount > 1 and node.unit(resource) in REPLICAS for resource, amount in demand.resources)
 
 
 def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether an image's toolkit is not known to make machine code for the GPU: only PTX, if any, runs there."""
-    needs = (*demand.cuda, *demand.cuda_wishes)
+    """Tell whether an image may have no machine code for the GPU, so that it must compile PTX at the start."""
+    needs = (*demand.cuda, *demand.preferred_cuda)
     capability = node.compute_capability
     return capability is not None and any(need.targets is not None and capability not in need.targets for need in needs)
 
 
-DOUBTS: tuple[Doubt, ...] = (
+PENALTIES: tuple[Penalty, ...] = (
     driver_replaced_soon,
     gpus_ill,
     gpus_ailing,
@@ -60,4 +63,4 @@ DOUBTS: tuple[Doubt, ...] = (
     replicas_as_gpus,
     code_compiled_at_start,
 )
-"""Each halves the node's total."""
+"""The penalties; each multiplies the total of a node by engine.LESSER_SHARE."""

@@ -17,16 +17,16 @@ Victims = TypeVar("Victims")
 
 
 Without = Callable[[str, Collection[str]], Node | None]
-"""Gives a node as it would be with the pods of these UIDs gone; None for one that is not known."""
+"""A function that gives a node, by name, as it would be without the pods of these UIDs; None for an unknown node."""
 
 
-def spare(
+def helpful_candidates(
     demand: Demand, candidates: Mapping[str, Victims], uids: Mapping[str, Collection[str]], without: Without
 ) -> dict[str, Victims]:
-    """Keep the candidates where the given victims help, each with its victims as given.
+    """Keep the candidate nodes on which evicting the given victims helps, each with its victims as given.
 
-    `uids`: of each candidate's victims. A candidate without victims is dropped, and so is a node that we do not know:
-    nothing says that it would help.
+    `uids` are the UIDs of the victims on each candidate. Candidates without victims and unknown nodes are dropped,
+    since it is not known that they would help.
     """
     return {
         name: victims
@@ -36,5 +36,5 @@ def spare(
 
 
 def eviction_helps(demand: Demand, node: Node) -> bool:
-    """Tell whether the pod could run on a node whose victims are gone; what kube-scheduler counts is left to it."""
+    """Tell whether the pod fits on a node without the victims, except for what kube-scheduler counts itself."""
     return judge(demand, node, recount=False) is None

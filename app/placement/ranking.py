@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking: the order of nodes by their totals, and the scheduler's integers that keep it.
+"""Ranking: the order of nodes by their totals, and the integer scores for kube-scheduler that keep this order.
 
 See docs/reference/scores.md#scores-on-the-wire.
 """
@@ -10,23 +10,23 @@ from fractions import Fraction
 from functools import lru_cache
 
 HIGHEST = 10
-"""MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
+"""The highest score on the wire: MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
 RUNNER_UP = 9
-"""Highest score of a node that is not the winner: the wire keeps the engine's own choice
+"""The highest score of a node that is not the best one, so that the scores keep the choice of the best node
 (docs/reference/scores.md#scores-on-the-wire)."""
 NAMES_KEPT = 1 << 14
-"""Nodes whose place among equals is remembered: three times the largest fleet of the budgets, some 2 MB."""
+"""Node names in the cache of tie breaks, three times the largest cluster of the budgets; about 2 MB."""
 LONGEST_KEPT = 253
-"""Characters of a name that is remembered: no node has a longer one (a DNS subdomain), whoever asks about what."""
+"""Characters of a cached name; node names are not longer (DNS subdomain), but names in requests may be."""
 SPANS_KEPT = 64
-"""Spans between the lowest and the highest total of a question whose steps are remembered: as many as demands are."""
+"""Pairs of lowest and highest total in the cache of scores, as many as demands are cached."""
 TOTALS_KEPT = 4096
-"""Totals of one span remembered; a fleet has some dozens at a time."""
+"""Totals in the cache of one such pair; a cluster has some dozens at a time."""
 ROUNDING = 1e-9
-"""Further than this from an integer, double precision cannot have crossed it: the errors are some 1e-15."""
+"""The distance from an integer beyond which the errors of double precision, of about 1e-15, cannot change the floor."""
 
 
-def order(value: float, name: str) -> tuple[float, tuple[int, str]]:
+def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name.
 
     See docs/reference/scores.md#scores-on-the-wire.
@@ -36,16 +36,16 @@ def order(value: float, name: str) -> tuple[float, tuple[int, str]]:
 
 @lru_cache(NAMES_KEPT)
 def tie_break(name: str) -> tuple[int, str]:
-    """Give what decides between nodes of one total; the same names are asked about again and again."""
+    """Give the part of the sort key that decides between nodes of equal totals; cached by name."""
     return (zlib.crc32(name.encode()), name)
 
 
-def first_in_order(names: Sequence[str], totals: Sequence[float]) -> int:
-    """Find the position of the winner; only those with the highest total need their ties broken."""
-    return _first(names, totals, max(totals))
+def best_position(names: Sequence[str], totals: Sequence[float]) -> int:
+    """Find the position of the best node; ties are broken only between nodes with the highest total."""
+    return _best_of_tied(names, totals, max(totals))
 
 
-def _first(names: Sequence[str], totals: Sequence[float], highest: float) -> int:
+def _best_of_tied(names: Sequence[str], totals: Sequence[float], highest: float) -> int:
     tied = [totals.index(highest)]
     for _ in range(totals.count(highest) - 1):
         tied.append(totals.index(highest, tied[-1] + 1))
@@ -55,9 +55,10 @@ def _first(names: Sequence[str], totals: Sequence[float], highest: float) -> int
 
 
 def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> list[int]:
-    """Turn totals into integers 0..10, one per node, the winner 10.
+    """Turn totals into integers from 0 to 10, one for each node.
 
-    Ranked: every other floor(9 x min-max). Proportional: round(10 x min-max), all 10 where all are equal.
+    Let x be a total scaled from lowest to highest to [0, 1]. If `ranked`, the best node gets 10 and the others
+    floor(9x). Otherwise each gets round(10x), and all get 10 if all are equal.
     """
     low, high = min(totals), max(totals)
     if high == low:
@@ -65,12 +66,12 @@ def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> 
     else:
         scores = _spans(low, high, ranked).steps(totals)
     if ranked:
-        scores[_first(names, totals, high)] = HIGHEST
+        scores[_best_of_tied(names, totals, high)] = HIGHEST
     return scores
 
 
 class _Span:
-    """The integers of the totals between two, computed once: the same few come back with every question."""
+    """The scores of totals between a lowest and a highest total, cached because the same few totals recur."""
 
     def __init__(self, low: float, high: float, ranked: bool) -> None:
         self._low, self._high = low, high
@@ -78,20 +79,20 @@ class _Span:
         self._known = {low: 0, high: self._count}
 
     def steps(self, totals: Sequence[float]) -> list[int]:
-        """Give the integer of each total."""
+        """Give the score of each total."""
         try:
             return list(map(self._known.__getitem__, totals))
         except KeyError:
             if len(self._known) > TOTALS_KEPT:
                 self._known = {self._low: 0, self._high: self._count}
-            self._known.update((each, self._step(each)) for each in set(totals) - self._known.keys())
+            self._known.update((total, self._step(total)) for total in set(totals) - self._known.keys())
             return list(map(self._known.__getitem__, totals))
 
     def _step(self, value: float) -> int:
-        """Compute floor(count x (value - low) / (high - low) + half), exactly where rounding could cross an integer."""
-        found = self._count * (value - self._low) / (self._high - self._low) + float(self._half)
-        if abs(found - round(found)) > ROUNDING:
-            return int(found)
+        """Compute floor(count x (value - low) / (high - low) + half), with fractions where rounding could change it."""
+        quotient = self._count * (value - self._low) / (self._high - self._low) + float(self._half)
+        if abs(quotient - round(quotient)) > ROUNDING:
+            return int(quotient)
         span = Fraction(self._high) - Fraction(self._low)
         return int(self._count * (Fraction(value) - Fraction(self._low)) / span + self._half)
 

@@ -1,46 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scarcity: what a GPU of a product is worth to pods that can use no other (F51)."""
+"""Scarcity: the price of the GPUs of each product, by the demand of pods that can use only some products (F51)."""
 
 from collections.abc import Mapping
 from functools import lru_cache
 
-from app.placement.filters import allows
+from app.placement.filters import allows_product
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 
-RARE = 0.1
-"""What a milli of the rarest product costs, in milli, before anybody asked for one: insurance against constraints that
-nobody has shown yet. Of the published trace with constraints in its second half only it gives out 88.8 % with 0 and
-96.1 with 0.1; 0 to 0.2 are alike elsewhere."""
-OUTLOOKS_KEPT = 16
+RARE_PRICE = 0.1
+"""The price of the rarest product before any pod has requested it, relative to a GPU that all pods can use, as a
+reserve for constraints that have not occurred yet. On the published trace with constraints only in its second half,
+96.1 % of the GPUs are given out with 0.1, and 88.8 % with 0; values from 0 to 0.2 are alike elsewhere."""
+EXPECTED_DEMANDS_KEPT = 16
+"""Expected demands in the cache; few exist at a time."""
 
 
-@lru_cache(OUTLOOKS_KEPT)
-def scarcity(outlook: ExpectedDemand) -> Mapping[str, float]:
-    """Give what a milli of each product costs, in milli of a GPU that anybody may use.
+@lru_cache(EXPECTED_DEMANDS_KEPT)
+def scarcity(expected_demand: ExpectedDemand) -> Mapping[str, float]:
+    """Give the price of each product, relative to a GPU that all pods can use.
 
-    By each set of products that pods ask for: its share of what is asked, over its share of what is free. Kept as
-    it was when the outlook was made: a renewal every 1,000 arrivals gives out as much as one with each (95.4 % of the
-    trace with constraints; never renewed: 95.1).
+    Each set of products that pods request adds its share of the requested GPUs over its share of the free GPUs. The
+    prices stay as they are until the expected demand is computed anew. Doing that every 1,000 arrivals gives out as
+    much as doing it at each arrival (95.4 % on the trace with constraints, and 95.1 % without any renewal).
     """
-    free = dict(outlook.free)
+    free = dict(expected_demand.free)
     most = max(free.values(), default=0)
     if not most:
         return {}
-    found = {product: RARE * (1 - milli / most) for product, milli in free.items()}
-    asked = sum(probability * ask.milli for ask, probability in outlook.asks)
-    for ask, milli in _by_constraint(outlook).items():
-        able = [product for product in free if allows(ask, product)]
-        room = max(sum(free[product] for product in able), 1)
-        for product in able:
-            found[product] += milli / asked * sum(free.values()) / room
-    return found
+    prices = {product: RARE_PRICE * (1 - milli / most) for product, milli in free.items()}
+    requested_milli = sum(probability * demand_class.milli for demand_class, probability in expected_demand.classes)
+    for demand_class, milli in _by_constraint(expected_demand).items():
+        usable = [product for product in free if allows_product(demand_class, product)]
+        room = max(sum(free[product] for product in usable), 1)
+        for product in usable:
+            prices[product] += milli / requested_milli * sum(free.values()) / room
+    return prices
 
 
-def _by_constraint(outlook: ExpectedDemand) -> Mapping[DemandClass, float]:
-    """Sum up the milli that are asked under each constraint on the product."""
-    found: dict[DemandClass, float] = {}
-    for ask, probability in outlook.asks:
-        if ask.constrained and ask.gpus:
-            constraint = DemandClass(products=ask.products, denied_products=ask.denied_products)
-            found[constraint] = found.get(constraint, 0.0) + probability * ask.milli
-    return found
+def _by_constraint(expected_demand: ExpectedDemand) -> Mapping[DemandClass, float]:
+    """Sum up the requested thousandths of a GPU by constraint on the product."""
+    requested: dict[DemandClass, float] = {}
+    for demand_class, probability in expected_demand.classes:
+        if demand_class.constrained and demand_class.gpus:
+            constraint = DemandClass(products=demand_class.products, denied_products=demand_class.denied_products)
+            requested[constraint] = requested.get(constraint, 0.0) + probability * demand_class.milli
+    return requested

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scorers: how well a node that fits would serve a demand, in [0, 1], higher is better."""
+"""Scorers: functions that score how well a node that fits would serve a demand, in [0, 1]; higher is better."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Scorer = Callable[[Demand, Node], float]
 
 
 def product_preference(demand: Demand, node: Node) -> float:
-    """Prefer products in the order that the policy gives; one not named comes last."""
+    """Prefer products in the order of the policy; products that it does not list come last."""
     product = node.node_class.product
     for position, pattern in enumerate(demand.preferred_products):
         if product is not None and pattern.matches(product):
@@ -24,8 +24,8 @@ def product_preference(demand: Demand, node: Node) -> float:
 
 
 def driver_headroom(demand: Demand, node: Node) -> float:
-    """Prefer the driver that runs the image natively, then by minor version, then by forward compatibility."""
-    needs = (*demand.cuda, *demand.cuda_wishes)
+    """Prefer a driver that runs the image natively, then by minor-version, then by forward compatibility."""
+    needs = (*demand.cuda, *demand.preferred_cuda)
     if not needs:
         return 1.0
     return min(_headroom(need, node) for need in needs)
@@ -44,18 +44,18 @@ _HEADROOM = {
     Compatibility.TooOld: 0.0,
     Compatibility.RequirementUnmet: 0.0,
 }
-"""An order, not a measurement: native surely runs; minor-version fails where PTX is compiled at run time."""
+"""Scores that only express an order: native always runs, and minor-version fails if PTX is compiled at run time."""
 
 
 def interconnect(demand: Demand, node: Node) -> float:
-    """Prefer GPUs joined all-to-all for pods of several, and leave them alone for pods of one."""
+    """Prefer GPUs that NVLink joins all-to-all for pods of several GPUs, and other GPUs for pods of one."""
     if node.node_class.nvlink is None:
         return 0.5
     return float(node.node_class.nvlink is (sum(amount for _, amount in demand.resources) > 1))
 
 
 def nvlink_domain(demand: Demand, node: Node) -> float:
-    """Prefer the NVLink domain in which pods of the same group run: multi-node NVLink ends with it (gpu.clique)."""
+    """Prefer the NVLink domain (gpu.clique) in which pods of the same workload run, since NVLink ends with it."""
     return float(bool(demand.group_cliques) and node.clique in demand.group_cliques)
 
 
@@ -69,17 +69,17 @@ SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (
     (ScorerName.Fragmentation, fragmentation),
     (ScorerName.MIGLayout, mig_layout),
 )
-"""Every scorer under the name that policies use."""
+"""Each scorer with its name in policies."""
 
 BY_CLASS: frozenset[ScorerName] = frozenset(
     {ScorerName.ProductPreference, ScorerName.DriverHeadroom, ScorerName.Interconnect}
 )
-"""Those that look at the node's class alone: one score serves all nodes of the class."""
+"""The scorers that depend only on the node's class, so that one score applies to all nodes of the class."""
 
-AHEAD: frozenset[ScorerName] = frozenset({ScorerName.Fragmentation})
-"""Those that look at what is to come, and at CPU: a demand carries these only where one is in use."""
+USING_EXPECTED_DEMAND: frozenset[ScorerName] = frozenset({ScorerName.Fragmentation})
+"""The scorers that depend on the expected demand and on CPU, which a demand contains only if one of them is used."""
 
 
-def looks_ahead(demand: Demand) -> bool:
-    """Tell whether a demand names a scorer that looks ahead."""
-    return any(name in AHEAD for name, _ in demand.scores or DEFAULT_SCORES)
+def uses_expected_demand(demand: Demand) -> bool:
+    """Tell whether a scorer of the demand depends on the expected demand."""
+    return any(name in USING_EXPECTED_DEMAND for name, _ in demand.scores or DEFAULT_SCORES)

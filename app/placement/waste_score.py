@@ -1,47 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waste: the free GPU of a node that pods to come will not use, for want of a fitting GPU or for want of CPU (F52)."""
+"""Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU (F52)."""
 
 from functools import lru_cache
 
 from app.placement.stranded import GPUs, stranded
 from app.policy.expected_demand import ExpectedDemand
 
-FILLED = 0.85
-"""How much of the CPU that pods ask beside a GPU a GPU must have left to count as fed: a full cluster's mix is never
-the average. Tuned on four seeds of the published traces: 0.7 to 1 are within 0.3 points, at 1 nodes of eight idle GPUs
-are broken into early."""
+CPU_FILL = 0.85
+"""The share of the mean CPU for a GPU that a free GPU needs, since the pods on a full cluster need less than the mean.
+Tuned on four seeds of the published traces: values from 0.7 to 1 are within 0.3 points, and with 1 nodes of eight idle
+GPUs are broken into early."""
 UNUSED_CPU = 0.1
-"""What CPU beyond the need of the free GPUs counts, by the GPU it could feed: pods that want CPU go where it is
-plenty. 0 to 0.2 are alike within 0.2 points."""
-OUTLOOKS_KEPT = 16
+"""The weight of CPU beyond the need of the free GPUs, in the GPUs that it could serve, so that pods with much CPU go
+where it is plentiful. Values from 0 to 0.2 are within 0.2 points."""
+EXPECTED_DEMANDS_KEPT = 16
+"""Expected demands in the cache; few exist at a time."""
 
 
-def waste(outlook: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
-    """Compute, in milli: F, and the free GPU that the CPU cannot feed, and a little for CPU that has no GPU left.
+def wasted_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
+    """Compute the waste in thousandths of a GPU: F, and the free GPU capacity for which there is not enough CPU.
 
-    A GPU without CPU counts as a lost GPU; half or double that is alike within 0.1 points. Pods without GPU strand
-    nothing, whichever node they use, and are no part of F. `cpu_milli`: None where nobody counts it.
+    CPU beyond that need reduces the waste a little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; half or double
+    that is within 0.1 points. Pods without GPUs are no part of F, since they waste none on any node. `cpu_milli` is the
+    free CPU, None if it is not known.
     """
-    asked = with_gpus(outlook)
-    found = stranded(asked, product, cpu_milli, gpus)
-    hunger = cpu_per_gpu(asked)
-    if cpu_milli is None or not hunger:
-        return found
-    unfed = sum(gpus) - cpu_milli / hunger
-    return found + (unfed if unfed > 0 else -UNUSED_CPU * unfed)
+    gpu_demand = classes_with_gpus(expected_demand)
+    wasted = stranded(gpu_demand, product, cpu_milli, gpus)
+    cpu_need = cpu_per_gpu(gpu_demand)
+    if cpu_milli is None or not cpu_need:
+        return wasted
+    unfed = sum(gpus) - cpu_milli / cpu_need
+    return wasted + (unfed if unfed > 0 else -UNUSED_CPU * unfed)
 
 
-@lru_cache(OUTLOOKS_KEPT)
-def with_gpus(outlook: ExpectedDemand) -> ExpectedDemand:
-    """Leave the pods without GPU out."""
-    asks = [(ask, probability) for ask, probability in outlook.asks if ask.gpus]
-    everything = sum(probability for _, probability in asks)
-    return ExpectedDemand(tuple((ask, probability / everything) for ask, probability in asks), outlook.free)
+@lru_cache(EXPECTED_DEMANDS_KEPT)
+def classes_with_gpus(expected_demand: ExpectedDemand) -> ExpectedDemand:
+    """Give the expected demand of only the classes with GPUs."""
+    classes = [
+        (demand_class, probability) for demand_class, probability in expected_demand.classes if demand_class.gpus
+    ]
+    total = sum(probability for _, probability in classes)
+    return ExpectedDemand(
+        tuple((demand_class, probability / total) for demand_class, probability in classes), expected_demand.free
+    )
 
 
-@lru_cache(OUTLOOKS_KEPT)
-def cpu_per_gpu(outlook: ExpectedDemand) -> float:
-    """Say how many milli-CPU one GPU milli wants; 0 where nobody asks for CPU beside GPUs."""
-    gpu = sum(probability * ask.milli for ask, probability in outlook.asks if ask.gpus)
-    cpu = sum(probability * ask.cpu_milli for ask, probability in outlook.asks if ask.gpus)
-    return FILLED * cpu / gpu if gpu else 0.0
+@lru_cache(EXPECTED_DEMANDS_KEPT)
+def cpu_per_gpu(expected_demand: ExpectedDemand) -> float:
+    """Give the milli-CPU that a thousandth of a free GPU needs; 0 if no class requests CPU beside GPUs."""
+    with_gpus = [item for item in expected_demand.classes if item[0].gpus]
+    gpu = sum(probability * demand_class.milli for demand_class, probability in with_gpus)
+    cpu = sum(probability * demand_class.cpu_milli for demand_class, probability in with_gpus)
+    return CPU_FILL * cpu / gpu if gpu else 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod's own words: annotations `gpu-usher.io/…` read into needs (docs/reference/policy.md#annotations)."""
+"""Reading of the pod annotations `gpu-usher.io/…` into needs (docs/reference/policy.md#annotations)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,12 @@ from app.values.versions import Version, parse_minimum
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one source (a policy, or the pod's annotations) needs of a node; None or empty is nothing."""
+    """The needs that one source states, a policy or the pod's annotations; None or empty states nothing.
+
+    `allow` and `deny` are product patterns. `cuda` is the least CUDA version that must run, `memory_mib` the least
+    memory of each GPU or MIG slice, and `compute_capability` the least compute capability. `mig_profile` is (profile,
+    whether larger profiles qualify too). `form_factors` are alternatives.
+    """
 
     allow: tuple[ProductPattern, ...] | None = None
     deny: tuple[ProductPattern, ...] = ()
@@ -36,7 +41,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotations:
-    """What a pod's annotations say: its needs, what is wrong with them, and what to warn about."""
+    """The content of a pod's annotations: its needs, its workload class, and problems.
+
+    `invalid` are the reasons for annotations that do not parse, and `warnings` are texts about unknown names.
+    """
 
     needs: Needs = Needs()
     workload_class: str | None = None
@@ -45,28 +53,28 @@ class PodAnnotations:
 
 
 def read_annotations(annotations: Mapping[str, str], products: Products) -> PodAnnotations:
-    """Read every `gpu-usher.io/` annotation; one that does not parse becomes a Reason, not an exception."""
+    """Read all `gpu-usher.io/` annotations; one that does not parse becomes a Reason and not an exception."""
     ours = {key.removeprefix(PREFIX): value for key, value in annotations.items() if key.startswith(PREFIX)}
     ours.pop(DECISION.removeprefix(PREFIX), None)
     if not ours:
         return PodAnnotations()
-    read: dict[str, Any] = {}
+    needs: dict[str, Any] = {}
     invalid: list[Reason] = []
     warnings: list[str] = []
     for key, value in sorted(ours.items()):
         if key not in _READERS:
-            guessing = len(warnings) < GUESSES and len(key) <= LONGEST_GUESSED
-            meant = get_close_matches(key, _READERS, n=1) if guessing else []
-            hint = f", did you mean {meant[0]}?" if meant else ""
+            guess = len(warnings) < MOST_GUESSES and len(key) <= LONGEST_GUESSED
+            similar = get_close_matches(key, _READERS, n=1) if guess else []
+            hint = f", did you mean {similar[0]}?" if similar else ""
             warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored{hint}")
             continue
         try:
-            read.update(_READERS[key](value, products))
+            needs.update(_READERS[key](value, products))
         except BadInput as error:
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
-    warnings.extend(_unknown_products(read, products))
-    workload_class = read.pop("workload_class", None)
-    return PodAnnotations(Needs(**read), workload_class, tuple(invalid), tuple(warnings))
+    warnings.extend(_unknown_products(needs, products))
+    workload_class = needs.pop("workload_class", None)
+    return PodAnnotations(Needs(**needs), workload_class, tuple(invalid), tuple(warnings))
 
 
 def read_products(
@@ -84,10 +92,10 @@ def read_products(
     return allow or None, deny
 
 
-GUESSES, LONGEST_GUESSED = 3, 40
-"""Unknown keys, and their characters, for which a name is guessed: nobody reads more, and a pod can hold thousands."""
+MOST_GUESSES, LONGEST_GUESSED = 3, 40
+"""Unknown keys, and characters of one, for which a similar name is searched, because a pod can have thousands."""
 MOST_PRODUCTS = 32
-"""Items; the product table has 34 families, and no pod lists them all."""
+"""Items in a list of products. A guess: the product table has 34 families, and no pod lists them all."""
 
 
 def _products(text: str, products: Products) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def _products(text: str, products: Products) -> dict[str, Any]:
     return {"allow": allow, "deny": deny}
 
 
-def _one_of(choices: Mapping[str, Any], field_name: str) -> Callable[[str, Products], dict[str, Any]]:
+def _choice_reader(choices: Mapping[str, Any], field_name: str) -> Callable[[str, Products], dict[str, Any]]:
     def read(text: str, _products: Products) -> dict[str, Any]:
         value = choices.get(text.strip().lower())
         if value is None:
@@ -110,10 +118,10 @@ _READERS: Mapping[str, Callable[[str, Products], dict[str, Any]]] = {
     "cuda": lambda text, _: {"cuda": parse_minimum(text)},
     "gpu-memory": lambda text, _: {"memory_mib": parse_mib(text.removeprefix(">="))},
     "compute-capability": lambda text, _: {"compute_capability": parse_minimum(text)},
-    "interconnect": _one_of({"nvlink": True}, "nvlink"),
-    "sharing": _one_of({each.value.lower(): each for each in SharingWish}, "sharing"),
+    "interconnect": _choice_reader({"nvlink": True}, "nvlink"),
+    "sharing": _choice_reader({wish.value.lower(): wish for wish in SharingWish}, "sharing"),
     "mig-profile": lambda text, _: {"mig_profile": parse_profile(text)},
-    "workload-class": _one_of({each.value: each.value for each in WorkloadClass}, "workload_class"),
+    "workload-class": _choice_reader({member.value: member.value for member in WorkloadClass}, "workload_class"),
 }
 
 
@@ -143,15 +151,15 @@ GRAMMAR: Mapping[str, tuple[str, tuple[str, ...], str]] = {
         "picks the policies that name the class in `match.workloadClass`",
     ),
 }
-"""What may be written after gpu-usher.io/: grammar in Markdown, examples, meaning; the page of policies shows it."""
+"""The annotations by name: grammar in Markdown, examples, and meaning, which policies/README.md shows."""
 
 
-def _unknown_products(read: Mapping[str, Any], products: Products) -> list[str]:
-    """Warn of names that no known product carries; the need is kept (a new product may have that name)."""
+def _unknown_products(needs: Mapping[str, Any], products: Products) -> list[str]:
+    """List warnings for patterns that match no known product; they remain in force, as a new product may match."""
     warnings = []
-    for pattern in (*(read.get("allow") or ()), *read.get("deny", ())):
-        if not products.known(pattern):
-            meant = products.suggest(pattern.text)
-            hint = f", did you mean {meant}?" if meant else ""
+    for pattern in (*(needs.get("allow") or ()), *needs.get("deny", ())):
+        if not products.names_any(pattern):
+            similar = products.suggest(pattern.text)
+            hint = f", did you mean {similar}?" if similar else ""
             warnings.append(f"unknown GPU product {pattern.text}{hint}")
     return warnings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A policy as it applies to one pod, and the simplest merge of several: the highest priority wins."""
+"""A policy as it applies to one pod, and the merge of several by which the highest priority wins."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,18 +10,23 @@ from app.policy.schema import STRICTNESS, Action, Rule, Spec
 
 @dataclass(frozen=True, slots=True)
 class AppliedPolicy:
-    """A policy that is for the pod, and the action with which each of its rules applies."""
+    """A policy that matches the pod, with the action of each of its rules for this pod."""
 
     name: str
     spec: Spec
     actions: Mapping[Rule, Action]
 
-    def at(self, rule: Rule, level: Action) -> bool:
-        """Tell whether a rule of the policy applies with this action or a stricter one."""
+    def applies(self, rule: Rule, level: Action) -> bool:
+        """Tell whether the action of a rule is `level` or stricter."""
         return STRICTNESS[self.actions[rule]] >= STRICTNESS[level]
 
 
-def first(applied: Iterable[AppliedPolicy], rule: Rule, level: Action, read: Callable[[Spec], Any]) -> Any:
-    """Take a single value from the highest priority that sets it with this action or a stricter one."""
-    found = (read(each.spec) for each in applied if each.at(rule, level))
-    return next((value for value in found if value is not None), None)
+def highest_priority_value(
+    applied: Iterable[AppliedPolicy], rule: Rule, level: Action, read: Callable[[Spec], Any]
+) -> Any:
+    """Give the value of the policy of highest priority that sets it with the action `level` or a stricter one.
+
+    `applied` is in order of priority, and `read` gives the value in a spec, None if it does not set one.
+    """
+    values = (read(policy.spec) for policy in applied if policy.applies(rule, level))
+    return next((value for value in values if value is not None), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of a policy case: a pod, some nodes, and what is expected to come of them."""
+"""The document of a policy case, which `gpu-usher test` runs: a pod, some nodes, and the expected result."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,16 +18,16 @@ class _Part(BaseModel):
 
 
 class CaseNode(_Part):
-    """A node in short: its labels, what it offers, what pods hold of that, its taints; `capacity` where it is more."""
+    """A node in short form: its labels, its resources, what pods hold of them, and its taints."""
 
     labels: dict[str, str] = Field(default={}, description="as GPU Feature Discovery and the cloud write them")
-    allocatable: dict[str, int] = Field(default={}, description="what it offers, by resource")
-    capacity: dict[str, int] = Field(default={}, description="where it is more than is offered: withdrawn devices")
-    used: dict[str, int] = Field(default={}, description="what pods hold of that")
+    allocatable: dict[str, int] = Field(default={}, description="the units that it offers, by resource")
+    capacity: dict[str, int] = Field(default={}, description="where it exceeds allocatable, for withdrawn devices")
+    used: dict[str, int] = Field(default={}, description="the units that pods hold, by resource")
     taints: list[dict[str, str]] = Field(default=[], description="key, value, effect")
 
     def document(self, name: str) -> dict[str, Any]:
-        """Write it as the Node that the API server would send."""
+        """Write it as a Node object of the API server."""
         return {
             "kind": "Node",
             "metadata": {"name": name, "labels": self.labels},
@@ -41,16 +41,16 @@ def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
 
 
 class Expectation(_Part):
-    """What is expected; whatever is left out is not looked at, but for `allowed` and `reasons`."""
+    """The expected result; a member that is absent is not checked, except `allowed` and `reasons`."""
 
-    allowed: bool = Field(default=True, description="whether admission lets the pod in")
-    reasons: list[str] = Field(default=[], description="reason codes of a denial, all of them")
-    warnings: list[str] = Field(default=[], description="words, each of which some warning holds")
+    allowed: bool = Field(default=True, description="whether admission allows the pod")
+    reasons: list[str] = Field(default=[], description="all reason codes of a denial")
+    warnings: list[str] = Field(default=[], description="texts, each of which must be part of some warning")
     patched: dict[str, Any] = Field(
-        default={}, description="by path of the pod after admission, what stands there: spec.tolerations[0].key"
+        default={}, description="values of the pod after admission, by path such as spec.tolerations[0].key"
     )
-    unchanged: bool | None = Field(default=None, description="whether admission leaves the pod as it is")
-    fits: list[str] | None = Field(default=None, description="the nodes that it fits on, all of them")
+    unchanged: bool | None = Field(default=None, description="whether admission leaves the pod unchanged")
+    fits: list[str] | None = Field(default=None, description="all nodes on which it fits")
     refused: dict[str, str] = Field(default={}, description="reason code by node")
     best: str | None = Field(default=None, description="the node with the highest score")
 
@@ -58,11 +58,11 @@ class Expectation(_Part):
 class Case(_Part):
     """One case file."""
 
-    pod: dict[str, Any] = Field(description="as its user writes it")
-    namespace_labels: dict[str, str] = Field(default={}, description="of its namespace")
-    nodes: dict[str, CaseNode] = Field(default={}, description="the fleet, by name; see below")
-    runtime_classes: list[str] | None = Field(default=None, description="that the cluster has; absent: not known")
-    expect: Expectation = Field(default=Expectation(), description="what is expected; see below")
+    pod: dict[str, Any] = Field(description="the pod as its user writes it")
+    namespace_labels: dict[str, str] = Field(default={}, description="the labels of its namespace")
+    nodes: dict[str, CaseNode] = Field(default={}, description="the nodes of the cluster, by name; see below")
+    runtime_classes: list[str] | None = Field(default=None, description="those of the cluster; absent: not known")
+    expect: Expectation = Field(default=Expectation(), description="the expected result; see below")
 
 
 def read_case(file: str, text: str) -> Case:
@@ -76,7 +76,7 @@ def read_case(file: str, text: str) -> Case:
     try:
         case = Case.model_validate(documents[0].value)
     except ValidationError as error:
-        problems = (f"{documents[0].locate(each['loc'])}: {each['msg']}" for each in error.errors())
+        problems = (f"{documents[0].locate(detail['loc'])}: {detail['msg']}" for detail in error.errors())
         raise PolicyError(tuple(problems)) from error
     unknown = {*case.expect.reasons, *case.expect.refused.values()} - set(Code.__members__)
     if unknown:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies, compiled: what the service keeps of the documents that people write."""
+"""Compiled policies: the form in which the service holds the GPUPolicy documents."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from app.values.label_requirements import Requirement
 
 @dataclass(frozen=True, slots=True)
 class PodSelection:
-    """Which pods: requirements on the namespace's and on the pod's labels, None where there is no selector."""
+    """The pods that a policy selects, by requirements on the labels of namespace and pod; None without a selector."""
 
     namespace: tuple[Requirement, ...] | None
     pod: tuple[Requirement, ...] | None
@@ -20,7 +20,11 @@ class PodSelection:
 
 @dataclass(frozen=True, slots=True)
 class CompiledPolicy:
-    """One policy, compiled. `exceptions`: which pods, and which rules are off for them."""
+    """One compiled policy.
+
+    `origin` is file:line:column of its name, for messages. `workload_classes` is None if the policy does not depend on
+    the workload class. `exceptions` are pairs of the selected pods and the rules that are off for them.
+    """
 
     name: str
     origin: str
@@ -32,9 +36,10 @@ class CompiledPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All policies, highest priority first, equal ones by name.
+    """All policies, highest priority first, and those of equal priority by name.
 
-    `hash`: SHA-256 of their canonical form, in hex. `fallback`: for pods that none of them is for.
+    `hash` is the SHA-256 of their canonical form, in hexadecimal. `fallback` is the policy for pods that none of them
+    matches.
     """
 
     policies: tuple[CompiledPolicy, ...]
@@ -42,7 +47,7 @@ class PolicySet:
     fallback: CompiledPolicy | None = None
 
 
-def hash_of(policies: Iterable[CompiledPolicy]) -> str:
-    """Hash what policies say, whatever order their files came in."""
+def policy_set_hash(policies: Iterable[CompiledPolicy]) -> str:
+    """Hash the content of policies, independent of their order."""
     canonical = {policy.name: policy.spec.model_dump(mode="json", by_alias=True) for policy in policies}
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

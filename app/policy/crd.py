@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CustomResourceDefinition of GPUPolicy, made from the same models that read policy files (F131).
 
-The API server wants a structural schema: every type said, no $ref, no null beside a type, no `additionalProperties:
-false` (it prunes what the schema does not name, and strict field validation reports it).
+The API server requires a structural schema: each value has a type, and there is no $ref, no null beside a type, and no
+`additionalProperties: false`, since it prunes unknown fields and strict field validation reports them.
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
 """
 
@@ -17,7 +17,7 @@ PLURAL = "gpupolicies"
 
 Schema = dict[str, Any]
 
-_KEPT = (
+_COPIED_KEYWORDS = (
     "type",
     "description",
     "enum",
@@ -35,7 +35,7 @@ _COLUMNS = (
     ("Description", "string", ".spec.description"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
-"""What `kubectl get gpol` shows: name, type, path."""
+"""The columns of `kubectl get gpol`: name, type, path."""
 
 
 def custom_resource_definition() -> Schema:
@@ -67,37 +67,40 @@ def custom_resource_definition() -> Schema:
 
 
 def structural_schema(schema: Schema) -> Schema:
-    """Turn the JSON Schema of the document into a structural one; metadata are the API server's own business."""
-    found = _structural(schema, schema["$defs"])
-    found["properties"] |= {
+    """Turn the JSON Schema of the document into a structural one; the API server itself validates the metadata."""
+    structural = _structural(schema, schema["$defs"])
+    structural["properties"] |= {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
     }
-    del found["required"]  # of the three above, which the API server fills in or asks for itself
-    return found
+    del structural["required"]  # it lists the three fields above, which the API server itself checks
+    return structural
 
 
 def _structural(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     node = _resolve(schema, defs)
-    found = {key: _copied(node[key]) for key in _KEPT if key in node}
+    structural = {key: _copy_list(node[key]) for key in _COPIED_KEYWORDS if key in node}
     if "const" in node:
-        found["enum"] = [node["const"]]
+        structural["enum"] = [node["const"]]
     if isinstance(node.get("default"), int) or (node.get("default") and isinstance(node["default"], str)):
-        found["default"] = node["default"]  # one that says something, so that a column shows it
+        structural["default"] = node["default"]  # an empty default is left out; others appear in the columns
     if "items" in node:
-        found["items"] = _structural(node["items"], defs)
+        structural["items"] = _structural(node["items"], defs)
     if "properties" in node:
-        found["properties"] = {name: _structural(each, defs) for name, each in node["properties"].items()}
+        structural["properties"] = {name: _structural(member, defs) for name, member in node["properties"].items()}
     if node.get("additionalProperties"):
-        found |= _mapped(node, defs)
+        structural |= _map_schema(node, defs)
     if "required" in node:
-        found["required"] = list(node["required"])
-    return found
+        structural["required"] = list(node["required"])
+    return structural
 
 
-def _mapped(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
-    """Write a map; one whose keys are an enum becomes a field per key: a structural schema has no propertyNames."""
+def _map_schema(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
+    """Write the schema of a map.
+
+    A structural schema has no propertyNames, so that a map whose keys are an enum gets a field for each key.
+    """
     if "propertyNames" not in node:
         return {"additionalProperties": _structural(node["additionalProperties"], defs)}
     names = _resolve(node["propertyNames"], defs)["enum"]
@@ -105,21 +108,21 @@ def _mapped(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
 
 
 def _resolve(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
-    """Follow $ref, and take the one branch of `anyOf` that is not null: an absent field says the same.
+    """Follow $ref, and take the one branch of `anyOf` that is not null, since an absent field means the same as null.
 
-    What stands beside the reference, such as a field's own description, wins.
+    Keywords beside the reference, such as the field's own description, replace those of its target.
     """
-    own = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
-    inner = schema.get("anyOf", [])
+    siblings = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    alternatives = schema.get("anyOf", [])
     if "$ref" in schema:
-        inner = [defs[schema["$ref"].removeprefix("#/$defs/")]]
-    branches = [each for each in inner if each.get("type") != "null"]
+        alternatives = [defs[schema["$ref"].removeprefix("#/$defs/")]]
+    branches = [alternative for alternative in alternatives if alternative.get("type") != "null"]
     if not branches:
-        return own
+        return siblings
     (branch,) = branches
-    return {**_resolve(branch, defs), **own}
+    return {**_resolve(branch, defs), **siblings}
 
 
-def _copied(value: Any) -> Any:
-    """Copy a list: YAML would write one that occurs twice as an anchor."""
+def _copy_list(value: Any) -> Any:
+    """Copy a list, since YAML would write a list object that occurs twice as an anchor and an alias."""
     return list(value) if isinstance(value, list) else value

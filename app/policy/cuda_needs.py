@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA needs with their evidence: annotation → environment → policy table → image tag → unknown (first hit counts)."""
+"""The CUDA needs of containers, with the evidence for each.
+
+The first of these counts for a container: its environment, the image table of a policy, and its image tag. Otherwise
+its need is unknown. If the pod has an annotation for CUDA, that replaces the evidence of its containers.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,20 +14,20 @@ from app.knowledge.images import Branches, ImageCUDA
 from app.knowledge.nvidia_require import Expression, lowest_cuda, parse_require
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
-from app.values.versions import Version, release, show_version
+from app.values.versions import Version, major_minor, show_version
 
 _TRUE = {"1", "t", "T", "TRUE", "true", "True"}
-"""What Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
+"""The values that Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
 _REQUIRE = "NVIDIA_REQUIRE_"
 _JETPACK = "NVIDIA_REQUIRE_JETPACK"
-"""The toolkit leaves these out (NVIDIA/nvidia-container-toolkit internal/config/image)."""
+"""Variables with this prefix are no CUDA requirements (NVIDIA/nvidia-container-toolkit internal/config/image)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One row of a policy's image table: images whose reference matches were built with this CUDA.
+    """One row of the image table of `policy`: images whose reference matches were built with this CUDA version.
 
-    `compat`: they carry the cuda-compat package of that CUDA.
+    `compat` says that they contain the cuda-compat package of that version.
     """
 
     pattern: re.Pattern[str]
@@ -33,12 +37,12 @@ class ImageRow:
 
 
 def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge, compat: bool = False) -> CUDANeed:
-    """Compile "at least this CUDA must run": the word of an annotation, an environment or a policy.
+    """Compile the need for at least this CUDA version, as an annotation, an environment or a policy states it.
 
-    Forward compatibility comes from a package in the image, so that a minimum claims it only where `compat` says so.
+    Forward compatibility depends on a package in the image, so that it is assumed only if `compat` is set.
     """
     toolkit = knowledge.cuda.toolkit(cuda)
-    forward = _older(toolkit, _any_driver_of(toolkit.forward_branches)) if compat else ()
+    forward = _beyond_minor_version(toolkit, _branches_from_first_driver(toolkit.forward_branches)) if compat else ()
     return CUDANeed(
         cuda=cuda,
         minimum=True,
@@ -50,16 +54,16 @@ def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge, compat: boo
         unsupported=knowledge.cuda.unsupported(cuda),
         targets=None,
         requirement=(),
-        evidence=evidence + _compat(cuda, forward),
+        evidence=evidence + _forward_evidence(cuda, forward),
     )
 
 
-def _any_driver_of(branches: frozenset[int]) -> tuple[tuple[int, Version], ...]:
+def _branches_from_first_driver(branches: frozenset[int]) -> tuple[tuple[int, Version], ...]:
     return tuple((branch, (branch,)) for branch in sorted(branches))
 
 
-def _older(toolkit: Toolkit, forward: Branches) -> Branches:
-    """Leave out the branches on which minor-version compatibility holds anyway, and what is said twice."""
+def _beyond_minor_version(toolkit: Toolkit, forward: Branches) -> Branches:
+    """Leave out the branches on which minor-version compatibility holds anyway, and duplicates."""
     floor = toolkit.minor_version or toolkit.native
     return tuple((branch, lowest) for branch, lowest in dict.fromkeys(forward) if lowest < floor)
 
@@ -67,7 +71,7 @@ def _older(toolkit: Toolkit, forward: Branches) -> Branches:
 def container_needs(
     containers: tuple[Container, ...], rows: tuple[ImageRow, ...], from_image: bool, knowledge: Knowledge
 ) -> Iterator[tuple[CUDANeed, bool]]:
-    """Find each container's need by its own evidence chain; the flag tells whether it is required."""
+    """List the need of each container for which there is evidence, and whether it is required or only preferred."""
     for container in containers:
         lifted = container.variable("NVIDIA_DISABLE_REQUIRE") in _TRUE
         expression = () if lifted else _environment(container)
@@ -82,12 +86,12 @@ def container_needs(
 
 
 def _environment(container: Container) -> Expression:
-    named = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
-    return parse_require(container.variable(name) or "" for name in sorted(named))
+    names = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
+    return parse_require(container.variable(name) or "" for name in sorted(names))
 
 
 def _environment_need(container: Container, expression: Expression, knowledge: Knowledge) -> CUDANeed:
-    """Compile the environment's requirement; without a `cuda` clause no toolkit is named and any driver is native."""
+    """Compile the requirement in the environment; without a `cuda` clause any driver is native for it."""
     cuda = lowest_cuda(expression)
     evidence = f"container {container.name}: environment NVIDIA_REQUIRE_*"
     if cuda is not None:
@@ -97,9 +101,9 @@ def _environment_need(container: Container, expression: Expression, knowledge: K
 
 def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool) -> CUDANeed:
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
-    package = _any_driver_of(toolkit.forward_branches) if inferred.carries_compat else ()
-    forward = _older(toolkit, (*package, *inferred.forward))
-    evidence = f"container {container.name}: image {inferred.evidence}{_compat(inferred.cuda, forward)}"
+    package = _branches_from_first_driver(toolkit.forward_branches) if inferred.carries_compat else ()
+    forward = _beyond_minor_version(toolkit, (*package, *inferred.forward))
+    evidence = f"container {container.name}: image {inferred.evidence}{_forward_evidence(inferred.cuda, forward)}"
     return CUDANeed(
         cuda=inferred.cuda,
         minimum=False,
@@ -115,15 +119,15 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     )
 
 
-def _compat(cuda: Version, forward: Branches) -> str:
-    """Say what forward compatibility adds, and which policy field decides about it; nothing where it adds nothing."""
+def _forward_evidence(cuda: Version, forward: Branches) -> str:
+    """Describe the driver branches that forward compatibility adds, and the policy field that decides about it."""
     if not forward:
         return ""
-    package = f"cuda-compat-{show_version(release(cuda)).replace('.', '-')}"
+    package = f"cuda-compat-{show_version(major_minor(cuda)).replace('.', '-')}"
     branches = ", ".join(f"R{branch}" for branch in sorted({branch for branch, _ in forward}))
     return f", carries {package}: data-centre GPUs on {branches} too (policy field cuda.accept)"
 
 
 def show_need(need: CUDANeed) -> str:
-    """Write a need for a person."""
+    """Write a need and its evidence in words."""
     return f"CUDA {'>= ' if need.minimum else ''}{show_version(need.cuda)} ({need.evidence})"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demand: all that a pod needs of a node, compiled from its spec, its annotations and the policies.
 
-Filters and scorers see a Demand and never a policy. It is hashable: the scheduler asks again and again
-for equal pods, and the edge keeps the verdicts of a Demand for as long as it is asked.
+Filters and scorers get a Demand and never a policy. A Demand is hashable, since kube-scheduler sends many equal pods
+and the verdicts on a Demand are cached.
 """
 
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ from app.values.versions import Version
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """What sick GPUs of a node mean: those to be drained now, those that ail, devices that their plugin withdrew.
+    """The consequences of unhealthy GPUs for their node: GPUs that are ill, GPUs that are ailing, withdrawn devices.
 
-    The defaults hold where no policy says anything: they bite only where somebody reports that a GPU is sick.
+    The defaults apply without a policy. They have an effect only where GPU health is reported.
     """
 
     ill: HealthAction = HealthAction.Refuse
@@ -31,24 +31,30 @@ class HealthRules:
 
 HEALTH = HealthRules()
 DEFAULT_ACCEPT = AcceptedCompatibility.ForwardCompatible
-"""How much CUDA compatibility is enough where no policy says it: what the image and the driver can do together."""
+"""The least CUDA compatibility that is accepted without a policy: all that image and driver can do together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand(HashedOnce):
-    """What a pod asks. Nothing asked of a fact is None, empty or zero.
+    """The needs of a pod. A need that the pod does not have is None, empty or zero.
 
-    `resources`: (GPU resource, units), sorted. `products`: lists of which each must be met by any of its
-    patterns. `cuda`: needs of its containers, all of which must be met; `cuda_wishes`: the same, for the score
-    only. `memory_mib`: per GPU or slice. `declared_mib`: what the pod itself says it uses of each unit, which counts
-    against the budget of shared GPUs. `most`: the largest amount of a resource that one container asks.
-    `mig_profile`: (profile, larger ones will do). `form_factors`: any of them; None is all. `node_selector`: on the
-    node's labels. `group_cliques`: NVLink domains in which pods of its group run. `scores`: (scorer, weight).
-    `share_milli`: thousandths of one GPU, where a share of one is asked that is given out by measure; 0: whole units.
-    `cpu_milli`, `outlook`: what the pod asks besides GPUs, and what pods to come may ask; for scorers that leave room
-    for those, filled where one is in use.
-    `claims`: (DeviceClass, devices; None is all) that DRA is to give; kube-scheduler counts those.
-    `invalid`: why the pod itself can be judged nowhere (an annotation that does not parse).
+    `resources` are the requested GPU resources with units, sorted. `max_per_container` is the largest amount of each
+    that one container requests.
+    `products` are lists of patterns, of each of which one must match; `denied_products` must not match, and
+    `preferred_products` are in order, for the score only.
+    `cuda` are the CUDA needs of its containers, which must all be met; `preferred_cuda` are for the score only.
+    `accept` is the least compatibility that counts as meeting them.
+    `memory_mib` is the least memory of each GPU or MIG slice. `declared_mib` is the memory that the pod itself declares
+    to use of each unit, which counts against the budget of shared GPUs.
+    `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
+    `node_selector` are requirements on the node's labels. `group_cliques` are the NVLink domains in which pods of its
+    workload run. `refuse_unknown` says that an unknown fact does not meet a need.
+    `scores` are pairs of scorer and weight, empty for the default; `ranked` says that scores on the wire are ranks.
+    `share_milli` is the requested share of one GPU in thousandths; 0 for whole units.
+    `cpu_milli` is the requested CPU, and `expected_demand` describes future pods; both are set only if a scorer needs
+    them to leave room for those pods.
+    `claims` are pairs of DeviceClass and devices (None for all of a node) that DRA allocates; kube-scheduler counts
+    them. `invalid` is the reason if an annotation of the pod does not parse, so that no node can serve it.
     """
 
     resources: tuple[tuple[str, int], ...] = ()
@@ -56,9 +62,9 @@ class Demand(HashedOnce):
     denied_products: tuple[ProductPattern, ...] = ()
     preferred_products: tuple[ProductPattern, ...] = ()
     cuda: tuple[CUDANeed, ...] = ()
-    cuda_wishes: tuple[CUDANeed, ...] = ()
+    preferred_cuda: tuple[CUDANeed, ...] = ()
     accept: AcceptedCompatibility = DEFAULT_ACCEPT
-    most: tuple[tuple[str, int], ...] = ()
+    max_per_container: tuple[tuple[str, int], ...] = ()
     memory_mib: int = 0
     declared_mib: int = 0
     compute_capability: Version | None = None
@@ -76,17 +82,17 @@ class Demand(HashedOnce):
     invalid: Reason | None = None
     share_milli: int = 0
     cpu_milli: int = 0
-    outlook: ExpectedDemand | None = None
+    expected_demand: ExpectedDemand | None = None
     warned: "Demand | None" = field(default=None)
-    """What policies with action Warn ask besides: nodes that miss it score lower."""
+    """The demand including the policies with action Warn; nodes that do not meet it score lower."""
     __hash__ = HashedOnce.__hash__
 
     @property
     def label_keys(self) -> tuple[str, ...]:
-        """List the node labels that the node selectors look at."""
-        return tuple(dict.fromkeys(each.key for each in self.node_selector))
+        """List the node labels on which the pod has requirements."""
+        return tuple(dict.fromkeys(requirement.key for requirement in self.node_selector))
 
     @property
-    def judged(self) -> bool:
-        """Tell whether there is anything to judge: some GPU resource is asked, or claimed."""
+    def requests_gpus(self) -> bool:
+        """Tell whether the pod requests GPUs by resource or by claim; filters judge no other pods."""
         return bool(self.resources or self.claims)

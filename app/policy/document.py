@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML read strictly: every value with its line and column, and no scalar that YAML 1.1 would turn into something else.
+"""Strict reading of YAML, with line and column of each value, and without the implicit types of YAML 1.1.
 
-PyYAML accepts duplicate keys, aliases (an alias bomb explodes on copy) and YAML 1.1 scalars (`no` is false, `012` is
-10, `12:30` is 750); here each is an error with a position and a remedy (docs/reference/measurements.md#hostile-json).
+PyYAML accepts duplicate keys, aliases (by which a small text can become huge) and YAML 1.1 scalars (`no` is false,
+`012` is 10, `12:30` is 750). Here each of these is an error with a position and a remedy
+(docs/reference/measurements.md#hostile-json).
 """
 
 import re
@@ -16,19 +17,19 @@ from app.values.errors import PolicyError
 from app.values.steps import finish
 
 LARGEST_BYTES = 1 << 20
-"""A ConfigMap holds no more (Kubernetes' limit of 1 MiB)."""
+"""Bytes of one text, as many as a ConfigMap can hold (Kubernetes' limit of 1 MiB)."""
 DEEPEST = 64
-"""Levels; no honest policy has more than 8."""
+"""Levels of nesting. A guess: a policy that sets every field has 8."""
 MOST_DOCUMENTS = 256
-"""In one text. The shipped set has 5; at 250,000 empty ones a text of 1 MiB took 9 s of CPU and 336 MiB."""
+"""Documents in one text. The shipped set has 5; 250,000 empty documents in 1 MiB took 9 s of CPU and 336 MiB."""
 MOST_VALUES = 10_000
-"""Keys, words, lists and mappings in one text, of which each takes some 12 µs to read (measured). A policy that sets
-every field has some 200, so that 50 of those fit into one text."""
+"""Keys, scalars, lists and mappings in one text, each of which takes about 12 µs to read (measured). A policy that sets
+every field has about 200, so that 50 of those fit into one text."""
 LONGEST_VALUE = 1 << 16
-"""Characters of one scalar, for PyYAML's regular expressions take 100 ns a character; the largest command in a
-manifest of the corpus has 9,000."""
+"""Characters of one scalar, since PyYAML's regular expressions take 100 ns for each. The longest command in a manifest
+of the test corpus has 9,000."""
 STEP_VALUES = 1_000
-"""Between two rests of a reader that shares its thread; they take some 1.5 ms to scan (measured)."""
+"""Values between two pauses of a reader that shares its thread; scanning them takes about 1.5 ms (measured)."""
 
 _BOOLEANS = {"true": True, "false": False}
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
@@ -43,10 +44,10 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: plain values, and where in the YAML each of them stands (1-based line and column).
+    """One document: its plain values, and the line and column of each in the YAML, counted from 1.
 
-    `positions`: empty where it came parsed. `literals`: the text of unquoted scalars that are no strings, so that a
-    message can quote them as written.
+    `positions` is empty for an object that was not read from YAML. `literals` are the texts of unquoted scalars that
+    are not strings, so that a message can quote them as written.
     """
 
     file: str
@@ -55,7 +56,7 @@ class Document:
     literals: dict[Path, str]
 
     def locate(self, path: Path) -> str:
-        """Write `file:line:column` of a value, or of the nearest one around it; the file alone where none is known."""
+        """Write `file:line:column` of a value, or of the nearest value around it; only the file without positions."""
         if not self.positions:
             return self.file
         while path and path not in self.positions:
@@ -65,21 +66,21 @@ class Document:
 
 
 def read_documents(file: str, text: str, most_values: int = MOST_VALUES) -> tuple[Document, ...]:
-    """Read all documents of a YAML text. `most_values`: in each document.
+    """Read all documents of a YAML text, of which each may have `most_values` values.
 
-    Raises PolicyError with every problem found, each `file:line:column: what, remedy`.
+    Raises PolicyError with all problems, each as `file:line:column: problem, remedy`.
     """
     return finish(document_steps(file, text, most_values))
 
 
 def document_steps(file: str, text: str, most_values: int = MOST_VALUES) -> Generator[None, None, tuple[Document, ...]]:
-    """Read as read_documents does, in steps: some thousand values at a time, then one document.
+    """Read as read_documents does, in steps: first checks of STEP_VALUES values each, then one document in each step.
 
     Raises PolicyError.
     """
     _check_length(file, text)
     try:
-        yield from _structure(file, text, most_values)
+        yield from _check_structure(file, text, most_values)
         documents = []
         for node in yaml.compose_all(text, yaml.CSafeLoader):
             documents += [] if _empty(node) else [_document(file, node)]
@@ -93,12 +94,12 @@ def document_steps(file: str, text: str, most_values: int = MOST_VALUES) -> Gene
 
 
 def most_values_in(text: str) -> int:
-    """Say how many values a YAML text can hold at most, by the characters without which there is none."""
+    """Give an upper bound of the values in a YAML text, by counting the characters that separate values."""
     return 1 + sum(map(text.count, ("\n", ",", ":", "[", "{", "- ", "? ")))
 
 
 def _check_length(file: str, text: str) -> None:
-    """Bound a text by its bytes and its lines `---` alone, before YAML sees it.
+    """Check the bytes and the lines `---` of a text before it is parsed.
 
     Raises PolicyError.
     """
@@ -112,7 +113,7 @@ def _check_length(file: str, text: str) -> None:
 
 
 def check_values(name: str, value: Any, most_values: int) -> None:
-    """Bound an object that came parsed: its values, their length, and how deep they are.
+    """Check an object that was not read from YAML: the number of its values, their length, and the nesting.
 
     Raises PolicyError.
     """
@@ -122,15 +123,15 @@ def check_values(name: str, value: Any, most_values: int) -> None:
         if values > most_values:
             problem = f"more than {most_values} values (keys, words, lists): split it into several policies"
             raise PolicyError((f"{name}: {problem}",))
-        if any(isinstance(each, str) and len(each) > LONGEST_VALUE for each in level):
+        if any(isinstance(item, str) and len(item) > LONGEST_VALUE for item in level):
             raise PolicyError((f"{name}: a value of more than {LONGEST_VALUE} characters: shorten it",))
-        level = [inner for each in level for inner in _inside(each)]
+        level = [child for item in level for child in _children(item)]
         if not level:
             return
     raise PolicyError((f"{name}: nested deeper than {DEEPEST} levels, wants a flat policy",))
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _children(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from value
         yield from value.values()
@@ -146,19 +147,19 @@ def _empty(node: Any) -> bool:
     return node is None or (isinstance(node, yaml.ScalarNode) and not node.style and node.value in _NULLS)
 
 
-def _structure(file: str, text: str, most_values: int) -> Generator[None, None, None]:
-    """Look at the event stream before anything is built: how much there is, how deep, and no anchors.
+def _check_structure(file: str, text: str, most_values: int) -> Generator[None, None, None]:
+    """Check the stream of YAML events, before any value is made, for its size, its nesting, and anchors.
 
     Raises PolicyError for the first problem.
     """
     depth = values = documents = 0
-    before = 0
+    values_before = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         values += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.DocumentStartEvent):
-            documents, before = documents + 1, values
-        problem = _problem(event, depth, documents) or _too_many(values, values - before, most_values)
+            documents, values_before = documents + 1, values
+        problem = _problem(event, depth, documents) or _too_many(values, values - values_before, most_values)
         if problem:
             raise PolicyError((f"{file}:{_place(event.start_mark)}: {problem}",))
         if values % STEP_VALUES == 0:
@@ -186,7 +187,7 @@ def _too_many(of_text: int, of_document: int, most_of_document: int) -> str | No
 
 
 class _Reader:
-    """Turns one composed document into values, and collects what is wrong on the way."""
+    """Turns one document of YAML nodes into values, and collects the problems in it."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -201,27 +202,27 @@ class _Reader:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-        found = self._scalar(node)
-        if not isinstance(found, str) and found is not None:
+        scalar = self._scalar(node)
+        if not isinstance(scalar, str) and scalar is not None:
             self.literals[path] = node.value
-        return found
+        return scalar
 
     def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._wrong(key_node, "a key that is no word, wants a field name")
                 continue
             self._scalar(key_node)
             key = key_node.value
-            if key in found:
+            if key in mapping:
                 self._wrong(key_node, f"{key}: given twice, remove one")
             self.positions[(*path, key)] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            found[key] = self.value(value_node, (*path, key))
-        return found
+            mapping[key] = self.value(value_node, (*path, key))
+        return mapping
 
     def _scalar(self, node: Any) -> Any:
-        """Read a scalar by YAML 1.2's rules; what YAML 1.1 reads otherwise must be quoted."""
+        """Read a scalar by the rules of YAML 1.2; one that YAML 1.1 reads differently must be quoted."""
         text: str = node.value
         if node.style:
             return text

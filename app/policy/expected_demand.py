@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outlook: what pods to come are expected to ask, for the scorers that leave room for them."""
+"""Expected demand: the probable needs of future pods, for the scorers that leave room for them."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from app.knowledge.products import ProductPattern
 
 @dataclass(frozen=True, slots=True)
 class DemandClass:
-    """A class of demands: what decides where the next one of them would run.
+    """A class of demands that are equal in what decides where such a pod can run.
 
-    `gpus`: whole GPUs, or 1 of which `share_milli` thousandths are asked (0: all of it); 0 for a pod without GPU.
-    `products`, `denied_products`: as in Demand.
+    `gpus` is the number of whole GPUs; it is 1 also for a share of one GPU, of `share_milli` thousandths (0 for a whole
+    one), and 0 for a pod without GPUs. `products` and `denied_products` are as in Demand.
     """
 
     cpu_milli: int = 0
@@ -22,23 +22,22 @@ class DemandClass:
 
     @property
     def milli(self) -> int:
-        """GPU milli that it asks in all."""
+        """The requested GPU capacity in thousandths of a GPU."""
         return self.share_milli or 1000 * self.gpus
 
     @property
     def constrained(self) -> bool:
-        """Tell whether some products will not do."""
+        """Tell whether the class is limited to some products."""
         return bool(self.products or self.denied_products)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedDemand:
-    """Classes with their probabilities, which sum to 1, most popular first. One object is one generation: two are
-    never equal.
+    """The classes of demands with their probabilities, which sum to 1, most probable first.
 
-    So a Demand that carries another outlook is another Demand, and nothing that is remembered of the old one is used.
-    `free`: GPU milli that were free by product when it was made, in normal form.
+    `free` is the free GPU capacity of the cluster in thousandths, by product in normal form, when the object was made.
+    Objects are compared by identity, so that a Demand with a newer one is a different key in all caches.
     """
 
-    asks: tuple[tuple[DemandClass, float], ...]
+    classes: tuple[tuple[DemandClass, float], ...]
     free: tuple[tuple[str, int], ...] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a GPUPolicy are made of: strict documents, and texts that are kept as written but must parse."""
+"""The building blocks of the GPUPolicy schema: strict models, and texts that stay as written but must parse."""
 
 import re
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from app.values.quantity import check_amount, parse_mib
 from app.values.versions import parse_minimum
 
 
-def _checked(parse: Any) -> AfterValidator:
-    """Keep the text, but refuse one that does not parse."""
+def _validated_text(parse: Any) -> AfterValidator:
+    """Make a validator that keeps the text and refuses one that `parse` does not accept."""
 
     def check(text: str) -> str:
         try:
@@ -28,27 +28,27 @@ def _checked(parse: Any) -> AfterValidator:
 
 
 def _check_day(text: str) -> None:
-    """Check YYYY-MM-DD; days compare as text, so the core needs no calendar."""
+    """Check that a text has the form YYYY-MM-DD; such days compare as text, so that no calendar is needed."""
     match = re.fullmatch(r"\d{4}-(\d{2})-(\d{2})", text, re.ASCII)
     if not match or not 1 <= int(match[1]) <= 12 or not 1 <= int(match[2]) <= 31:
         raise BadInput(f"got {text[:20]!r}, wants a day such as 2027-01-31")
 
 
-def _text(parse: Any, format_: str) -> Any:
-    return _checked(parse), Field(json_schema_extra={"format": format_})
+def _text_type(parse: Any, format_: str) -> Any:
+    return _validated_text(parse), Field(json_schema_extra={"format": format_})
 
 
-Day = Annotated[str, *_text(_check_day, "date")]
+Day = Annotated[str, *_text_type(_check_day, "date")]
 """A day of the UTC calendar, as YYYY-MM-DD."""
-QuantityText = Annotated[str, *_text(check_amount, "quantity")]
-VersionText = Annotated[str, *_text(parse_minimum, "version")]
-MemoryText = Annotated[str, *_text(parse_mib, "memory")]
+QuantityText = Annotated[str, *_text_type(check_amount, "quantity")]
+VersionText = Annotated[str, *_text_type(parse_minimum, "version")]
+MemoryText = Annotated[str, *_text_type(parse_mib, "memory")]
 
 
 class Merge(Enum):
-    """What becomes of a field that several policies of one pod set; the words are for people.
+    """How a field that several policies of a pod set is merged (docs/reference/policy.md#merge).
 
-    See docs/reference/policy.md#merge.
+    The values are texts for the documentation.
     """
 
     Single = "highest priority wins"
@@ -62,11 +62,14 @@ class Merge(Enum):
 
 
 MERGE = "x-merge"
-"""Keyword of the published schema that says how a field is merged."""
+"""The keyword of the published schema that says how a field is merged."""
 
 
 def described(merge: Merge, description: str, *examples: Any, **more: Any) -> Any:
-    """Describe a field for the schema, the definition and the page: how it merges, what it is, what may stand there."""
+    """Describe a field for the JSON Schema, the CRD and policies/README.md: its merge, its meaning, and examples.
+
+    `more` are further arguments of pydantic's Field, such as the default.
+    """
     shown = {"examples": list(examples)} if examples else {}
     return Field(description=description, json_schema_extra={MERGE: merge.value, **shown}, **more)
 
@@ -78,9 +81,9 @@ class Part(BaseModel):
 
 
 MOST_LABELS = 64
-"""Labels or lines of a selector; guess. Each is compared with for each pod."""
+"""Labels or expressions of a selector. A guess; each is compared with the labels of each pod."""
 MOST_LABEL_VALUES = 256
-"""Values of a line of a selector; guess."""
+"""Values of an expression of a selector. A guess."""
 
 
 class LabelExpression(Part):
@@ -107,8 +110,8 @@ class LabelSelector(Part):
     )
 
 
-def merging(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Merge, list[Any]]]:
-    """List every field that says how it merges: its dotted path as people write it, how, and its examples."""
+def merge_rules(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Merge, list[Any]]]:
+    """List each field that has a merge rule: its dotted path as in YAML, the rule, and its examples."""
     for name, field in model.model_fields.items():
         here = (*path, field.alias or name)
         extra = field.json_schema_extra
@@ -116,11 +119,11 @@ def merging(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tupl
             examples = extra.get("examples", [])
             yield ".".join(here), Merge(extra[MERGE]), list(examples) if isinstance(examples, list) else []
         elif inner := model_in(field.annotation):
-            yield from merging(inner, here)
+            yield from merge_rules(inner, here)
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
     """Find the model in an annotation such as `tuple[Score, ...] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((model for each in getattr(annotation, "__args__", ()) if (model := model_in(each))), None)
+    return next((model for argument in getattr(annotation, "__args__", ()) if (model := model_in(argument))), None)

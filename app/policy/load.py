@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy files into a PolicySet: parse, validate, compile, and check the set as a whole.
+"""Loading of policy files and GPUPolicy objects into a PolicySet: parse, validate, compile, and check the whole set.
 
-Texts come in by file name, objects that came parsed by a name of their own; their order never matters, and either
-all of them are good or none is used.
+Sources come in as texts by file name and as objects by name. Their order does not matter. If any source has a problem,
+none is used.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -13,37 +13,39 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.knowledge.tables import Knowledge
-from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, hash_of
+from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
 from app.policy.document import Document, Path, check_values, document_steps
 from app.policy.fields import LabelSelector, model_in
 from app.policy.schema import GPUPolicy, Rule
-from app.policy.ties import set_problems
+from app.policy.ties import policy_set_problems
 from app.values.errors import BadInput, PolicyError
-from app.values.label_requirements import Requirement, from_selector
+from app.values.label_requirements import Requirement, selector_requirements
 from app.values.steps import finish
 
 WORKLOAD_CLASS_BELOW = 1000
-"""Only policies below this priority may be picked by a pod's own annotation (docs/reference/policy.md#match)."""
+"""Only policies below this priority may depend on a pod's own annotation (docs/reference/policy.md#match)."""
 
 
 MOST_POLICIES = 500
-"""Of a set: every pod is matched against each, and those of one priority are compared in pairs; guess, ten times what
-the largest public collections of admission policies ship."""
+"""Policies of a set, since each pod is matched against each, and those of one priority are compared in pairs. A guess:
+ten times as many as the largest public collections of admission policies have."""
 MOST_VALUES = 2_500
-"""In one policy: keys, words, lists and mappings. One with every list at its limit that repeats nothing has some 1,500,
-and 2,500 take some 30 ms to read and check (measured)."""
+"""Keys, scalars, lists and mappings of one policy. One with every list at its limit and no repetition has about 1,500,
+and 2,500 take about 30 ms to read and check (measured)."""
 MOST_PROBLEMS = 20
-"""Told of one document: nobody mends more at once, and a near name is looked for in each (0.3 ms)."""
+"""Problems that are reported of one document, since the search for a similar name takes 0.3 ms for each. A guess."""
 LONGEST_GUESSED = 64
-"""Characters of an unknown field for which a name is guessed; the longest field name has 20."""
+"""Characters of an unknown field for which a similar name is searched; the longest field name has 20."""
 
-LONGEST_SAID = 80
+LONGEST_KEY = 80
 """Characters of a key in a message."""
 
 Source = str | Mapping[str, Any]
+"""A YAML text, or an object as the API server sends it."""
 Read = tuple[CompiledPolicy, ...] | PolicyError
-Kept = Mapping[str, tuple[Source, Read]]
-"""By name: what was read, and what came of it."""
+"""The policies of a source, or what is wrong with it."""
+ReadSources = Mapping[str, tuple[Source, Read]]
+"""The sources that were read, by name, each with its result."""
 
 
 def load_policies(
@@ -52,11 +54,10 @@ def load_policies(
     fallback: CompiledPolicy | None = None,
     objects: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> PolicySet:
-    """Read every text, by file name, then every object. `fallback`: the policy for pods that none of them is for.
+    """Load all texts, by file name, and then all objects; `fallback` is the policy for pods that none of them matches.
 
-    A name that two of them give is an error on the later one.
-
-    Raises PolicyError with all problems of all files.
+    If two policies have one name, the error is reported on the later one.
+    Raises PolicyError with all problems of all sources.
     """
     return finish(load_steps(texts, objects or {}, knowledge, fallback, {}))
 
@@ -66,34 +67,35 @@ def load_steps(
     objects: Mapping[str, Mapping[str, Any]],
     knowledge: Knowledge,
     fallback: CompiledPolicy | None,
-    known: dict[str, tuple[Source, Read]],
+    cache: dict[str, tuple[Source, Read]],
 ) -> Generator[None, None, PolicySet]:
-    """Load as load_policies does, in steps of some 30 ms at most.
+    """Load as load_policies does, in steps of at most about 30 ms.
 
-    `known`: what was read before; it is not read again where it is the same, and what is read is added.
-
-    Raises PolicyError.
+    `cache` holds the sources of earlier calls with their results. A source that has not changed is not read again, and
+    others are added. Raises PolicyError.
     """
     problems: list[str] = []
     policies: list[CompiledPolicy] = []
     sources: dict[str, Source] = {**texts, **objects}
     for name, source in sources.items():
-        if name not in known or known[name][0] != source:
-            known[name] = source, (yield from _read(name, source, knowledge))
-        found = known[name][1]
-        problems.extend(found.problems if isinstance(found, PolicyError) else ())
-        policies.extend(found if isinstance(found, tuple) else ())
+        if name not in cache or cache[name][0] != source:
+            cache[name] = source, (yield from _read(name, source, knowledge))
+        result = cache[name][1]
+        if isinstance(result, PolicyError):
+            problems.extend(result.problems)
+        else:
+            policies.extend(result)
         if len(policies) > MOST_POLICIES:
             raise PolicyError((f"{name}: more than {MOST_POLICIES} policies in all: merge those that say the same",))
-    yield from set_problems(policies, problems)
+    yield from policy_set_problems(policies, problems)
     if problems:
         raise PolicyError(tuple(problems))
     policies.sort(key=lambda policy: (-policy.spec.priority, policy.name))
-    return PolicySet(tuple(policies), hash_of(policies), fallback)
+    return PolicySet(tuple(policies), policy_set_hash(policies), fallback)
 
 
 def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, None, Read]:
-    """Read the policies of one text or object; what is wrong with it is a value."""
+    """Read the policies of one source; a PolicyError is returned and not raised, so that it can be cached."""
     try:
         if not isinstance(source, str):
             check_values(name, source, MOST_VALUES)
@@ -118,9 +120,11 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
     try:
         parsed = GPUPolicy.model_validate(document.value)
     except ValidationError as error:
-        raise PolicyError(_first(document, (_explain(document, each) for each in error.errors()))) from error
-    found = (f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
-    problems = _first(document, found)
+        raise PolicyError(
+            _limit_problems(document, (_describe_error(document, detail) for detail in error.errors()))
+        ) from error
+    texts = (f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
+    problems = _limit_problems(document, texts)
     if problems:
         raise PolicyError(problems)
     match = parsed.spec.match
@@ -128,33 +132,33 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
         name=parsed.metadata.name,
         origin=document.locate(("metadata", "name")),
         spec=parsed.spec,
-        match=_selected(match.namespace_selector, match.pod_selector),
+        match=_pod_selection(match.namespace_selector, match.pod_selector),
         exceptions=tuple(
-            (_selected(each.match.namespace_selector, each.match.pod_selector), each.rules or tuple(Rule))
-            for each in parsed.spec.exceptions
+            (_pod_selection(detail.match.namespace_selector, detail.match.pod_selector), detail.rules or tuple(Rule))
+            for detail in parsed.spec.exceptions
         ),
-        workload_classes=frozenset(each.value for each in match.workload_class) if match.workload_class else None,
+        workload_classes=frozenset(detail.value for detail in match.workload_class) if match.workload_class else None,
     )
 
 
-def _first(document: Document, problems: Iterable[str]) -> tuple[str, ...]:
-    """Take as many problems as one document is told, and say where more were not looked for."""
-    found = tuple(islice(problems, MOST_PROBLEMS + 1))
-    if len(found) <= MOST_PROBLEMS:
-        return found
-    return (*found[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
+def _limit_problems(document: Document, problems: Iterable[str]) -> tuple[str, ...]:
+    """Take at most MOST_PROBLEMS problems of a document, and a note if there are more."""
+    listed = tuple(islice(problems, MOST_PROBLEMS + 1))
+    if len(listed) <= MOST_PROBLEMS:
+        return listed
+    return (*listed[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
 
 
-def _selected(namespace: LabelSelector | None, pod: LabelSelector | None) -> PodSelection:
+def _pod_selection(namespace: LabelSelector | None, pod: LabelSelector | None) -> PodSelection:
     return PodSelection(_selector(namespace), _selector(pod))
 
 
 def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
-    return None if selector is None else from_selector(selector.model_dump(by_alias=True))
+    return None if selector is None else selector_requirements(selector.model_dump(by_alias=True))
 
 
 def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
-    """Find what the schema cannot say: selectors, product names, the reach of workload classes."""
+    """List the problems that the schema cannot express: in selectors, product names and workload classes."""
     match, spec = policy.spec.match, policy.spec
     yield from _selector_problems(("spec", "match"), match.namespace_selector, match.pod_selector)
     if match.workload_class and spec.priority >= WORKLOAD_CLASS_BELOW:
@@ -194,23 +198,23 @@ def _product_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple
             path = ("spec", "placement", "products", field, index)
             label = f"spec.placement.products.{field}[{index}]"
             try:
-                known = knowledge.products.known(knowledge.products.pattern(name))
+                is_known = knowledge.products.names_any(knowledge.products.pattern(name))
             except BadInput as error:
                 yield path, f"{label}: {error}"
                 continue
-            meant = None if known else knowledge.products.suggest(name)
-            if meant:
-                yield path, f"{label}: unknown product {name!r}, did you mean {meant}?"
+            similar = None if is_known else knowledge.products.suggest(name)
+            if similar:
+                yield path, f"{label}: unknown product {name!r}, did you mean {similar}?"
 
 
-def _explain(document: Document, error: Any) -> str:
-    """Turn a pydantic error into one line with a position and, where one is near, the name that was meant."""
+def _describe_error(document: Document, error: Any) -> str:
+    """Turn a pydantic error into one line with its position and, for an unknown field, a similar name."""
     path: Path = tuple(error["loc"])
     dotted = _dotted(path)
     if error["type"] == "extra_forbidden":
         name = str(path[-1])
-        meant = get_close_matches(name, _fields_at(path[:-1]), n=1) if len(name) <= LONGEST_GUESSED else []
-        hint = f", did you mean {meant[0]}?" if meant else ", remove it"
+        similar = get_close_matches(name, _fields_at(path[:-1]), n=1) if len(name) <= LONGEST_GUESSED else []
+        hint = f", did you mean {similar[0]}?" if similar else ", remove it"
         return f"{document.locate(path)}: {dotted}: unknown field{hint}"
     if error["type"] == "string_type" and path in document.literals:
         literal = document.literals[path]
@@ -222,17 +226,17 @@ def _explain(document: Document, error: Any) -> str:
 def _dotted(path: Path) -> str:
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_SAID]}"
+        text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}"
     return text.removeprefix(".")
 
 
 def _fields_at(path: Path) -> list[str]:
-    """List the field names that the schema has at a path."""
+    """List the names of the fields that the schema has at a path."""
     model: Any = GPUPolicy
     for part in path:
         if isinstance(part, int):
             continue
-        field = next((each for each in model.model_fields.values() if each.alias == part), None)
+        field = next((candidate for candidate in model.model_fields.values() if candidate.alias == part), None)
         inner = model_in(field.annotation) if field else None
         if inner is None:
             return []

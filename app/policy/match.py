@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which policies are for a pod, with which action each of their rules applies, and what they say together."""
+"""The ruling for a pod: the policies that match it, the action of each of their rules, and the merged result."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -7,12 +7,12 @@ from itertools import combinations
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Pod, gpu_amounts
-from app.kube.resource_claims import NOTHING_CLAIMED, ClaimedDevices
+from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.annotations import Needs, PodAnnotations, read_annotations
 from app.policy.applied import AppliedPolicy
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
 from app.policy.demand import Demand
-from app.policy.merge import ANNOTATION, PodGPURequest, Stated, merge_demand, needs_of
+from app.policy.merge import ANNOTATION, PodGPURequest, SourceNeeds, merge_demand, policy_needs
 from app.policy.merge_admission import AdmissionRules, merge_admission
 from app.policy.schema import Action, Rule
 from app.policy.schema_placement import SharingWish
@@ -22,12 +22,14 @@ from app.values.reasons import Code, Reason, reason
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What all policies and annotations say about one pod.
+    """The merged result of all policies and annotations for one pod.
 
-    `policies`: the names that matched, highest priority first. `enforced`, `warned`, `audited`: what admission
-    does; what it would do besides if Warn (and then Audit) enforced. `origins`: (field, who set it), for people.
-    `conflicts`: contradictions, for which the pod is denied. `invalid`: annotations that do not parse.
-    `claimed`: the GPUs that the pod claims through DRA.
+    `policies` are the names of the matching policies, highest priority first, and `policy_hash` is the hash of the
+    whole set. `demand` are the needs of the pod. `enforced` is what admission does to the pod; `warned` and `audited`
+    are what it would do if rules with action Warn, or Warn and Audit, were enforced too. `conflicts` are
+    contradictions between sources, for which the pod is denied, and `invalid` are reasons for annotations that do not
+    parse. `warnings` are texts for the user. `origins` are pairs of a field and the source that set it, for display.
+    `claimed` are the GPUs that the pod claims through DRA.
     """
 
     policies: tuple[str, ...]
@@ -45,26 +47,26 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """All that has a say in what one pod needs: its annotations, and the policies that match it."""
+    """The sources of a pod's needs: its annotations, and the policies that match it."""
 
     annotated: PodAnnotations
     applied: list[AppliedPolicy]
-    asked: PodGPURequest
+    request: PodGPURequest
     knowledge: Knowledge
 
-    def stated(self, level: Action) -> Stated:
-        """List what each source needs where rules of this action apply."""
-        policies = ((policy.name, needs_of(policy, level, self.knowledge)) for policy in self.applied)
+    def source_needs(self, level: Action) -> SourceNeeds:
+        """List the needs of each source, for policies those of rules with the action `level` or a stricter one."""
+        policies = ((policy.name, policy_needs(policy, level, self.knowledge)) for policy in self.applied)
         return [(ANNOTATION, self.annotated.needs), *policies]
 
     def invalid(self) -> tuple[Reason, ...]:
-        """List the annotations that do not parse, or that contradict the resources asked."""
-        return (*self.annotated.invalid, *_profile_mismatch(self.annotated.needs, self.asked.resources))
+        """List reasons for annotations that do not parse, or that contradict the requested resources."""
+        return (*self.annotated.invalid, *_profile_mismatch(self.annotated.needs, self.request.resources))
 
     def demand(self) -> Demand:
-        """Merge and compile what the pod needs of a node."""
+        """Merge the needs of all sources into a demand."""
         demand, warned = (
-            merge_demand(self.asked, self.applied, self.stated(level), level, self.knowledge)
+            merge_demand(self.request, self.applied, self.source_needs(level), level, self.knowledge)
             for level in (Action.Enforce, Action.Warn)
         )
         return replace(demand, warned=warned if warned != demand else None, invalid=next(iter(self.invalid()), None))
@@ -75,25 +77,26 @@ def compile_demand(
     namespace_labels: Mapping[str, str],
     policy_set: PolicySet,
     knowledge: Knowledge,
-    claimed: ClaimedDevices = NOTHING_CLAIMED,
+    claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
 ) -> Demand:
-    """Compile what a pod needs of a node: the demand of its ruling, without what admission does to the pod."""
+    """Compile the demand of a pod as in its ruling, without the admission rules, which the scheduler does not need."""
     return _sources(pod, namespace_labels, policy_set, knowledge, claimed).demand()
 
 
-def rule_on(
+def ruling_for(
     pod: Pod,
     namespace_labels: Mapping[str, str],
     policy_set: PolicySet,
     knowledge: Knowledge,
-    claimed: ClaimedDevices = NOTHING_CLAIMED,
+    claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
 ) -> Ruling:
-    """Match, merge (docs/reference/policy.md#merge) and compile for one pod; nothing widens what another narrowed.
+    """Match the policies with a pod, merge them (docs/reference/policy.md#merge), and compile the result.
 
-    `claimed`: the GPUs that it claims through DRA; needs hold for them as for those that it asks as resources.
+    No source widens what another has narrowed. `claimed` are the GPUs that the pod claims through DRA; needs apply to
+    them as to those that it requests as resources.
     """
     sources = _sources(pod, namespace_labels, policy_set, knowledge, claimed)
-    applied, enforced = sources.applied, sources.stated(Action.Enforce)
+    applied, enforced = sources.applied, sources.source_needs(Action.Enforce)
     return Ruling(
         policies=tuple(policy.name for policy in applied),
         policy_hash=policy_set.hash,
@@ -119,7 +122,7 @@ def _sources(
     annotated = read_annotations(pod.annotations, knowledge.products)
     matching = [policy for policy in policy_set.policies if _matches(policy, pod, namespace_labels, annotated)]
     if policy_set.fallback and all(policy.workload_classes is not None for policy in matching):
-        matching = [*matching, policy_set.fallback]  # a pod's own word picks policies, and takes none away
+        matching = [*matching, policy_set.fallback]  # an annotation can add policies, but not replace the fallback
     applied = [AppliedPolicy(policy.name, policy.spec, _actions(policy, pod, namespace_labels)) for policy in matching]
     return _Sources(annotated, applied, PodGPURequest(pod, gpu_amounts(pod, knowledge.families.of), claimed), knowledge)
 
@@ -137,7 +140,7 @@ def _selects(selected: PodSelection, pod: Pod, namespace_labels: Mapping[str, st
 
 
 def _actions(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, str]) -> dict[Rule, Action]:
-    """Say with which action each rule of a policy applies to a pod; an exception that selects it turns rules off."""
+    """Give the action of each rule of a policy for a pod; an exception that selects the pod turns rules off."""
     spec = policy.spec
     actions = {rule: spec.actions.get(rule, spec.action) for rule in Rule}
     for selected, rules in policy.exceptions:
@@ -147,41 +150,47 @@ def _actions(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, st
 
 
 def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> Iterator[Reason]:
-    """An exact profile beside another slice resource contradicts itself (docs/reference/policy.md#annotations)."""
+    """Give a reason if the annotation has an exact profile other than the pod's MIG resource.
+
+    See docs/reference/policy.md#annotations.
+    """
     if needs.mig_profile is None or needs.mig_profile[1]:
         return
-    named = [name for name, _ in resources if name.startswith("nvidia.com/mig-")]
-    wanted = "nvidia.com/mig-" + needs.mig_profile[0]
-    if named and wanted not in {name.removesuffix(".shared") for name in named}:
-        yield reason(Code.InvalidAnnotation, "gpu-usher.io/mig-profile differs from the resource asked", named[0])
+    mig_resources = [name for name, _ in resources if name.startswith("nvidia.com/mig-")]
+    expected = "nvidia.com/mig-" + needs.mig_profile[0]
+    if mig_resources and expected not in {name.removesuffix(".shared") for name in mig_resources}:
+        yield reason(
+            Code.InvalidAnnotation, "gpu-usher.io/mig-profile differs from the resource asked", mig_resources[0]
+        )
 
 
 def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterator[Reason]:
     narrowing = [(origin, needs) for origin, needs in sources if needs.allow is not None or needs.deny]
     if narrowing:
-        left = any(_all_accept(form, narrowing) for form in knowledge.products.by_form)
-        known = all(knowledge.products.known(each) for _, needs in narrowing for each in needs.allow or ())
-        if known and not left:
-            who = " and ".join(origin for origin, _ in narrowing)
-            yield reason(Code.NoProductLeft, f"no GPU product is left by {who}")
-    wishes = {needs.sharing: origin for origin, needs in reversed(sources) if needs.sharing}
-    if SharingWish.Exclusive in wishes and SharingWish.Shared in wishes:
-        who = f"{wishes[SharingWish.Exclusive]} wants Exclusive, {wishes[SharingWish.Shared]} wants Shared"
-        yield reason(Code.PolicyConflict, f"sharing contradicts itself: {who}")
-    yield from _nodes_left(sources)
+        some_left = any(_accepted_by_all(form, narrowing) for form in knowledge.products.by_form)
+        patterns = (pattern for _, needs in narrowing for pattern in needs.allow or ())
+        all_known = all(map(knowledge.products.names_any, patterns))
+        if all_known and not some_left:
+            origins = " and ".join(origin for origin, _ in narrowing)
+            yield reason(Code.NoProductLeft, f"no GPU product is left by {origins}")
+    sharing = {needs.sharing: origin for origin, needs in reversed(sources) if needs.sharing}
+    if SharingWish.Exclusive in sharing and SharingWish.Shared in sharing:
+        contradiction = f"{sharing[SharingWish.Exclusive]} wants Exclusive, {sharing[SharingWish.Shared]} wants Shared"
+        yield reason(Code.PolicyConflict, f"sharing contradicts itself: {contradiction}")
+    yield from _node_conflicts(sources)
 
 
-def _nodes_left(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
-    """Tell of form factors of which none is left, and of selectors that no node can fulfil together."""
-    wanting = [(origin, each.form_factors) for origin, each in sources if each.form_factors is not None]
-    if wanting and not frozenset.intersection(*(each for _, each in wanting)):
-        yield reason(Code.PolicyConflict, f"no form factor is left by {' and '.join(origin for origin, _ in wanting)}")
+def _node_conflicts(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
+    """Give reasons if no form factor is allowed by all sources, or if no node can fulfil two of their selectors."""
+    limiting = [(origin, needs.form_factors) for origin, needs in sources if needs.form_factors is not None]
+    if limiting and not frozenset.intersection(*(form_factors for _, form_factors in limiting)):
+        yield reason(Code.PolicyConflict, f"no form factor is left by {' and '.join(origin for origin, _ in limiting)}")
     for (one, left), (other, right) in combinations(sources, 2):
         if disjoint(left.node_selector, right.node_selector):
             yield reason(Code.PolicyConflict, f"{one} and {other} select different nodes")
 
 
-def _all_accept(form: str, sources: list[tuple[str, Needs]]) -> bool:
+def _accepted_by_all(form: str, sources: list[tuple[str, Needs]]) -> bool:
     for _, needs in sources:
         if needs.allow is not None and not any(pattern.matches(form) for pattern in needs.allow):
             return False
@@ -206,12 +215,12 @@ _ADMISSION_FIELDS = ("runtime_class_name", "scheduler_name", "max_gpus_per_pod")
 
 
 def _origins(sources: list[tuple[str, Needs]], applied: list[AppliedPolicy]) -> Iterator[tuple[str, str]]:
-    """Say who asked for what; several may have asked for the same."""
+    """List each field that is set, with the source that sets it; several sources may set the same need."""
     for origin, needs in sources:
         for name in _NEED_FIELDS:
             if getattr(needs, name):
                 yield name, origin
     for name in _ADMISSION_FIELDS:
-        setter = next((each.name for each in applied if getattr(each.spec.admission, name) is not None), None)
+        setter = next((policy.name for policy in applied if getattr(policy.spec.admission, name) is not None), None)
         if setter:
             yield name, setter

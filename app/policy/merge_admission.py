@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from app.policy.applied import AppliedPolicy, first
+from app.policy.applied import AppliedPolicy, highest_priority_value
 from app.policy.schema import Action, Rule
 from app.policy.schema_admission import Admission, Defaults
 
-_LENIENCE = ("Deny", "UseLimits", "CopyToLimits", "Leave")
-_GUARDING = ("Deny", "Void", "Strip", "Leave")
-"""Strictest first (docs/reference/policy.md#merge)."""
+_AMOUNT_ACTIONS = ("Deny", "UseLimits", "CopyToLimits", "Leave")
+_GUARD_ACTIONS = ("Deny", "Void", "Strip", "Leave")
+"""Actions on wrong amounts, and actions of guards, strictest first (docs/reference/policy.md#merge)."""
 
 
 NO_DEFAULTS = Defaults()
@@ -20,7 +20,10 @@ NO_DEFAULTS = Defaults()
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What admission does to a pod; None is "nothing". `override`: the fields that also replace what the pod says."""
+    """What admission does to a pod; None, False and "Leave" mean nothing.
+
+    `override` are the fields that also replace values which the pod itself sets.
+    """
 
     runtime_class_name: str | None = None
     scheduler_name: str | None = None
@@ -45,34 +48,34 @@ class AdmissionRules:
 
 
 def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:
-    """Merge what admission does with this action or a stricter one."""
+    """Merge the admission blocks of the policies whose rules have the action `level` or a stricter one."""
 
     def parts(rule: Rule, name: str) -> list[Any]:
-        found = (getattr(each.spec.admission, name) for each in applied if each.at(rule, level))
-        return [each for each in found if each is not None]
+        values = (getattr(policy.spec.admission, name) for policy in applied if policy.applies(rule, level))
+        return [value for value in values if value is not None]
 
     def single(rule: Rule, name: str) -> Any:
-        return first(applied, rule, level, lambda spec: getattr(spec.admission, name))
+        return highest_priority_value(applied, rule, level, lambda spec: getattr(spec.admission, name))
 
     resources = parts(Rule.ExtendedResources, "extended_resources")
     tolerations = parts(Rule.Tolerations, "tolerations")
-    from_taints = [each.from_node_taints for each in tolerations if each.from_node_taints is not None]
+    from_taints = [part.from_node_taints for part in tolerations if part.from_node_taints is not None]
     affinities = parts(Rule.Affinity, "affinity")
-    modes = [each.mode for each in affinities if each.mode is not None]
-    keys = [each.keys for each in affinities if each.keys is not None]
+    modes = [part.mode for part in affinities if part.mode is not None]
+    keys = [part.keys for part in affinities if part.keys is not None]
 
     def strictest(field: str) -> str:
-        return min((getattr(each, field) or "Leave" for each in resources), key=_LENIENCE.index, default="Leave")
+        return min((getattr(part, field) or "Leave" for part in resources), key=_AMOUNT_ACTIONS.index, default="Leave")
 
     def guard(rule: Rule, name: str) -> str:
-        return min(parts(rule, name), key=_GUARDING.index, default="Leave")
+        return min(parts(rule, name), key=_GUARD_ACTIONS.index, default="Leave")
 
     return AdmissionRules(
         runtime_class_name=single(Rule.RuntimeClassName, "runtime_class_name"),
         scheduler_name=single(Rule.SchedulerName, "scheduler_name"),
         tolerate=bool(tolerations),
         from_node_taints=next(iter(from_taints), False),
-        toleration_keys=tuple(sorted({key for each in tolerations for key in each.keys})),
+        toleration_keys=tuple(sorted({key for part in tolerations for key in part.keys})),
         requests_only=strictest("requests_only"),
         mismatch=strictest("mismatch"),
         fractional=strictest("fractional"),
@@ -87,14 +90,16 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         privileged=guard(Rule.Privileged, "privileged"),
         bypass=guard(Rule.Bypass, "bypass"),
         shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
-        override=frozenset(_overriding(applied, level)),
+        override=frozenset(_overriding_fields(applied, level)),
     )
 
 
-def _defaults(found: list[Defaults]) -> Defaults:
-    """Take each default from the highest priority that sets it."""
-    stated = [each.model_dump(exclude_none=True, by_alias=False) for each in reversed(found)]
-    return Defaults.model_validate({name: value for each in stated for name, value in each.items()}, by_name=True)
+def _defaults(parts: list[Defaults]) -> Defaults:
+    """Take each default from the policy of highest priority that sets it."""
+    merged: dict[str, Any] = {}
+    for part in reversed(parts):
+        merged |= part.model_dump(exclude_none=True, by_alias=False)
+    return Defaults.model_validate(merged, by_name=True)
 
 
 _OVERRIDABLE = (
@@ -107,11 +112,11 @@ _OVERRIDABLE = (
 )
 
 
-def _overriding(applied: list[AppliedPolicy], level: Action) -> Iterator[str]:
-    """List the fields whose value comes from a policy that says `override`."""
+def _overriding_fields(applied: list[AppliedPolicy], level: Action) -> Iterator[str]:
+    """List the fields whose value comes from a policy with `override: true`."""
     for rule, name in _OVERRIDABLE:
         read = attrgetter(name)
-        setters = (each for each in applied if each.at(rule, level) and _sets(each.spec.admission, read))
+        setters = (policy for policy in applied if policy.applies(rule, level) and _sets(policy.spec.admission, read))
         winner = next(setters, None)
         if winner is not None and winner.spec.admission.override:
             yield name
@@ -120,5 +125,5 @@ def _overriding(applied: list[AppliedPolicy], level: Action) -> Iterator[str]:
 def _sets(admission: Admission, read: Callable[[Admission], Any]) -> bool:
     try:
         return read(admission) is not None
-    except AttributeError:  # a block that is not there at all
+    except AttributeError:  # the whole block is absent
         return False

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUPolicy document (`gpu-usher.io/v1alpha1`), as people write it. Unknown fields are errors.
+"""The schema of the GPUPolicy document (`gpu-usher.io/v1alpha1`); unknown fields are errors.
 
-The published JSON Schema is made from these models; the field descriptions are its documentation.
+The published JSON Schema, the CustomResourceDefinition and policies/README.md are made from these models, and take
+their texts from the docstrings and field descriptions.
 """
 
 from enum import Enum
@@ -15,10 +16,10 @@ from app.policy.schema_placement import Placement
 
 
 class Action(Enum):
-    """What a policy does about what it finds; the order is from mild to strict.
+    """What a policy does about a pod; the order is from mild to strict.
 
-    Enforce patches and refuses. Warn does neither, says so in a warning, and scores the nodes down that it would have
-    refused. Audit logs and counts only. "Off" (in quotes, since YAML readers disagree on it) does nothing.
+    Enforce patches and refuses. Warn does neither: it returns a warning, and lowers the scores of nodes that it would
+    have refused. Audit only logs and counts. "Off" (in quotes, since YAML readers disagree on it) does nothing.
     """
 
     Off = "Off"
@@ -71,7 +72,7 @@ class WorkloadClass(Enum):
 
 
 class Match(Part):
-    """Which pods a policy is for; all given parts must hold, none given is every GPU pod."""
+    """Which pods a policy applies to. All parts that are set must match; without any it applies to every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
         Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
@@ -81,8 +82,8 @@ class Match(Part):
     )
     workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = described(
         Merge.Own,
-        "annotation gpu-usher.io/workload-class of the pod; needs priority < 1000, and can only tighten: the policies "
-        "that match by selectors stay in force",
+        "annotation gpu-usher.io/workload-class of the pod; needs priority < 1000, and can only add restrictions: the "
+        "policies that match by selectors stay in force",
         ["training"],
         default=None,
         strict=False,
@@ -90,54 +91,54 @@ class Match(Part):
 
 
 class ExceptionMatch(Part):
-    """Which pods an exception is for; an empty one would be for all and is refused."""
+    """Which pods an exception applies to; one without selectors would apply to all pods, and is an error."""
 
     namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
     pod_selector: LabelSelector | None = Field(default=None, description="labels of the pod")
 
 
 MOST_EXCEPTIONS = 64
-"""Of a policy; guess. Each selector is compared with each pod."""
+"""Exceptions of a policy. A guess; each selector is compared with each pod."""
 
 
 class PolicyException(Part):
-    """Rules that are off for some pods, for a reason, by somebody, until a day.
+    """Rules that are off for some pods until a day, with an owner and a reason.
 
-    The day after, it is inert and counted.
+    From the day after, the exception has no effect, and a metric counts it.
     """
 
-    match: ExceptionMatch = Field(description="which pods")
+    match: ExceptionMatch = Field(description="the pods to which it applies")
     rules: tuple[Annotated[Rule, Field(strict=False)], ...] = Field(
-        default=(), strict=False, description="the rules that are off; none named is all"
+        default=(), strict=False, description="the rules that are off; all rules if none is listed"
     )
-    owner: Annotated[str, Field(min_length=1)] = Field(description="who wants it")
-    reason: Annotated[str, Field(min_length=1)] = Field(description="why")
-    expires: Day = Field(description="the last day on which it holds, UTC, as 2027-01-31")
+    owner: Annotated[str, Field(min_length=1)] = Field(description="the person or team that needs it")
+    reason: Annotated[str, Field(min_length=1)] = Field(description="why it is needed")
+    expires: Day = Field(description="the last day on which it applies, UTC, as 2027-01-31")
 
 
 class Spec(Part):
-    """A policy's content: which pods it is for, what admission does to them, where they may run.
+    """A policy's content: which pods it applies to, what admission does to them, and where they may run.
 
-    All policies that match a pod apply together, in the order of their priority. Two policies of one priority that set
-    a field differently of which the highest priority wins are an error, unless no pod can match both.
+    All policies that match a pod apply together, in the order of their priority. For some fields the highest priority
+    wins. Two policies of one priority that set such a field differently are an error, unless no pod can match both.
     """
 
     description: str = described(
-        Merge.Own, "for people: kubectl get gpol shows it", "Training gets whole GPUs.", default=""
+        Merge.Own, "a text for people, which kubectl get gpol shows", "Training gets whole GPUs.", default=""
     )
     priority: Annotated[int, Field(ge=0, le=1_000_000)] = described(
-        Merge.Own, "where one value can win, that of the highest number does", 100, default=0
+        Merge.Own, "where only one value can apply, that of the policy with the highest number does", 100, default=0
     )
-    match: Match = Field(default=Match(), description="which pods; absent is every GPU pod")
+    match: Match = Field(default=Match(), description="the pods to which it applies; absent: every GPU pod")
     action: Annotated[Action, Field(strict=False)] = described(
-        Merge.Own, "what is done about all that the policy says", "Warn", default=Action.Enforce
+        Merge.Own, "the action of all rules of the policy", "Warn", default=Action.Enforce
     )
     actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = described(
         Merge.Own, "another action for single rules, by the field's name", {"tolerations": "Audit"}, default={}
     )
     enforce_from: Day | None = described(
         Merge.Own,
-        "until this day (UTC), what says Enforce only warns: announce first, enforce later",
+        "before this day (UTC) the action Enforce counts as Warn, so that a policy can be announced first",
         "2027-01-31",
         default=None,
     )
@@ -157,8 +158,8 @@ class Spec(Part):
         strict=False,
         max_length=MOST_EXCEPTIONS,
     )
-    admission: Admission = Field(default=Admission(), description="what is done to the pod at the door")
-    placement: Placement = Field(default=Placement(), description="where it may run, and where best")
+    admission: Admission = Field(default=Admission(), description="what admission does to the pod")
+    placement: Placement = Field(default=Placement(), description="where the pod may run, and which nodes are best")
 
 
 class Metadata(Part):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `admission` block of a GPUPolicy: what is done to, and refused of, a GPU pod at the door."""
+"""The `admission` block of a GPUPolicy: what admission changes in a GPU pod, and what it refuses."""
 
 from typing import Annotated, Literal
 
@@ -9,9 +9,9 @@ from app.policy.fields import Merge, Part, QuantityText, described
 
 
 class ExtendedResources(Part):
-    """Amounts that the API server would refuse without a useful word: repaired, or refused in words.
+    """Repair or refusal of GPU amounts that the API server itself would refuse with an unhelpful message.
 
-    Also in the templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs.
+    It also applies to the templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs.
     """
 
     requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = described(
@@ -21,18 +21,18 @@ class ExtendedResources(Part):
         Merge.Strictest, "GPUs in requests other than in limits", "UseLimits", "Deny", default=None
     )
     fractional: Literal["Deny", "Leave"] | None = described(
-        Merge.Strictest, "0.5 or 500m of a GPU; refused with the alternatives", "Deny", "Leave", default=None
+        Merge.Strictest, "0.5 or 500m of a GPU; the refusal names alternatives", "Deny", "Leave", default=None
     )
 
 
 MOST_KEYS = 64
-"""Taint keys that a policy adds; guess. Each is compared with for each taint of the fleet."""
+"""Taint keys that a policy adds. A guess; each is compared with each taint of the cluster."""
 
 
 class Tolerations(Part):
-    """Which taints a GPU pod tolerates; never a key that is not on the list, so that dedicated pools stay dedicated.
+    """Which taints a GPU pod tolerates; only those whose key is on a list, so that dedicated pools stay dedicated.
 
-    On the list: names of the resource that is asked, the GPU taints of the clouds, and `keys`.
+    The list has the names of the requested resources, the GPU taints of the clouds, and `keys`.
     """
 
     from_node_taints: bool | None = described(
@@ -50,14 +50,15 @@ class Tolerations(Part):
 
 
 class Affinity(Part):
-    """How needs that labels can say become node affinity; what they cannot say stays with the scheduler extender."""
+    """Node affinity from needs that node labels can express; the scheduler extender filters by all other needs."""
 
     mode: Literal["Required", "Preferred", "Off"] | None = described(
         Merge.Single, "required, only preferred, or no affinity", "Required", "Preferred", default=None
     )
     keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = described(
         Merge.Single,
-        "whose labels to use, one OR-term each; absent: GFD, and those that the fleet's nodes carry",
+        "whose labels to use, each in a node selector term of its own; absent: GFD, and those that nodes of the "
+        "cluster have",
         ["GFD", "Karpenter"],
         ["GFD"],
         default=None,
@@ -66,13 +67,13 @@ class Affinity(Part):
 
 
 class Defaults(Part):
-    """What a GPU container gets where it says nothing itself."""
+    """Values for GPU containers that do not set them themselves."""
 
     cpu_per_gpu: QuantityText | None = described(
-        Merge.Single, "requests.cpu for each GPU it asks", "4", "8", default=None, alias="cpuPerGPU"
+        Merge.Single, "requests.cpu for each requested GPU", "4", "8", default=None, alias="cpuPerGPU"
     )
     memory_per_gpu: QuantityText | None = described(
-        Merge.Single, "requests.memory for each GPU it asks", "32Gi", "64Gi", default=None, alias="memoryPerGPU"
+        Merge.Single, "requests.memory for each requested GPU", "32Gi", "64Gi", default=None, alias="memoryPerGPU"
     )
     shared_memory: QuantityText | None = described(
         Merge.Single,
@@ -87,10 +88,11 @@ class Defaults(Part):
 
 
 class Admission(Part):
-    """What is done to a GPU pod at the door.
+    """What admission changes in a GPU pod, and what it refuses.
 
-    Pods of other schedulers (Volcano, KAI and so on) get nothing but repaired amounts and the guards (visibleDevices,
-    privileged, bypass, sharedReplicas), unless a policy names their scheduler. The guards ship as Warn.
+    For pods of other schedulers (Volcano, KAI and so on) only the repair of amounts and the guards (visibleDevices,
+    privileged, bypass, sharedReplicas) apply, unless a policy names their scheduler. In the shipped policies the
+    guards have the action Warn.
     """
 
     runtime_class_name: str | None = described(
@@ -104,7 +106,7 @@ class Admission(Part):
     )
     override: bool = described(
         Merge.Own,
-        "the three names above also replace what the pod names, and defaults what it says",
+        "the three names above, and defaults, also replace values that the pod sets",
         True,
         default=False,
     )
@@ -112,38 +114,38 @@ class Admission(Part):
     extended_resources: ExtendedResources | None = Field(
         default=None, description="GPU amounts that the API server would refuse"
     )
-    affinity: Affinity | None = Field(default=None, description="needs as node affinity")
+    affinity: Affinity | None = Field(default=None, description="node affinity from the needs of the pod")
     max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = described(
-        Merge.Lowest, "a pod that asks for more is refused", 8, 4, default=None, alias="maxGPUsPerPod"
+        Merge.Lowest, "a pod that requests more is refused", 8, 4, default=None, alias="maxGPUsPerPod"
     )
-    defaults: Defaults | None = Field(default=None, description="for GPU containers that say nothing")
+    defaults: Defaults | None = Field(default=None, description="values for GPU containers that do not set them")
     right_sizing: bool | None = described(
         Merge.Single,
-        "a pod of one GPU that states gpu-memory gets the smallest slice that the fleet has for it, or else prefers "
-        "the smallest product; with actions: {rightSizing: Warn} it is told",
+        "a pod of one GPU with the annotation gpu-memory gets the smallest sufficient MIG slice of the cluster, or "
+        "else prefers the smallest sufficient product; with actions: {rightSizing: Warn} it gets a warning",
         True,
         False,
         default=None,
     )
     mig_fallback: Literal["Enforce", "Warn", "Off"] | None = described(
         Merge.Single,
-        "annotation mig-profile '>=P' beside a slice resource: the smallest sufficient profile that a node advertises "
-        "instead; absent: only where no node has the one asked; Warn tells; Off leaves it",
+        "annotation mig-profile '>=P' beside a MIG resource: the request is changed to the smallest sufficient profile "
+        "that a node offers; absent: only if no node has the requested profile; Warn only warns; Off does nothing",
         "Enforce",
         "Warn",
         default=None,
     )
     visible_devices: Literal["Deny", "Void", "Strip", "Leave"] | None = described(
         Merge.Strictest,
-        "GPUs taken by NVIDIA_VISIBLE_DEVICES and its like instead of being asked for; Strip takes the variable away, "
-        "Void besides sets it to void in containers that ask for no GPU",
+        "use of GPUs by NVIDIA_VISIBLE_DEVICES and similar variables without a request; Strip removes the variable, "
+        "Void also sets it to void in containers that request no GPU",
         "Deny",
         "Strip",
         default=None,
     )
     privileged: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "privileged containers of GPU pods: they see every GPU of the node",
+        "privileged containers of GPU pods, which can use every GPU of the node",
         "Deny",
         "Leave",
         default=None,
@@ -157,7 +159,7 @@ class Admission(Part):
     )
     shared_replicas: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "several replicas of shared GPUs asked as if they were several GPUs: they may all be of one",
+        "a request for several replicas of shared GPUs, which may all be of one GPU",
         "Deny",
         "Leave",
         default=None,

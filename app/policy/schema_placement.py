@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `placement` block of a GPUPolicy: where a GPU pod may run, and where best."""
+"""The `placement` block of a GPUPolicy: where a GPU pod may run, and which nodes are best."""
 
 from enum import Enum
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from app.policy.fields import LabelSelector, MemoryText, Merge, Part, VersionTex
 
 
 class SharingWish(Enum):
-    """What a pod accepts as "one GPU"; the order is from lax to strict."""
+    """Which units a pod accepts as a GPU; the order is from lax to strict."""
 
     Any = "Any"
     Shared = "Shared"
@@ -19,7 +19,7 @@ class SharingWish(Enum):
 
 
 class ScorerName(Enum):
-    """The scorers of app/placement."""
+    """The scorers of placement/scorers.py."""
 
     Packing = "Packing"
     Spreading = "Spreading"
@@ -31,8 +31,19 @@ class ScorerName(Enum):
     MIGLayout = "MIGLayout"
 
 
+DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
+    (ScorerName.Fragmentation, 5),
+    (ScorerName.ProductPreference, 3),
+    (ScorerName.DriverHeadroom, 1),
+    (ScorerName.MIGLayout, 5),
+)
+"""Scorers and weights where no policy sets scores. Fragmentation gives out the most GPUs (tests/results/placement.md).
+The other scorers give all nodes the same score unless the pod has a preference. Their weights are a guess: a preferred
+product outweighs about two GPUs of waste, and a driver that runs the image natively half a GPU."""
+
+
 class HealthAction(Enum):
-    """What becomes of a node with GPUs in some state of health; the order is from lax to strict."""
+    """What happens to a node with unhealthy GPUs; the order is from lax to strict."""
 
     Ignore = "Ignore"
     ScoreDown = "ScoreDown"
@@ -40,7 +51,7 @@ class HealthAction(Enum):
 
 
 class FormFactor(Enum):
-    """How a GPU is built in; SXM2 to SXM6 are SXM (column form_factor of gpu_products.yaml)."""
+    """The form factor of a GPU; SXM2 to SXM6 are SXM (column form_factor of gpu_products.yaml)."""
 
     PCIe = "PCIe"
     SXM = "SXM"
@@ -49,15 +60,15 @@ class FormFactor(Enum):
 
 
 MOST_PRODUCTS = 128
-"""Items of a list of products: more than twice the rows of gpu_products.yaml, each is compared with for each pod."""
+"""Items of a list of products, more than twice the rows of gpu_products.yaml; each is compared for each pod."""
 MOST_IMAGES = 256
-"""Rows of a policy's image table; guess. Each is compared with for each container."""
+"""Rows of a policy's image table. A guess; each is compared with each container."""
 
 
 class ProductsWish(Part):
-    """Which GPU products. Names are matched by whole tokens: A10 is never an A100.
+    """Which GPU products are allowed, denied and preferred. Names match whole tokens, so that A10 is never an A100.
 
-    A bare word is the family (H100: every H100), a name with NVIDIA- or Tesla- is that one label, and * stands for
+    A single word is the family (H100: every H100), a name with NVIDIA- or Tesla- is that one label, and * stands for
     one or more whole tokens (NVIDIA-A100-SXM4-*); a star inside a token (A10*) is an error.
     """
 
@@ -85,32 +96,37 @@ class ProductsWish(Part):
 
 
 class ImageTableRow(Part):
-    """Images, and the CUDA that is in them."""
+    """Images, and the CUDA version that they contain."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
         description="a reference; * stands for anything"
     )
     cuda: VersionText = Field(description='as "12.4"')
-    compat: bool = Field(default=False, description="true: the images carry the cuda-compat package of that CUDA")
+    compat: bool = Field(default=False, description="true: the images contain the cuda-compat package of that CUDA")
 
 
 class CUDAWish(Part):
-    """Which CUDA must run on a node's driver, and how much compatibility is enough.
+    """Which CUDA version must run on a node's driver, and which kind of compatibility is sufficient.
 
-    Native: the driver is as new as the toolkit. MinorVersion: a driver of the same CUDA major version will do.
-    ForwardCompatible: also an older one, on data centre GPUs, by the cuda-compat package in an image known to carry it.
+    Native: the driver is as new as the toolkit. MinorVersion: a driver of the same CUDA major version is sufficient.
+    ForwardCompatible: an older driver is sufficient too, on data centre GPUs, for an image that is known to contain the
+    cuda-compat package.
     """
 
     minimum: VersionText | None = described(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
     from_image: bool | None = described(
-        Merge.Single, "read the need off the image's tag, where the facts know the family", True, False, default=None
+        Merge.Single,
+        "infer the need from the image's tag, if the fact tables have the image",
+        True,
+        False,
+        default=None,
     )
     accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = described(
         Merge.Strictest, "absent everywhere: ForwardCompatible", "Native", "ForwardCompatible", default=None
     )
     images: tuple[ImageTableRow, ...] = described(
         Merge.InOrder,
-        "what is known of your own images; asked before their tags are read",
+        "the CUDA versions of your own images; they replace what their tags say",
         [{"image": "registry.example/ml/*", "cuda": "12.4"}],
         [{"image": "registry.example/*", "cuda": "11.8"}],
         default=(),
@@ -120,51 +136,40 @@ class CUDAWish(Part):
 
     @property
     def accepted(self) -> AcceptedCompatibility | None:
-        """The `accept` field as the compatibility engine's value."""
+        """The `accept` field as a value of cuda_compatibility.py."""
         return AcceptedCompatibility[self.accept] if self.accept else None
 
 
 class Score(Part):
-    """One scorer and its weight. The total is the weighted mean of the scorers.
+    """One scorer and its weight. The total of a node is the weighted mean of its scores.
 
-    Fragmentation: where the pod strands the fewest GPUs for the pods that are expected. MIGLayout: where its slices
-    leave the most room for others. Packing: fill nodes before opening others. Spreading: the emptiest node.
+    Fragmentation: the node where the pod leaves the most GPU capacity usable for expected pods. MIGLayout: the node
+    where most MIG slices still fit afterwards. Packing: the fullest node. Spreading: the emptiest node.
     ProductPreference: the order of products.prefer. DriverHeadroom: native CUDA before minor-version before forward
-    compatibility. Interconnect: GPUs joined all-to-all for pods of several, and left alone for pods of one.
-    NVLinkDomain: the gpu.clique where the pods of the same Job, JobSet or LeaderWorkerSet are.
+    compatibility. Interconnect: GPUs that NVLink joins all-to-all for pods of several GPUs, other GPUs for pods of one.
+    NVLinkDomain: the gpu.clique in which pods of the same Job, JobSet or LeaderWorkerSet run.
     """
 
-    name: Annotated[ScorerName, Field(strict=False)] = Field(description="which scorer")
-    weight: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="its share of the total")
-
-
-DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
-    (ScorerName.Fragmentation, 5),
-    (ScorerName.ProductPreference, 3),
-    (ScorerName.DriverHeadroom, 1),
-    (ScorerName.MIGLayout, 5),
-)
-"""The scorers and weights where no policy names any. Fragmentation gives out the most GPUs
-(tests/results/placement.md). The others give all nodes the same score where a pod wishes nothing, and their weights are
-a guess: a wish outweighs up to some two GPUs of waste, and a driver that runs the image natively half a GPU."""
+    name: Annotated[ScorerName, Field(strict=False)] = Field(description="the scorer")
+    weight: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="its weight in the mean")
 
 
 class HealthWish(Part):
-    """What sick GPUs mean for their node: Refuse it, ScoreDown or Ignore.
+    """What happens to a node with unhealthy GPUs: Refuse it, ScoreDown or Ignore.
 
-    Bites only where somebody reports that GPUs are sick: DCGM, or the device plugin by withdrawing them.
+    It has an effect only where GPU health is reported, by DCGM, or by the device plugin, which withdraws devices.
     """
 
     ill: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "GPUs that must be drained now, by DCGM (XID, ECC, row remapping); absent: Refuse",
+        "GPUs that must be drained now by DCGM's metrics (XID, ECC, row remapping); absent: Refuse",
         "Refuse",
         "Ignore",
         default=None,
     )
     ailing: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "GPUs to reset when idle, throttled, or with NVLink errors; absent: ScoreDown",
+        "GPUs that are throttled, have NVLink errors, or need a reset when idle; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
         default=None,
@@ -179,13 +184,13 @@ class HealthWish(Part):
 
 
 class Placement(Part):
-    """Where a GPU pod may run, and where best. Needs of several policies only tighten one another.
+    """Where a GPU pod may run, and which nodes are best. Each policy can only add restrictions to those of others.
 
-    A contradiction (no product left, Exclusive against Shared) refuses the pod and names the policies.
+    A contradiction between policies (no product is left, Exclusive against Shared) refuses the pod and names them.
     """
 
-    products: ProductsWish | None = Field(default=None, description="which GPU products")
-    cuda: CUDAWish | None = Field(default=None, description="which CUDA must run")
+    products: ProductsWish | None = Field(default=None, description="GPU products")
+    cuda: CUDAWish | None = Field(default=None, description="the CUDA version that must run")
     gpu_memory: MemoryText | None = described(Merge.Highest, "at least, per GPU or slice", "40Gi", "80Gi", default=None)
     compute_capability: VersionText | None = described(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
     sharing: Annotated[SharingWish, Field(strict=False)] | None = described(
@@ -201,7 +206,7 @@ class Placement(Part):
     )
     form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = described(
         Merge.Intersection,
-        "how the GPU is built in: any of these; absent is all",
+        "form factors of the GPU, any of these; absent: all",
         ["SXM", "superchip"],
         ["SXM", "PCIe"],
         default=None,
@@ -209,15 +214,16 @@ class Placement(Part):
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,
-        "labels of the nodes that will do, in your own words: a pool, no spot nodes",
+        "a selector of nodes by your own labels, such as a pool, or no spot nodes",
         {"matchLabels": {"pool": "training"}},
         {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
         default=None,
     )
-    health: HealthWish | None = Field(default=None, description="what sick GPUs mean for their node")
+    health: HealthWish | None = Field(default=None, description="what happens to nodes with unhealthy GPUs")
     unknown_facts: Literal["Accept", "Refuse"] | None = described(
         Merge.Strictest,
-        "a node whose labels do not tell what is asked; one of unknown product never serves a pod that asks for some",
+        "a node whose labels do not have the facts that a need depends on; a node of unknown product never serves a "
+        "pod that needs certain products",
         "Refuse",
         "Accept",
         default=None,
@@ -233,8 +239,8 @@ class Placement(Part):
     )
     score_spread: Literal["Ranked", "Proportional"] | None = described(
         Merge.Single,
-        "Ranked: the best node gets 10 and surely leads, the others 0 to 9; Proportional: 0 to 10 as they scored, so "
-        "that other scores of the scheduler weigh more",
+        "Ranked: the best node gets 10, and the others 0 to 9, so that it surely leads; Proportional: 0 to 10 in "
+        "proportion to the totals, so that other scores of the scheduler weigh more",
         "Proportional",
         "Ranked",
         default=None,

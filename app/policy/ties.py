@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with policies side by side: one name twice, or a tie that chance would decide."""
+"""Problems between policies of a set: two of one name, or two of one priority that set a field differently."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from app.policy.compiled import CompiledPolicy
-from app.policy.fields import Merge, merging
+from app.policy.fields import Merge, merge_rules
 from app.policy.schema import Spec
 from app.values.label_requirements import disjoint
 
 MOST_TIES = 100
-"""Contradictions told of a set: nobody mends more at once."""
+"""Problems that are reported of a set. A guess; an administrator fixes fewer at once."""
 
 
-def set_problems(policies: list[CompiledPolicy], problems: list[str]) -> Iterator[None]:
-    """Add to problems names given twice, and scalars that two policies of one priority set differently.
+def policy_set_problems(policies: list[CompiledPolicy], problems: list[str]) -> Iterator[None]:
+    """Add the problems of a set to `problems`, at most MOST_TIES of them.
 
-    In steps: one policy beside all those of its priority before it. At most MOST_TIES problems are told.
+    Each step compares one policy with those of the same priority before it.
     """
     seen: dict[str, CompiledPolicy] = {}
     for policy in policies:
@@ -25,25 +25,25 @@ def set_problems(policies: list[CompiledPolicy], problems: list[str]) -> Iterato
             problems.append(f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}")
         seen[policy.name] = policy
     ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
-    told = len(problems) + MOST_TIES
+    limit = len(problems) + MOST_TIES
     for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
         before: list[tuple[CompiledPolicy, dict[str, Any]]] = []
         for policy in group:
-            says = _single_values(policy)
-            for other, contradicts in before:
-                problems.extend(_ties(other, contradicts, policy, says))
-            if len(problems) > told:
-                del problems[told:]
+            values = _single_values(policy)
+            for other, other_values in before:
+                problems.extend(_contradictions(other, other_values, policy, values))
+            if len(problems) > limit:
+                del problems[limit:]
                 problems.append(f"{policy.origin}: more policies contradict each other: mend these first")
                 return
-            before.append((policy, says))
+            before.append((policy, values))
             yield
 
 
-def _ties(
-    one: CompiledPolicy, says: Mapping[str, Any], other: CompiledPolicy, contradicts: Mapping[str, Any]
+def _contradictions(
+    one: CompiledPolicy, values: Mapping[str, Any], other: CompiledPolicy, other_values: Mapping[str, Any]
 ) -> Iterable[str]:
-    differing = [field for field, value in says.items() if contradicts.get(field, value) != value]
+    differing = [field for field, value in values.items() if other_values.get(field, value) != value]
     if not differing or _never_together(one, other):
         return
     for field in differing:
@@ -61,19 +61,19 @@ def _never_together(one: CompiledPolicy, other: CompiledPolicy) -> bool:
     return any(disjoint(left or (), right or ()) for left, right in sides)
 
 
-SINGLE_VALUED = tuple(path for path, merge, _ in merging(Spec) if merge is Merge.Single)
-"""Fields of which the highest priority wins (docs/reference/policy.md#merge), so that a tie would be decided by
-chance."""
+SINGLE_VALUED = tuple(path for path, merge, _ in merge_rules(Spec) if merge is Merge.Single)
+"""Fields of which the value of the highest priority wins (docs/reference/policy.md#merge), which is undefined at equal
+priority."""
 
 
 def _single_values(policy: CompiledPolicy) -> dict[str, Any]:
-    """Give what a policy sets of SINGLE_VALUED, by field."""
-    values: Any = policy.spec.model_dump(by_alias=True)
-    found = {}
+    """Give the values that a policy sets for SINGLE_VALUED fields."""
+    fields: Any = policy.spec.model_dump(by_alias=True)
+    single = {}
     for field in SINGLE_VALUED:
-        value = values
+        value = fields
         for part in field.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None:
-            found[field] = value
-    return found
+            single[field] = value
+    return single

@@ -149,7 +149,7 @@ class Listeners:
                 self._service.gpu_health.measure()
             if self._service.book.turn_page():
                 event("policies of a new day", hash=self._service.policies.hash[:12])
-            self._metrics.expired_exceptions.set(len(self._service.book.expired()))
+            self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))
             await asyncio.sleep(1.0)
 
     def _heard(self, taken: LoadOutcome) -> None:

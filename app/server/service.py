@@ -26,7 +26,7 @@ from app.cluster.view import get_pod, view
 from app.demo.sample_fleets import demo_fleet
 from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import Pod, group_of
+from app.kube.pods import Pod, workload_group
 from app.nodes.model import Node
 from app.placement.scheduler_demand import with_cliques
 from app.placement.workload import free_by_product
@@ -129,13 +129,13 @@ class Service:
 
     def note_question(self, pod: Pod, demand: Demand) -> None:
         """Take in that the scheduler asks about a Pod: forget what was promised to it before, and learn from it."""
-        if demand.declared_mib or group_of(pod.namespace, pod.labels):
+        if demand.declared_mib or workload_group(pod.namespace, pod.labels):
             self.state.release(pod.uid, time.monotonic())
         self._learning.learn(pod, demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""
-        group = group_of(pod.namespace, pod.labels)
+        group = workload_group(pod.namespace, pod.labels)
         if demand.declared_mib or group:
             name = f"{pod.namespace}/{pod.name}"
             holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group)
@@ -163,7 +163,7 @@ class Service:
 
     def world(self) -> ClusterSnapshot:
         """Copy what is known now, for what takes longer than one turn of the event loop."""
-        return view(self.state, self.policies, expected=self._learning.outlook)
+        return view(self.state, self.policies, expected=self._learning.expected_demand)
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Get a pod from the API server.
@@ -233,7 +233,7 @@ class Service:
                 "hash": self.policies.hash,
                 "loaded": loaded,
                 "error": self.book.error,
-                "expired_exceptions": [list(each) for each in self.book.expired()],
+                "expired_exceptions": [list(each) for each in self.book.expired_exceptions()],
             },
         }
 

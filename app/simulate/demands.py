@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks as Pods, and the demands that our policies compile from them, with the outlook of the moment."""
+"""Tasks as Pods, and the demands that our policies compile from them, with the current expected demand."""
 
 from dataclasses import replace
 from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
-from app.placement.scorers import looks_ahead
-from app.placement.workload import ask_of
+from app.placement.scorers import uses_expected_demand
+from app.placement.workload import demand_class
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
@@ -38,11 +38,11 @@ class Demands:
         self._policy = policy
         self._compiled: dict[Task, tuple[Demand, DemandClass]] = {}
         self._current: dict[Task, Demand] = {}
-        self._outlook: ExpectedDemand | None = None
+        self._expected_demand: ExpectedDemand | None = None
 
-    def expect(self, outlook: ExpectedDemand | None) -> None:
-        """Let the demands from now on carry this outlook."""
-        self._outlook = outlook
+    def expect(self, expected_demand: ExpectedDemand | None) -> None:
+        """Use this expected demand in demands from now on."""
+        self._expected_demand = expected_demand
         self._current = {}
 
     def ask(self, task: Task) -> DemandClass:
@@ -53,7 +53,9 @@ class Demands:
         """Give the demand of a task."""
         if task not in self._current:
             demand = self._compile(task)[0]
-            self._current[task] = replace(demand, outlook=self._outlook) if looks_ahead(demand) else demand
+            self._current[task] = (
+                replace(demand, expected_demand=self._expected_demand) if uses_expected_demand(demand) else demand
+            )
         return self._current[task]
 
     def _compile(self, task: Task) -> tuple[Demand, DemandClass]:
@@ -67,5 +69,5 @@ class Demands:
                 scores=self._policy.scores or demand.scores,
                 ranked=self._policy.ranked,
             )
-            self._compiled[task] = (demand, ask_of(demand))
+            self._compiled[task] = (demand, demand_class(demand))
         return self._compiled[task]

@@ -20,28 +20,30 @@ OUTLOOKS_KEPT = 16
 
 def fgd(demand: Demand, node: Node) -> float:
     """Prefer the node where F grows least."""
-    if demand.outlook is None:
+    if demand.expected_demand is None:
         return 0.5
     product, cpu = node.node_class.product, node.free.cpu_milli
-    return _score(demand, popular(demand.outlook), product, cpu, free_gpus(node.free))
+    return _score(demand, popular(demand.expected_demand), product, cpu, free_gpus(node.free))
 
 
 @lru_cache(STATES_KEPT)
-def _score(demand: Demand, outlook: ExpectedDemand, product: str | None, cpu: int | None, gpus: GPUs) -> float:
+def _score(demand: Demand, expected_demand: ExpectedDemand, product: str | None, cpu: int | None, gpus: GPUs) -> float:
     ways = placements(gpus, sum(amount for _, amount in demand.resources), demand.share_milli)
     if not ways:
         return 0.0
     left = None if cpu is None else cpu - demand.cpu_milli
-    gain = stranded(outlook, product, cpu, gpus) - min(stranded(outlook, product, left, each) for each in ways)
+    gain = stranded(expected_demand, product, cpu, gpus) - min(
+        stranded(expected_demand, product, left, each) for each in ways
+    )
     return int(LEVELS / (1.0 + exp(-gain / SQUASH_MILLI))) / LEVELS
 
 
 @lru_cache(OUTLOOKS_KEPT)
-def popular(outlook: ExpectedDemand) -> ExpectedDemand:
+def popular(expected_demand: ExpectedDemand) -> ExpectedDemand:
     """Keep the most popular classes, until they cover enough."""
     kept = []
     covered = 0.0
-    for ask, probability in outlook.asks:
+    for ask, probability in expected_demand.classes:
         if covered >= COVERED:
             break
         kept.append((ask, probability))

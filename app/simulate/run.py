@@ -12,7 +12,7 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
 from app.placement.stranded import stranded
-from app.placement.workload import counted
+from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
 from app.simulate.arrivals import draw, shifted
@@ -70,9 +70,9 @@ class SimulationRun:
 class RunFigures:
     """The figures of a run, arrival by arrival."""
 
-    def __init__(self, trace: Trace, outlook: ExpectedDemand, nodes: Sequence[Node]) -> None:
+    def __init__(self, trace: Trace, expected_demand: ExpectedDemand, nodes: Sequence[Node]) -> None:
         self._capacity = trace.capacity_milli
-        self._outlook = popular(outlook)
+        self._expected_demand = popular(expected_demand)
         self._arrived = self._allocated = 0
         self._fragments = sum(map(self._stranded, nodes))
         self._marks: dict[int, list[tuple[int, float]]] = {mark: [] for mark in MARKS}
@@ -92,7 +92,7 @@ class RunFigures:
             self._marks[mark].append((self._allocated, self._fragments))
 
     def _stranded(self, node: Node) -> float:
-        return stranded(self._outlook, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
+        return stranded(self._expected_demand, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
 
     def percents(self, column: int) -> dict[str, float]:
         """Average a column over the arrivals that round to each mark."""
@@ -167,7 +167,7 @@ def run(
         order = shifted(order, trace.tasks, seed)
     simulation = Simulation(trace, policy, seed, options, rules)
     demands = simulation.demands
-    known = counted(map(demands.ask, trace.tasks))
+    known = expected_from_classes(map(demands.ask, trace.tasks))
     assert known is not None  # a trace has tasks
     tally = RunFigures(trace, known, list(simulation.fleet.nodes.values()))
     learning = DemandLearning(simulation.fleet.free)
@@ -177,7 +177,7 @@ def run(
             demands.expect(replace(known, free=tuple(simulation.fleet.free().items())))
         tally.count(task, simulation.place(task))
         if options.history is not History.Trace and learning.arrived(demands.ask(task)):
-            demands.expect(learning.outlook)
+            demands.expect(learning.expected_demand)
         if count % 100 == 0:
             tell(count / len(order))
     figures = (tally.percents(0), tally.percents(1), dict(sorted(tally.failed.items())))

@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions: bad input, told apart by whose document it was. An expected "no" is a Reason, not an error.
+"""The exceptions of gpu-usher: one class for each kind of document or peer that can be at fault.
+
+A pod or node that does not qualify is no exception but a `Reason` (values/reasons.py).
 
 UsherError
-├── BadInput            somebody sent something that is not what the interface says
+├── BadInput            a document does not have the form that its interface defines
 │   ├── MalformedPod        a Pod (or Node) whose shape Kubernetes would refuse too
-│   │   └── OversizedPod        one that has more of something than any pod that runs; admission denies it
-│   ├── QuantityError       not a Kubernetes quantity
-│   ├── VersionError        not a dotted version
-│   ├── PolicyError         a policy document, with file:line:column
-│   ├── SnapshotError       a `kubectl get -o json` file
-│   └── WireError           a request body; carries the HTTP status it is answered with
-├── ApiError            the API server did not give what was asked; carries its HTTP status
-├── SourceError         metrics that could not be had, or are not what they should be
-├── KnowledgeError      a fact table that does not fit its loader: our bug, or the operator's override
-└── CertificateError    no usable certificate: there is no start without one
+│   │   └── OversizedPod        a Pod that has more of something than any pod that runs; admission denies it
+│   ├── QuantityError       a text that is not a Kubernetes quantity
+│   ├── VersionError        a text that is not a dotted version
+│   ├── PolicyError         a policy document that cannot be used; it carries file:line:column
+│   ├── SnapshotError       a file that is not the output of `kubectl get -o json`
+│   └── WireError           a request body that cannot be read; it carries the HTTP status of the answer
+├── ApiError            the API server refused a request or did not answer; it carries the HTTP status
+├── SourceError         a source of metrics did not answer, or its answer cannot be read
+├── KnowledgeError      a fact table does not fit its loader, by our mistake or by the operator's override
+└── CertificateError    there is no usable serving certificate, so that the service cannot start
 """
 
 
 class UsherError(Exception):
-    """Base of all our exceptions; never raised itself."""
+    """Base class of all exceptions of gpu-usher; it is never raised itself."""
 
 
 class BadInput(UsherError):
-    """The caller's document is at fault; the message says what was found, what was wanted, where."""
+    """The caller's document is at fault; the message says what it has, what is valid, and at which path."""
 
 
 class MalformedPod(BadInput):
@@ -30,22 +32,22 @@ class MalformedPod(BadInput):
 
 
 class OversizedPod(MalformedPod):
-    """A Pod of more containers, amounts or variables than are looked at.
+    """A Pod has more containers, amounts or variables than are read (kube/pod_limits.py).
 
-    Admission denies it: an HTTP error would let it in, unguarded, under failurePolicy Ignore.
+    Admission denies the pod. An HTTP error would admit it unchecked under failurePolicy Ignore.
     """
 
 
 class QuantityError(BadInput):
-    """Not a Kubernetes quantity."""
+    """A text is not a Kubernetes quantity."""
 
 
 class VersionError(BadInput):
-    """Not a dotted version."""
+    """A text is not a dotted version."""
 
 
 class PolicyError(BadInput):
-    """A policy document that cannot be used; `problems` lists every finding, one line each."""
+    """A policy document cannot be used; `problems` lists everything that is wrong with it, one line each."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
@@ -53,11 +55,11 @@ class PolicyError(BadInput):
 
 
 class SnapshotError(BadInput):
-    """A snapshot file that is not a Kubernetes List."""
+    """A snapshot file is not a Kubernetes List."""
 
 
 class WireError(BadInput):
-    """A request body that is answered with an HTTP error instead of a decision."""
+    """A request body cannot be read; the request is answered with the HTTP error `status` instead of a decision."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -65,7 +67,7 @@ class WireError(BadInput):
 
 
 class ApiError(UsherError):
-    """The API server's refusal, or none at all. `status`: HTTP's; None where no answer came."""
+    """The API server refused a request or did not answer; `status` is its HTTP status, None without an answer."""
 
     def __init__(self, status: int | None, message: str) -> None:
         super().__init__(message)
@@ -73,12 +75,12 @@ class ApiError(UsherError):
 
 
 class SourceError(UsherError):
-    """A source of metrics that gave none, or something else."""
+    """A source of metrics did not answer, or answered with something other than metrics."""
 
 
 class KnowledgeError(UsherError):
-    """A fact table that cannot be read."""
+    """A fact table of `knowledge/`, or the operator's override of one, cannot be read."""
 
 
 class CertificateError(UsherError):
-    """No usable serving certificate."""
+    """There is no usable serving certificate."""

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen values that are looked up far more often than they are made: the hash is computed once."""
+"""A base class for frozen dataclasses that are keys of caches, so that each object computes its hash only once."""
 
 from dataclasses import fields
 from typing import Any
 
 
 class HashedOnce:
-    """Base of a frozen, slotted dataclass, which says `__hash__ = HashedOnce.__hash__` (else it gets its own)."""
+    """Base of a frozen, slotted dataclass that stores its hash.
+
+    The subclass must contain `__hash__ = HashedOnce.__hash__`, or `@dataclass` generates another one for it.
+    """
 
     __slots__ = ("_hash",)
     _hash: int
 
     def __hash__(self) -> int:
-        """Hash all fields, the first time."""
+        """Hash all fields at the first call, and give the stored hash at later calls."""
         try:
             return self._hash
         except AttributeError:
             dataclass: Any = self
-            found = hash(tuple(getattr(self, each.name) for each in fields(dataclass)))
-            object.__setattr__(self, "_hash", found)
-            return found
+            digest = hash(tuple(getattr(self, member.name) for member in fields(dataclass)))
+            object.__setattr__(self, "_hash", digest)
+            return digest

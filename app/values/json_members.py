@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of Kubernetes objects, read from JSON with their type; what Kubernetes would refuse is a MalformedPod."""
+"""Typed reading of members of Kubernetes objects in JSON; a type that Kubernetes would refuse is a MalformedPod.
+
+In all functions `where` is the path of `parent` with a trailing dot, such as `spec.`, for error messages.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -10,12 +13,12 @@ T = TypeVar("T")
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
-    """Read an optional member; JSON null counts as absent. Raises MalformedPod if it has another type."""
+    """Read an optional member of type `kind`; JSON null counts as absent. Raises MalformedPod for another type."""
     value = parent.get(key)
     if value is None:
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise MalformedPod(f"{where}{key}: got {json_name(value)}, wants {_NAMES[kind]}")
+        raise MalformedPod(f"{where}{key}: got {json_type(value)}, wants {_NAMES[kind]}")
     return value
 
 
@@ -28,30 +31,31 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def json_name(value: object) -> str:
-    """Say what a value is in JSON."""
+def json_type(value: object) -> str:
+    """Name the JSON type of a value, with its article, for error messages."""
     return _NAMES.get(type(value), "a number")
 
 
 def objects(
     parent: Mapping[str, Any], key: str, where: str, most: int | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Iterate an optional list of objects with their positions.
+    """Iterate over an optional list of objects as (index, object).
 
-    Raises MalformedPod if it is no list, or an item is no object; OversizedPod for more than `most`.
+    Raises MalformedPod if the member is not a list or an item is not an object, and OversizedPod if there are more
+    than `most` items.
     """
     for index, item in enumerate(member(parent, key, list, where) or ()):
         if index == most:
             raise OversizedPod(f"{where}{key}: got more, wants at most {most}")
         if not isinstance(item, dict):
-            raise MalformedPod(f"{where}{key}[{index}]: got {json_name(item)}, wants an object")
+            raise MalformedPod(f"{where}{key}[{index}]: got {json_type(item)}, wants an object")
         yield index, item
 
 
 def strings(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, str]:
-    """Read an optional map of strings, such as labels; absent is empty. Raises MalformedPod."""
-    found = member(parent, key, dict, where) or {}
-    for name, value in found.items():
+    """Read an optional map of strings, such as labels; an absent map is empty. Raises MalformedPod."""
+    mapping = member(parent, key, dict, where) or {}
+    for name, value in mapping.items():
         if not isinstance(value, str):
-            raise MalformedPod(f"{where}{key}[{name[:80]}]: got {json_name(value)}, wants a string")
-    return found
+            raise MalformedPod(f"{where}{key}[{name[:80]}]: got {json_type(value)}, wants a string")
+    return mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label requirements as sets: every selector operator is a set of values or the complement of one, with bounds.
+"""Label requirements as sets: every selector operator becomes a set of values or the complement of one, with bounds.
 
 The operators are those of Kubernetes label selectors and node affinity
 (`In NotIn Exists DoesNotExist Gt Lt`, core/v1 NodeSelectorOperator). One representation makes
@@ -15,17 +15,17 @@ from typing import Any
 from app.values.errors import BadInput
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-"""What Go's strconv.ParseInt reads, as the scheduler does; longer ones overflow there too."""
+"""An integer as Go's strconv.ParseInt reads it, which kube-scheduler uses; longer ones overflow there too."""
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What one label must be.
+    """The condition on the value of one label, `key`.
 
-    `complement` False: the value is one of `values`. True: it is none of them.
-    `absent_allowed`: a missing label is fine too (only NotIn and DoesNotExist allow that).
-    `greater_than`, `less_than`: exclusive integer bounds; None is no bound.
+    The value must be one of `values`, or none of them if `complement` is True. `absent_allowed` says that a node or
+    pod without the label qualifies too (operators NotIn and DoesNotExist). `greater_than` and `less_than` are
+    exclusive integer bounds; None is no bound.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Requirement:
     less_than: int | None = None
 
     def allows(self, value: str | None) -> bool:
-        """Tell whether a label with this value (None: no such label) fulfils the requirement."""
+        """Tell whether a label with this value fulfils the requirement; None stands for a missing label."""
         if value is None:
             return self.absent_allowed
         if (value in self.values) is self.complement:
@@ -53,7 +53,7 @@ class Requirement:
         return above and (self.less_than is None or number < self.less_than)
 
     def empty(self) -> bool:
-        """Tell whether nothing can fulfil it, neither a value nor a missing label."""
+        """Tell whether nothing can fulfil the requirement, neither a value nor a missing label."""
         if self.absent_allowed:
             return False
         if not self.complement:
@@ -63,14 +63,14 @@ class Requirement:
         return self.greater_than + 1 >= self.less_than
 
     def intersection(self, other: "Requirement") -> "Requirement":
-        """Combine with another requirement on the same key: what both allow."""
+        """Combine with another requirement on the same key into one that allows what both allow."""
         if self.complement and other.complement:
             complement, values = True, self.values | other.values
         elif not self.complement and not other.complement:
             complement, values = False, self.values & other.values
         else:
-            one, rest = (self, other) if other.complement else (other, self)
-            complement, values = False, one.values - rest.values
+            included, excluded = (self, other) if other.complement else (other, self)
+            complement, values = False, included.values - excluded.values
         return Requirement(
             key=self.key,
             values=values,
@@ -86,10 +86,10 @@ def _tighter(choose: Any, left: int | None, right: int | None) -> int | None:
     return choose(bounds) if bounds else None
 
 
-def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Requirement:
-    """Build from Kubernetes' words.
+def label_requirement(key: str, operator: str, values: Iterable[str] = ()) -> Requirement:
+    """Build a requirement from the key, operator and values of a Kubernetes selector.
 
-    Raises BadInput for an unknown operator or values that do not suit it.
+    Raises BadInput for an unknown operator, or for values that do not suit the operator.
     """
     chosen = frozenset(values)
     if operator == "In" and chosen:
@@ -107,36 +107,36 @@ def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Requirem
     raise BadInput(f"{key}: got operator {operator!r} with {len(chosen)} values, wants one of {', '.join(OPERATORS)}")
 
 
-def expression(wanted: Requirement) -> dict[str, Any]:
-    """Write a requirement without bounds as Kubernetes does, in a node selector term."""
-    if wanted.values:
-        operator = "NotIn" if wanted.complement else "In"
-        return {"key": wanted.key, "operator": operator, "values": sorted(wanted.values)}
-    return {"key": wanted.key, "operator": "DoesNotExist" if wanted.absent_allowed else "Exists"}
+def match_expression(requirement: Requirement) -> dict[str, Any]:
+    """Write a requirement without bounds as one of the `matchExpressions` of a node selector term."""
+    if requirement.values:
+        operator = "NotIn" if requirement.complement else "In"
+        return {"key": requirement.key, "operator": operator, "values": sorted(requirement.values)}
+    return {"key": requirement.key, "operator": "DoesNotExist" if requirement.absent_allowed else "Exists"}
 
 
-def from_selector(selector: Mapping[str, Any]) -> tuple[Requirement, ...]:
-    """Read a Kubernetes LabelSelector (`matchLabels`, `matchExpressions`).
+def selector_requirements(selector: Mapping[str, Any]) -> tuple[Requirement, ...]:
+    """Read the requirements of a Kubernetes LabelSelector (`matchLabels`, `matchExpressions`).
 
     Raises BadInput.
     """
-    labels = tuple(requirement(key, "In", (value,)) for key, value in (selector.get("matchLabels") or {}).items())
+    labels = tuple(label_requirement(key, "In", (value,)) for key, value in (selector.get("matchLabels") or {}).items())
     expressions = tuple(
-        requirement(item["key"], item["operator"], item.get("values") or ())
+        label_requirement(item["key"], item["operator"], item.get("values") or ())
         for item in selector.get("matchExpressions") or ()
     )
     return labels + expressions
 
 
 def disjoint(one: Iterable[Requirement], other: Iterable[Requirement]) -> bool:
-    """Tell whether no set of labels fulfils both lists: on some key nothing fulfils both."""
+    """Tell whether no set of labels fulfils both lists, because on some key no value is allowed by both."""
     by_key: dict[str, Requirement] = {}
-    for each in (*one, *other):
-        known = by_key.get(each.key)
-        by_key[each.key] = known.intersection(each) if known else each
-    return any(each.empty() for each in by_key.values())
+    for requirement in (*one, *other):
+        earlier = by_key.get(requirement.key)
+        by_key[requirement.key] = earlier.intersection(requirement) if earlier else requirement
+    return any(requirement.empty() for requirement in by_key.values())
 
 
 def all_allow(requirements: Iterable[Requirement], labels: Mapping[str, str]) -> bool:
-    """Tell whether a set of labels fulfils every requirement; no requirement allows everything."""
-    return all(each.allows(labels.get(each.key)) for each in requirements)
+    """Tell whether a set of labels fulfils every requirement; an empty list of requirements allows everything."""
+    return all(requirement.allows(labels.get(requirement.key)) for requirement in requirements)

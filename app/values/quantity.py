@@ -16,7 +16,7 @@ _GRAMMAR = re.compile(
     r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
 )
 _VARIABLE = re.compile(r"\$\w|\$\{|\$\(|\{\{|<\w+>", re.ASCII)
-"""How shells, envsubst, Kustomize, Helm and readers of examples mark what is to be filled in."""
+"""Placeholders of shells, envsubst, Kustomize and Helm, and `<amount>` as in examples, which nobody replaced."""
 _SUFFIXES = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -36,7 +36,7 @@ def parse_quantity(text: str) -> Fraction:
     """
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise QuantityError(f"quantity: {not_a_number(text)}")
+        raise QuantityError(f"quantity: {quantity_problem(text)}")
     sign, digits, exponent_mark, exponent, suffix = match.groups()
     value = Fraction(digits)
     if exponent_mark:
@@ -47,15 +47,15 @@ def parse_quantity(text: str) -> Fraction:
     return -value if sign == "-" else value
 
 
-def not_a_number(text: str) -> str:
-    """Say what is wrong with a text that is no quantity; a variable that a template left in has words of its own."""
+def quantity_problem(text: str) -> str:
+    """Describe why a text is not a quantity; a placeholder that a template left in has a message of its own."""
     if _VARIABLE.search(text):
         return f"got {text[:40]!r}, a variable that nothing has been put in for, wants a number such as 2"
     return f"got {text[:40]!r}, wants a number with a suffix such as 2, 500m or 40Gi"
 
 
 def parse_mib(text: str) -> int:
-    """Read a memory wish in MiB, rounded up; `80Gi`, `80GB` and `80G` are one wish.
+    """Read an amount of memory in MiB, rounded up; `80Gi`, `80GB` and `80G` mean the same.
 
     See docs/reference/sharing-and-memory.md#memory.
 
@@ -68,7 +68,7 @@ def parse_mib(text: str) -> int:
     return -int(-bytes_ // 2**20)
 
 
-def whole(value: Fraction) -> bool:
+def is_whole(value: Fraction) -> bool:
     """Tell whether an amount is an integer; `1000m` and `1.0` are."""
     return value.denominator == 1
 
@@ -82,14 +82,14 @@ def check_amount(text: str) -> None:
         raise QuantityError(f"quantity: got {text[:40]!r}, wants a positive amount such as 4, 500m or 16Gi")
 
 
-def times(text: str, factor: int) -> str:
+def multiply_quantity(text: str, factor: int) -> str:
     """Multiply a quantity, keeping its suffix: 2 x `1.5Gi` is `3Gi`.
 
     Raises QuantityError.
     """
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise QuantityError(f"quantity: {not_a_number(text)}")
+        raise QuantityError(f"quantity: {quantity_problem(text)}")
     digits = match[2]
     product = f"{Decimal(digits) * factor:f}"
     if "." in product:
@@ -97,6 +97,6 @@ def times(text: str, factor: int) -> str:
     return match[1] + product + text[len(match[1]) + len(digits) :]
 
 
-def digits_of(value: int) -> str:
-    """Write an integer as a quantity; one past 40 digits would not fit the grammar and is capped there anyway."""
+def integer_quantity(value: int) -> str:
+    """Write an integer as a quantity; one of over 40 digits does not fit the grammar, and is capped there anyway."""
     return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons: every refusal is a value with a code, a message, a remedy, and whether evicting pods could help.
+"""Reasons why a pod is refused: a value with a code, a message, a remedy, and whether evicting pods could help.
 
 The codes are the metric labels and the vocabulary of events, warnings, logs and explain (docs/reference/reasons.md).
 A new code is one line here, with its remedy, and one test.
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 MESSAGE_LIMIT = 100
-"""Characters. kube-scheduler cuts an event at 1,024 in all (docs/reference/control-plane.md#calls-of-the-scheduler)."""
+"""Characters of a message. kube-scheduler cuts an event at 1,024 in all
+(docs/reference/control-plane.md#calls-of-the-scheduler)."""
 
 
 class ReasonKind(Enum):
-    """Who speaks: a class filter (eviction cannot help), a free filter (it can), or admission."""
+    """Which stage refuses: a class filter (evicting pods cannot help), a free filter (it can), or admission."""
 
     CLASS = "class"
     FREE = "free"
@@ -21,7 +22,7 @@ class ReasonKind(Enum):
 
 
 class Code(Enum):
-    """One cause each; the value is (kind, remedy)."""
+    """The closed list of causes for a refusal; the value of a code is (kind, remedy)."""
 
     ProductNotAllowed = (
         ReasonKind.CLASS,
@@ -85,20 +86,20 @@ class Code(Enum):
 
     @property
     def kind(self) -> ReasonKind:
-        """Who says it."""
+        """The stage that refuses with this code."""
         return self.value[0]
 
     @property
     def remedy(self) -> str:
-        """The one thing to do about it."""
+        """The one thing that a user or an administrator can do about it."""
         return self.value[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why not.
+    """Why a pod is refused, by a node or at admission.
 
-    `message` is constant per cause (wanted values yes, node values no): kube-scheduler groups equal texts.
+    `message` may name what the pod wants, but no value of a node: kube-scheduler groups nodes with equal messages.
     """
 
     code: Code
@@ -106,23 +107,26 @@ class Reason:
 
     @property
     def remedy(self) -> str:
-        """The one thing to do about it."""
+        """The one thing that a user or an administrator can do about it."""
         return self.code.remedy
 
     @property
     def preemptible(self) -> bool:
-        """Tell whether evicting pods could change it: FailedNodes if so, else FailedAndUnresolvableNodes."""
+        """Tell whether evicting pods could help.
+
+        The filter verb then lists the node in FailedNodes, otherwise in FailedAndUnresolvableNodes.
+        """
         return self.code.kind is ReasonKind.FREE
 
 
 def reason(code: Code, wrong: str, wants: str = "") -> Reason:
-    """Say what is wrong and what is wanted, within MESSAGE_LIMIT characters."""
+    """Build a reason whose message says what is wrong and what is wanted, within MESSAGE_LIMIT characters."""
     message = f"{wrong}: wants {wants}" if wants else wrong
     return Reason(code, message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…")
 
 
-def either(choices: tuple[str, ...] | list[str]) -> str:
-    """Join with "or": `H100, H200 or L40S`."""
+def join_with_or(choices: tuple[str, ...] | list[str]) -> str:
+    """Join choices to a text such as `H100, H200 or L40S`."""
     if len(choices) < 2:
         return "".join(choices)
     return f"{', '.join(choices[:-1])} or {choices[-1]}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work as a generator of steps, so that a caller on the event loop can rest between them."""
+"""Long computations as generators that yield after each step, so that a caller on an event loop can yield control."""
 
 from collections.abc import Generator
 from typing import TypeVar
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 def finish(steps: Generator[None, None, T]) -> T:
-    """Take all steps at once, and give what the last one returned."""
+    """Run all steps without a pause, and give the return value of the generator."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result

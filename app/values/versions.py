@@ -32,13 +32,13 @@ def _trimmed(fields: list[int]) -> Version:
     return tuple(fields)
 
 
-def release(version: Version) -> Version:
-    """Keep major and minor: 12.4.1 is of release 12.4, 12.0.1 of 12.0."""
+def major_minor(version: Version) -> Version:
+    """Keep only major and minor: 12.4.1 becomes 12.4, and 12.0.1 becomes 12.0."""
     return _trimmed(list(version[:2]))
 
 
 def parse_minimum(text: str) -> Version:
-    """Read a wish: `12.4` or `>=12.4` (docs/reference/policy.md#annotations).
+    """Read the least version that a user asks for: `12.4` or `>=12.4` (docs/reference/policy.md#annotations).
 
     Raises VersionError.
     """

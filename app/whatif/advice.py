@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout, places
+from app.knowledge.mig_placements import GPULayout, place_instances
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass
-from app.placement.engine import facts, judge_class
+from app.placement.engine import class_for_demand, judge_class
 from app.whatif.mig_relayout import gpus_of, with_layout
 from app.whatif.placing_in_turn import GPUPod, place_pod
 
@@ -114,7 +114,7 @@ def _idle_by_kind(idle: Sequence[Node], knowledge: Knowledge) -> list[_IdleNodes
     kinds: dict[tuple[NodeClass, int], list[Node]] = {}
     for node in idle:
         geometry = knowledge.geometry.get(node.node_class.product or "")
-        if geometry is not None and not node.node_class.by_dra:
+        if geometry is not None and not node.node_class.dra_resources:
             kinds.setdefault((node.node_class, gpus_of(node.node_class, geometry)), []).append(node)
     groups = [
         _IdleNodes(
@@ -139,7 +139,7 @@ def _serves(idle_nodes: _IdleNodes, pod: GPUPod, knowledge: Knowledge) -> bool:
     if any(profile not in idle_nodes.geometry.slots for profile in profiles):
         return False
     node = with_layout(idle_nodes.nodes[0], [profiles, *[()] * (idle_nodes.gpus - 1)], knowledge)
-    return judge_class(pod.demand, facts(pod.demand, node)) is None
+    return judge_class(pod.demand, class_for_demand(pod.demand, node)) is None
 
 
 def _pack(idle_nodes: _IdleNodes, pods: Sequence[GPUPod]) -> list[GPUPod]:
@@ -155,7 +155,7 @@ def _place_together(idle_nodes: _IdleNodes, pod: GPUPod) -> bool:
     """Place all slices of a pod on the first node that has room for them."""
     for number in range(len(idle_nodes.nodes)):
         first = number * idle_nodes.gpus
-        placements = places(idle_nodes.layouts(first, first + idle_nodes.gpus), profiles_of(pod))
+        placements = place_instances(idle_nodes.layouts(first, first + idle_nodes.gpus), profiles_of(pod))
         if placements is not None:
             for profile, place in zip(profiles_of(pod), placements, strict=True):
                 idle_nodes.taken[first + place.gpu].append(Instance(profile, place.start))
@@ -176,7 +176,7 @@ def _largest_fitting(pods: Sequence[GPUPod], fit: Callable[[Sequence[GPUPod]], b
 
 
 def _fits(idle_nodes: _IdleNodes, pods: Sequence[GPUPod], gpus: int) -> bool:
-    return places(idle_nodes.layouts(0, gpus), [profiles_of(pod)[0] for pod in pods]) is not None
+    return place_instances(idle_nodes.layouts(0, gpus), [profiles_of(pod)[0] for pod in pods]) is not None
 
 
 def _place_singly(idle_nodes: _IdleNodes, pods: Sequence[GPUPod]) -> list[GPUPod]:
@@ -184,7 +184,7 @@ def _place_singly(idle_nodes: _IdleNodes, pods: Sequence[GPUPod]) -> list[GPUPod
     if not pods:
         return []
     least = next(count for count in range(1, len(idle_nodes.taken) + 1) if _fits(idle_nodes, pods, count))
-    placements = places(idle_nodes.layouts(0, least), [profiles_of(pod)[0] for pod in pods]) or ()
+    placements = place_instances(idle_nodes.layouts(0, least), [profiles_of(pod)[0] for pod in pods]) or ()
     for pod, place in zip(pods, placements, strict=True):
         idle_nodes.taken[place.gpu].append(Instance(profiles_of(pod)[0], place.start))
         idle_nodes.pods.setdefault(place.gpu // idle_nodes.gpus, []).append(pod)
@@ -204,7 +204,7 @@ def fill_gpu(geometry: Geometry, profiles: tuple[str, ...], mix: Mapping[str, in
 
 
 def _still_fits(geometry: Geometry, profiles: tuple[str, ...], profile: str) -> bool:
-    return geometry.places((*profiles, profile)) is not None
+    return geometry.find_starts((*profiles, profile)) is not None
 
 
 def _node_layouts(idle_nodes: _IdleNodes, mix: Mapping[str, int], knowledge: Knowledge) -> Iterator[NodeLayout]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.knowledge.cuda_compatibility import CUDATables
 from app.nodes.model import Node, NodeClass
-from app.placement.engine import facts, judge_class
+from app.placement.engine import class_for_demand, judge_class
 from app.policy.demand import Demand
 from app.values.reasons import Reason
 from app.values.versions import Version, show_driver
@@ -66,8 +66,8 @@ def with_driver(node: Node, driver: Version, tables: CUDATables) -> Node:
 
 
 def _class_with_driver(node_class: NodeClass, driver: Version, tables: CUDATables) -> NodeClass:
-    changed_makes = tuple(_class_with_driver(make, driver, tables) for make in node_class.makes)
-    return replace(node_class, driver=driver, cuda=tables.highest_cuda(driver), makes=changed_makes)
+    changed_makes = tuple(_class_with_driver(make, driver, tables) for make in node_class.device_variants)
+    return replace(node_class, driver=driver, cuda=tables.highest_cuda(driver), device_variants=changed_makes)
 
 
 def plan_rollout(
@@ -115,7 +115,7 @@ class _Verdicts:
 
     def of(self, node: Node) -> Reason | None:
         """Return the reason why a node can never serve the demand; None if it can."""
-        class_facts = facts(self._demand, node)
+        class_facts = class_for_demand(self._demand, node)
         if class_facts not in self._by_class:
             self._by_class[class_facts] = judge_class(self._demand, class_facts)
         return self._by_class[class_facts]

@@ -11,7 +11,7 @@ from app.knowledge.geometry import Geometry
 from app.knowledge.mig_profiles import RESOURCE_PREFIX, profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
-from app.placement.mig_headroom import shapes, usable
+from app.placement.mig_headroom import distinct_profiles, usable_memory
 
 WHOLE = "nvidia.com/gpu"
 
@@ -26,7 +26,9 @@ def fragmentation(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Know
     """
     nodes_with_geometry = [(node, geometry) for node in nodes if (geometry := _geometry(node, knowledge))]
     weights = mix or {
-        f"{RESOURCE_PREFIX}{slot.profile}": 1 for _, geometry in nodes_with_geometry for slot in shapes(geometry)
+        f"{RESOURCE_PREFIX}{slot.profile}": 1
+        for _, geometry in nodes_with_geometry
+        for slot in distinct_profiles(geometry)
     }
     free = sum(_free(node, geometry) for node, geometry in nodes_with_geometry)
     total = sum(weights.values())
@@ -46,7 +48,7 @@ def _geometry(node: Node, knowledge: Knowledge) -> Geometry | None:
 
 def _free(node: Node, geometry: Geometry) -> int:
     if node.free.layouts is not None:
-        free_slices = (layout.geometry.room(layout.taken) for layout in node.free.layouts)
+        free_slices = (layout.geometry.free_slices(layout.taken) for layout in node.free.layouts)
         return sum(geometry.memory_total - free.memory.bit_count() for free in free_slices)
     return sum(_offered(node, geometry, name) for name in node.free.units)
 
@@ -56,10 +58,10 @@ def _usable(node: Node, geometry: Geometry, resource: str) -> int:
     if node.free.layouts is None:
         return _offered(node, geometry, resource)
     slot = geometry.slots.get(profile_of(resource) or "")
-    free_slices = (layout.geometry.room(layout.taken) for layout in node.free.layouts)
+    free_slices = (layout.geometry.free_slices(layout.taken) for layout in node.free.layouts)
     if resource == WHOLE:
         return sum(geometry.memory_total for free in free_slices if not free.memory)
-    return sum(usable(slot, free.memory, free.compute) for free in free_slices) if slot else 0
+    return sum(usable_memory(slot, free.memory, free.compute) for free in free_slices) if slot else 0
 
 
 def _offered(node: Node, geometry: Geometry, resource: str) -> int:

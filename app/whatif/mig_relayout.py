@@ -107,7 +107,7 @@ def most_of(geometry: Geometry, profile: str) -> int:
     """
     _checked(geometry, (profile,))
     count = 1
-    while geometry.places((profile,) * (count + 1)) is not None:
+    while geometry.find_starts((profile,) * (count + 1)) is not None:
         count += 1
     return count
 
@@ -116,14 +116,14 @@ def _checked(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[str, ...]:
     unknown = [profile for profile in profiles if profile not in geometry.slots]
     if unknown:
         raise BadInput(f"no profile {unknown[0]}, wants one of {', '.join(geometry.slots)}")
-    if geometry.places(profiles) is None:
+    if geometry.find_starts(profiles) is None:
         raise BadInput(f"{' + '.join(profiles)} do not fit on one GPU")
     return profiles
 
 
 def gpus_of(node_class: NodeClass, geometry: Geometry) -> int:
     """Count a node's GPUs; under MIG strategy single its labels count slices."""
-    count = node_class.labelled or node_class.capacity(WHOLE)
+    count = node_class.labelled_gpus or node_class.capacity(WHOLE)
     if node_class.sharing is Sharing.MIG and node_class.mig_profile and node_class.mig_profile in geometry.slots:
         return max(1, count // most_of(geometry, node_class.mig_profile))
     return count
@@ -139,13 +139,13 @@ def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]
     memory = row.memory_mib if row else node_class.memory_mib
     whole = sum(not profiles for profiles in gpus)
     without_mig = replace(node_class, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
-                    replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None, lacking=(),
+                    replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None, unhealthy_units=(),
                     withdrawn=0, stale=False, budgets=(),
-                    labelled=len(gpus), mig_state="success" if counts else node_class.mig_state)  # fmt: skip
+                    labelled_gpus=len(gpus), mig_state="success" if counts else node_class.mig_state)  # fmt: skip
     if node_class.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()
         size = knowledge.mig.size(node_class.product, profile)
-        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),), labelled=count,
+        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),), labelled_gpus=count,
                        memory_mib=size.memory_mib if size else None)  # fmt: skip
     slices = [(f"{RESOURCE_PREFIX}{profile}", count) for profile, count in counts.items()]
     strategy = MIXED if counts else node_class.mig_strategy
@@ -205,7 +205,7 @@ def _with_new_layout(node: Node, layout: LayoutOfProduct, knowledge: Knowledge) 
     geometry = knowledge.geometry.get(node_class.product or "")
     if geometry is None:
         return node, "its product has no MIG, or its geometry is not known"
-    if node_class.by_dra:
+    if node_class.dra_resources:
         return node, "DRA carves its GPUs on demand"
     try:
         return with_layout(node, [layout(geometry)] * gpus_of(node_class, geometry), knowledge), ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from app.nodes.model import Node
 from app.placement.engine import judge, total
-from app.placement.ranking import order
+from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
 
 
@@ -30,7 +30,7 @@ def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     fitting = [node for node in open_nodes.values() if judge(pod.demand, node, True) is None]
     if not fitting:
         return False
-    best = min(fitting, key=lambda node: order(total(pod.demand, node), node.name))
+    best = min(fitting, key=lambda node: ranking_key(total(pod.demand, node), node.name))
     open_nodes[best.name] = with_units_moved(best, [pod], -1)
     return True
 

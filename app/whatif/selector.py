@@ -4,7 +4,7 @@
 import re
 
 from app.values.errors import BadInput
-from app.values.label_requirements import Requirement, requirement
+from app.values.label_requirements import Requirement, label_requirement
 
 _PART = re.compile(r"\s*(?:([^\s,()=!]+)\s+(in|notin)\s*\(([^)]*)\)|([^,()]+))\s*(?:,|$)")
 
@@ -22,7 +22,7 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
         key, operator, values, simple = match.groups()
         if key:
             listed = [value.strip() for value in values.split(",")]
-            requirements.append(requirement(key, "In" if operator == "in" else "NotIn", listed))
+            requirements.append(label_requirement(key, "In" if operator == "in" else "NotIn", listed))
         else:
             requirements.append(_simple(simple.strip()))
         position = match.end()
@@ -33,10 +33,10 @@ def _simple(text: str) -> Requirement:
     for sign, operator in (("!=", "NotIn"), ("==", "In"), ("=", "In")):
         key, present, value = text.partition(sign)
         if present:
-            return requirement(_key(key), operator, (value.strip(),))
+            return label_requirement(_key(key), operator, (value.strip(),))
     if text.startswith("!"):
-        return requirement(_key(text[1:]), "DoesNotExist")
-    return requirement(_key(text), "Exists")
+        return label_requirement(_key(text[1:]), "DoesNotExist")
+    return label_requirement(_key(text), "Exists")
 
 
 def _key(text: str) -> str:

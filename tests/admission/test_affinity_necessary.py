@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.admission.review import ReviewContext, mutate
 from app.cluster.state import State
-from app.placement.engine import facts, judge_class
+from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.admission.fleets import fleet
@@ -71,7 +71,7 @@ def violations(document: Pod, policy_set: PolicySet, state: State) -> Iterator[s
         before, after = eligible(document, node.labels, name), eligible(admitted, node.labels, name)
         if after and not before:
             yield f"{name}: the user's affinity excludes it, ours lets it in: {dict(node.labels)}"
-        if before and not after and judge_class(wanted, facts(wanted, node)) is None:
+        if before and not after and judge_class(wanted, class_for_demand(wanted, node)) is None:
             yield f"{name}: the filter accepts it, the affinity excludes it: {dict(node.labels)} {node.node_class}"
     yield from _terms_wider_than_the_users(_terms(document), _terms(admitted))
 
@@ -114,7 +114,7 @@ def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
             continue
         wanted = demand(admitted, policy_set)
         for name, node in state.nodes.items():
-            refusal = judge_class(wanted, facts(wanted, node))
+            refusal = judge_class(wanted, class_for_demand(wanted, node))
             labelled = "nvidia.com/gpu.product" in node.labels and eligible(drawn, node.labels, name)
             if labelled and refusal is not None and refusal.code in TOLD_BY_LABELS:
                 refused += 1

@@ -11,7 +11,7 @@ from app.admission.review import Verdict, mutate
 from app.nodes.labels import PRODUCT
 from app.placement.engine import judge_class
 from app.policy.compiled import PolicySet
-from app.values.label_requirements import requirement
+from app.values.label_requirements import label_requirement
 from tests.builders import container, demand, gpus, node, pod, policies, policy, setting
 from tests.builders import fleet as fleet_of
 
@@ -238,7 +238,8 @@ def selects(spec: dict[str, Any], labels: dict[str, str]) -> bool:
     """Tell whether the required node affinity selects a node, as core/v1 NodeSelector says."""
     filled = [expressions for term in terms_of(spec) if (expressions := term.get("matchExpressions"))]
     return any(
-        all(requirement(**expression).allows(labels.get(expression["key"])) for expression in every) for every in filled
+        all(label_requirement(**expression).allows(labels.get(expression["key"])) for expression in every)
+        for every in filled
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from app.knowledge.geometry import Geometry, Instance
 from app.knowledge.mig_placements import GPULayout
-from app.placement.mig_headroom import first_fit, openings, spoilt
+from app.placement.mig_headroom import first_fit, headroom_loss, placement_losses
 from tests.builders import knowledge
 
 GEOMETRY = knowledge().geometry["h100-80gb-hbm3"]
@@ -144,12 +144,12 @@ def lowest(cost: Cost) -> Policy:
 
 
 def _first(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:
-    return next((((), start) for _, start in openings(geometry, state, profile)), None)
+    return next((((), start) for _, start in placement_losses(geometry, state, profile)), None)
 
 
 def _fullest(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:
     """Give the GPU's free memory slices, and its lowest start: the one that a driver's list names first."""
-    starts = [start for _, start in openings(geometry, state, profile)]
+    starts = [start for _, start in placement_losses(geometry, state, profile)]
     return ((_free(geometry, state),), min(starts)) if starts else None
 
 
@@ -158,29 +158,29 @@ def _fullest_from_above(geometry: Geometry, state: State, profile: str) -> tuple
 
     The strongest best-fit that was found.
     """
-    starts = [start for _, start in openings(geometry, state, profile)]
+    starts = [start for _, start in placement_losses(geometry, state, profile)]
     return ((_free(geometry, state), -max(starts)), max(starts)) if starts else None
 
 
 def _free(geometry: Geometry, state: State) -> float:
-    return geometry.memory_total - geometry.room(state).memory.bit_count()
+    return geometry.memory_total - geometry.free_slices(state).memory.bit_count()
 
 
 def _spoilt(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:
     """Do as least_spoiling does, which is too slow for so many."""
-    found = min(((loss, -start) for loss, start in openings(geometry, state, profile)), default=None)
+    found = min(((loss, -start) for loss, start in placement_losses(geometry, state, profile)), default=None)
     return (found, -found[1]) if found else None
 
 
 def at_random(fleet: Fleet, wish: Arrival) -> Chosen | None:
     """Take any GPU that has room, and any start there."""
     able = sorted(
-        gpu for state, gpus in fleet.by_state.items() if openings(GEOMETRY, state, wish.profile) for gpu in gpus
+        gpu for state, gpus in fleet.by_state.items() if placement_losses(GEOMETRY, state, wish.profile) for gpu in gpus
     )
     if not able:
         return None
     gpu = able[int(wish.luck * len(able))]
-    starts = openings(GEOMETRY, fleet.states[gpu], wish.profile)
+    starts = placement_losses(GEOMETRY, fleet.states[gpu], wish.profile)
     return Chosen(gpu, starts[int(wish.luck * len(able) * len(starts)) % len(starts)][1])
 
 
@@ -215,7 +215,7 @@ def _node_free(layouts: tuple[GPULayout, ...], _profile: str) -> float:
 
 def _node_spoilt(layouts: tuple[GPULayout, ...], profile: str) -> float:
     """Give what app.placement.mig_layouts.mig_layout scores a node by."""
-    return spoilt(layouts, (profile,)) or 0.0
+    return headroom_loss(layouts, (profile,)) or 0.0
 
 
 POLICIES: Mapping[str, Policy] = {

@@ -35,15 +35,15 @@ def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
     for _ in range(2 * FIRST_LESSON):
         learn(learning, asking("u"), asked)
 
-    assert learning.outlook is None
+    assert learning.expected_demand is None
 
     for number in range(FIRST_LESSON):
         learn(learning, asking(str(number), "4" if number % 2 else "2"), asked)
 
-    assert learning.outlook is not None
-    assert {ask for ask, _ in learning.outlook.asks} == {DemandClass(2000, 1), DemandClass(4000, 1)}
-    assert dict(learning.outlook.free) == {"t4": 1000}
-    assert learning.expecting(asking("u"), asked).outlook is learning.outlook
+    assert learning.expected_demand is not None
+    assert {ask for ask, _ in learning.expected_demand.classes} == {DemandClass(2000, 1), DemandClass(4000, 1)}
+    assert dict(learning.expected_demand.free) == {"t4": 1000}
+    assert learning.expecting(asking("u"), asked).expected_demand is learning.expected_demand
     assert learning.expecting(asking("u"), asked) is learning.expecting(asking("u"), asked)
 
 
@@ -53,7 +53,7 @@ def test_demand_that_does_not_look_ahead_is_let_be() -> None:
     for number in range(2 * FIRST_LESSON):
         assert learn(learning, asking(str(number), str(number)), asked) is asked
 
-    assert learning.outlook is None
+    assert learning.expected_demand is None
 
 
 def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:

@@ -158,7 +158,7 @@ def test_devices_of_two_makes_tell_only_what_they_share() -> None:
     found = state(slice_of(*MIXED)).nodes["n"].node_class
 
     assert (found.product, found.driver) == (None, (535, 104, 5))
-    assert [each.product for each in found.makes] == ["a100-sxm4-80gb", "h100-80gb-hbm3"]
+    assert [each.product for each in found.device_variants] == ["a100-sxm4-80gb", "h100-80gb-hbm3"]
 
 
 def test_product_label_does_not_speak_for_gpus_of_several_makes() -> None:
@@ -176,7 +176,7 @@ def test_several_slices_of_a_node_are_read_together() -> None:
     second["spec"]["pool"] = {"name": "another", "generation": 7}
     made = state(slice_of(device()), second)
 
-    assert [each.product for each in made.nodes["n"].node_class.makes] == ["h100-80gb-hbm3", "h200"]
+    assert [each.product for each in made.nodes["n"].node_class.device_variants] == ["h100-80gb-hbm3", "h200"]
     made.drop_slice("s")
     assert made.nodes["n"].node_class.product == "h200"
 

@@ -42,7 +42,7 @@ def test_facts_of_a_carved_node_are_those_of_its_whole_gpus() -> None:
     found = state(count=2).nodes["n"].node_class
 
     assert (found.product, found.memory_mib, found.driver) == ("h100-80gb-hbm3", 81559, (570, 124, 6))
-    assert (found.sharing.name, found.mig_profile, found.makes) == ("Exclusive", None, ())
+    assert (found.sharing.name, found.mig_profile, found.device_variants) == ("Exclusive", None, ())
     assert "1g.10gb.me" in found.dra_profiles
 
 

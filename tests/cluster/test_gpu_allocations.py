@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, GPUAllocations
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import GROUP_LABELS, group_of
+from app.kube.pods import GROUP_LABELS, workload_group
 
 GPU = "nvidia.com/gpu"
 HOLDINGS = st.builds(
@@ -121,6 +121,6 @@ def test_group_is_the_widest_that_a_label_names() -> None:
     """F54: a JobSet's Jobs are one group."""
     labels = {key: str(index) for index, key in enumerate(GROUP_LABELS)}
 
-    assert group_of("team", labels) == "team/jobset.sigs.k8s.io/jobset-name=0"
-    assert group_of("team", {"batch.kubernetes.io/job-name": "j"}) == "team/batch.kubernetes.io/job-name=j"
-    assert group_of("team", {"app": "x"}) == ""
+    assert workload_group("team", labels) == "team/jobset.sigs.k8s.io/jobset-name=0"
+    assert workload_group("team", {"batch.kubernetes.io/job-name": "j"}) == "team/batch.kubernetes.io/job-name=j"
+    assert workload_group("team", {"app": "x"}) == ""

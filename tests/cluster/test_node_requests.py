@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.cluster.node_requests import SPARE, NodeRequests
 from app.cluster.state import State
-from app.kube.gpu_usage import read_booking
+from app.kube.gpu_usage import read_bound_requests
 from app.kube.pod_requests import PodRequests
 from app.values.errors import QuantityError
 from tests.builders import knowledge, pod
@@ -95,7 +95,7 @@ def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
     for uid, bound, requests in events:
         spec = {"nodeName": "n" if bound else "", "containers": [{"resources": {"requests": requests}}]}
         try:
-            alive[uid] = read_booking({"spec": spec})
+            alive[uid] = read_bound_requests({"spec": spec})
         except QuantityError:
             alive[uid] = None  # as the watch does: counted, and trusted no longer
         bookings.take(uid, alive[uid])
@@ -112,7 +112,7 @@ def test_pod_that_requests_pods_does_not_end_the_watch() -> None:
     spec = {"nodeName": "n", "containers": [{"resources": {"requests": {"pods": "-1"}}}]}
 
     with pytest.raises(QuantityError, match="pods"):
-        read_booking({"spec": spec})
+        read_bound_requests({"spec": spec})
 
 
 @pytest.mark.parametrize("resource", ["cpu", "pods", "memory"])

@@ -17,7 +17,7 @@ from app.admission.review import validate
 from app.api.extender_routes import filter_nodes, preempt
 from app.explain.pending_pod import explain
 from app.kube.pods import gpu_amounts, read_pod
-from app.kube.resource_claims import NOTHING_CLAIMED
+from app.kube.resource_claims import NO_CLAIMED_DEVICES
 from app.policy.compiled import PolicySet
 from app.policy.merge import PodGPURequest
 from app.server.service import Service
@@ -221,7 +221,7 @@ def test_containers_with_gpus_of_nvidia_are_found_wherever_they_stand() -> None:
     )
     read = read_pod(document)
 
-    found = PodGPURequest(read, gpu_amounts(read, knowledge().families.of), NOTHING_CLAIMED).containers(knowledge())
+    found = PodGPURequest(read, gpu_amounts(read, knowledge().families.of), NO_CLAIMED_DEVICES).containers(knowledge())
 
     assert [each.name for each in found] == ["i", "a"]
 

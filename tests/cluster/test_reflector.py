@@ -11,7 +11,7 @@ from aiohttp import web
 from app.cluster.apiserver import ApiServer
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.watched_kinds import WatchedKind
-from app.kube.partial_types import NamespaceShape
+from app.kube.partial_types import PartialNamespace
 from app.telemetry.metrics import Metrics
 from tests.cluster.fake_apiserver import FakeApi, fake_api, status, until
 
@@ -30,7 +30,7 @@ class Scene:
         kind: WatchedKind[Any] = WatchedKind(
             "things",
             "/things",
-            NamespaceShape,
+            PartialNamespace,
             lambda document: document["metadata"].get("labels") or {},
             lambda key, _uid, labels: self.index.__setitem__(key, labels),
             lambda key, _uid: self.index.pop(key, None),  # type: ignore[arg-type]

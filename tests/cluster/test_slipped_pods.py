@@ -15,7 +15,7 @@ from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, PolicyView, Slipp
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.kube.pods import read_pod
-from app.policy.match import rule_on
+from app.policy.match import ruling_for
 from app.telemetry.metrics import Metrics
 from tests.builders import gpus, knowledge, node_document, pod, policies, policy, setting, shipped
 from tests.cluster.fake_apiserver import FakeApi, served, status
@@ -34,7 +34,7 @@ def state_of(*pods: dict[str, Any]) -> State:
 def judges(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
     chosen = policy_set or shipped()
     return PolicyView(
-        lambda found: rule_on(found, state.namespace_labels(found.namespace), chosen, knowledge()),
+        lambda found: ruling_for(found, state.namespace_labels(found.namespace), chosen, knowledge()),
         lambda: chosen,
         lambda: True,
         shadow,

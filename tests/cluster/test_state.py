@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.cluster.change_log import CHANGES_KEPT
 from app.cluster.state import CLASSES_SPARE, State
 from app.cluster.verdict_cache import VerdictTable
-from app.kube.gpu_usage import read_holding
+from app.kube.gpu_usage import read_gpu_usage
 from app.kube.pods import gpu_amounts, read_pod
 from app.nodes.gpu_health import Health
 from app.placement.engine import judge, total
@@ -194,7 +194,7 @@ def test_quick_sum_of_what_a_pod_holds_is_the_exact_one(
     document = pod(*(containers or [gpus(0)]), initContainers=started, nodeName="n")
     exact = gpu_amounts(read_pod(document), knowledge().families.of)
 
-    found = read_holding(document, knowledge())
+    found = read_gpu_usage(document, knowledge())
 
     assert exact == (found.units if found else ())
 
@@ -206,4 +206,4 @@ def test_bound_pod_of_a_wrong_shape_behind_its_first_gpu_is_malformed(second: An
     document["spec"] |= {"nodeName": "n", "containers": [*document["spec"]["containers"], second]}
 
     with pytest.raises(MalformedPod, match=r"spec.containers\[1\]"):
-        read_holding(document, knowledge())
+        read_gpu_usage(document, knowledge())

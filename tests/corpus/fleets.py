@@ -23,10 +23,10 @@ from app.cluster.files import shipped_policies
 from app.cluster.state import State
 from app.kube.pods import PREFIX, read_pod
 from app.nodes.reading import read_node
-from app.placement.engine import facts, judge_class
+from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
-from app.policy.match import rule_on
+from app.policy.match import ruling_for
 from app.values.errors import BadInput
 from tests.builders import knowledge, shipped
 from tests.corpus.manifests import ROOT, Collection, Object, own_collection, read_collection
@@ -162,8 +162,8 @@ class Trial:
             return "node affinity or tolerations as admitted"
         if place.template:
             return ""  # the filter is asked about nodes
-        demand = rule_on(read_pod(pod), {}, self._policies, knowledge()).demand
-        refusal = judge_class(demand, facts(demand, read_node(place.document(), knowledge())))
+        demand = ruling_for(read_pod(pod), {}, self._policies, knowledge()).demand
+        refusal = judge_class(demand, class_for_demand(demand, read_node(place.document(), knowledge())))
         needs = "; ".join(each.evidence for each in demand.cuda)
         return f"filter: {refusal.code.name} ({needs or 'no CUDA need'})" if refusal else ""
 

@@ -34,7 +34,7 @@ UNITS = {
 def say(node: Node) -> str:
     """Say what a node was read as: product; what is offered, and of what kind; what is wrong; memory not declared."""
     known = node.node_class
-    names = {"nvidia.com/gpu": UNITS[known.sharing], "nvidia.com/gpu.shared": f"shared {UNITS[known.renamed]}"}
+    names = {"nvidia.com/gpu": UNITS[known.sharing], "nvidia.com/gpu.shared": f"shared {UNITS[known.renamed_sharing]}"}
     words = [known.product or "unknown"]
     words += [
         f"{amount} {names.get(resource, resource.removeprefix('nvidia.com/'))}" for resource, amount in known.offered
@@ -42,11 +42,11 @@ def say(node: Node) -> str:
     words += [f"of {known.mig_profile}"] * (known.mig_profile is not None) + [f"by {known.replicas}"] * (
         known.replicas > 1
     )
-    words += ["by DRA"] * ("nvidia.com/gpu" in known.by_dra) + ["invalid"] * known.mig_invalid
+    words += ["by DRA"] * ("nvidia.com/gpu" in known.dra_resources) + ["invalid"] * known.mig_invalid
     words += [f"layout {known.mig_state}"] * (known.mig_state not in (None, "success"))
     words += [known.upgrade_state or ""] * (known.upgrade_state not in (None, "upgrade-done"))
-    promised = known.labelled and not known.by_dra and not any(amount for _, amount in known.offered)
-    words += [f"but {known.labelled} promised"] * bool(promised)
+    promised = known.labelled_gpus and not known.dra_resources and not any(amount for _, amount in known.offered)
+    words += [f"but {known.labelled_gpus} promised"] * bool(promised)
     told = [f"{known.withdrawn} withdrawn"] * (known.withdrawn > 0) + ["stale labels"] * known.stale
     told += [f"{left} MiB left" for left in node.free.memory.values()]
     return ", ".join([" ".join(words), *told])
@@ -195,7 +195,7 @@ def test_labels_of_slices_that_are_gone_are_stale() -> None:
 @pytest.mark.parametrize("node", ["dra-mig-0", "dra-mig-two-0"])
 def test_mig_devices_do_not_serve_whole_gpus(node: str) -> None:
     """F135: the DeviceClass that serves nvidia.com/gpu takes devices of type gpu only."""
-    assert "nvidia.com/gpu" not in state("dra").nodes[node].node_class.by_dra
+    assert "nvidia.com/gpu" not in state("dra").nodes[node].node_class.dra_resources
     assert judge(demand(pod(gpus(1))), state("dra").nodes[node], recount=False) is not None
 
 

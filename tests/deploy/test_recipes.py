@@ -92,7 +92,7 @@ def test_ports_of_recipes_are_ours_or_the_kubelets() -> None:
 
 def test_labels_of_recipes_are_those_that_facts_and_affinity_know() -> None:
     """F118, S9: in short, as the rows have them: `-suffix` of the label before, `*` for a family."""
-    known = {label for dialect in knowledge().clouds.dialects for label in dialect.telling()}
+    known = {label for dialect in knowledge().clouds.dialects for label in dialect.gpu_label_keys()}
     gke = [each for each in code(rows()["GKE"][1]) if "gke-" in each or each.startswith("-gpu")]
     stem = gke[0].removesuffix("-accelerator")
     (karpenter,) = [each for each in code(rows()["EKS"][1]) if each.startswith("karpenter")]

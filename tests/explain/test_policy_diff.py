@@ -21,10 +21,10 @@ from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
-from app.placement.ranking import order
+from app.placement.ranking import ranking_key
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import rule_on
+from app.policy.match import ruling_for
 from app.values.errors import BadInput
 from tests.api.test_decision_recorder import STRICT, drawn, posted, questions, rooms
 from tests.builders import gpus, knowledge, node_document, pod, policies, policy
@@ -74,7 +74,7 @@ def side(policy_set: PolicySet, state: State) -> PolicySide:
 
 def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
     """Find the best node the slow way: in a fleet without the pod for its own node, with it for all others."""
-    if not demand.judged:
+    if not demand.requests_gpus:
         return ANYWHERE
     own = next(
         (document["spec"].get("nodeName") for document in objects if document["metadata"].get("uid") == uid), None
@@ -83,7 +83,7 @@ def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
     without = state_of([document for document in objects if document["metadata"].get("uid") != uid]).nodes
     nodes = [without[name] if name == own else full[name] for name in full]
     fitting = [node for node in nodes if judge(demand, node, True) is None]
-    return min((order(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
+    return min((ranking_key(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
 
 
 def one_by_one(asked: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
@@ -93,7 +93,7 @@ def one_by_one(asked: ComparedPod, policy_set: PolicySet, state: State, objects:
     if not verdict.allowed:
         return False, None
     admitted = read_pod(apply(asked.document, verdict.operations), asked.namespace)
-    return True, seat(rule_on(admitted, labels, policy_set, knowledge()).demand, asked.uid, objects)
+    return True, seat(ruling_for(admitted, labels, policy_set, knowledge()).demand, asked.uid, objects)
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))

@@ -32,7 +32,7 @@ from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
 from app.explain.policy_cases import run_case
-from app.kube.gpu_usage import read_holding
+from app.kube.gpu_usage import read_gpu_usage
 from app.kube.resource_claims import read_claim, read_claim_template
 from app.kube.resource_slices import read_device_class, read_slice
 from app.nodes.reading import read_node
@@ -263,7 +263,7 @@ TARGETS = (
     Target("explain", "pod", 1, _people(explain_pod)),
     Target("dry-run", "pod", 5, _people(dry_run)),
     Target("node", "node", 6, _object(lambda each: read_node(each, knowledge()))),
-    Target("pod that holds", "holding", 5, _object(lambda each: read_holding(each, knowledge()))),
+    Target("pod that holds", "holding", 5, _object(lambda each: read_gpu_usage(each, knowledge()))),
     Target("ResourceSlice", "slice", 4, _object(read_slice)),
     Target("DeviceClass", "device class", 3, _object(read_device_class)),
     Target("ResourceClaim", "claim", 3, _object(read_claim)),

@@ -181,7 +181,7 @@ def test_product_of_the_table(product: str, memory: int | None, capability: tupl
 def test_every_product_that_a_cloud_names_is_known_or_another_vendors() -> None:
     """A misspelt product would leave the node's facts unknown without a word."""
     clouds = knowledge().clouds
-    named = {product for each in clouds.dialects for products in each.values.values() for product in products}
+    named = {product for dialect in clouds.dialects for products in dialect.values.values() for product in products}
     named |= {product for row in clouds.instances.rows for product in row.products}
 
     assert {product for product in named if knowledge().products.find(product) is None} == {"AMD-Radeon-Pro-V520"}

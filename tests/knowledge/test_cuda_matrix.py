@@ -228,7 +228,7 @@ def test_what_is_from_memory_is_a_preference_and_says_so() -> None:
     found = ruling(pod(gpus(1, image=TORCH % "23.01"))).demand
 
     assert not found.cuda
-    assert [wish.evidence for wish in found.cuda_wishes] == [
+    assert [wish.evidence for wish in found.preferred_cuda] == [
         "container main: image tag 23.01-py3 = NGC 23.01 = CUDA 12.0.1, unsourced"
     ]
 
@@ -248,7 +248,7 @@ def test_cuda_is_no_need_of_pods_that_ask_no_nvidia_gpu() -> None:
     other = pod(gpus(1, "amd.com/gpu", image=CUDA % "12.4.1"))
     beside = pod(gpus(1, image=CUDA % "11.8.0", name="a"), gpus(1, "amd.com/gpu", image=CUDA % "13.0.0", name="b"))
 
-    assert not (*demand(other, said).cuda, *demand(other, said).cuda_wishes)
+    assert not (*demand(other, said).cuda, *demand(other, said).preferred_cuda)
     assert {need.cuda for need in demand(beside, said).cuda} == {(12, 4), (11, 8)}
 
 

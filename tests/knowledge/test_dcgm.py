@@ -48,7 +48,7 @@ def test_operator_adds_a_metric_takes_one_away_and_changes_a_class(tmp_path: Pat
     dcgm = read_knowledge(tmp_path).dcgm
 
     assert "DCGM_FI_DEV_THERMAL_VIOLATION" not in dcgm.readings
-    assert dcgm.readings["DCGM_FI_DEV_RETIRED_DBE"].judge is MetricRule.AboveZero
+    assert dcgm.readings["DCGM_FI_DEV_RETIRED_DBE"].rule is MetricRule.AboveZero
     assert dcgm.readings["DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"].condition is GPUCondition.Ailing
     assert Severity.Watch not in dcgm.conditions
     assert dcgm.node_labels[:2] == ("machine", "node")

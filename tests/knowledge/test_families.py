@@ -94,7 +94,7 @@ def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
 )
 def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expected: bool) -> None:
     """F21: Infrastructure is exempt (docs/reference/admission.md#exemptions)."""
-    found = FAMILIES.infrastructure(namespace)
+    found = FAMILIES.is_infrastructure(namespace)
 
     assert expected is found
 

@@ -42,7 +42,7 @@ def mixes(
     found: Geometry, profiles: list[str], so_far: tuple[str, ...] = (), first: int = 0
 ) -> Iterator[tuple[str, ...]]:
     """Enumerate every multiset of profiles that fits."""
-    if found.places(so_far) is not None:
+    if found.find_starts(so_far) is not None:
         yield so_far
         for index in range(first, len(profiles)):
             yield from mixes(found, profiles, (*so_far, profiles[index]), index)
@@ -54,7 +54,7 @@ def maximal(found: Geometry, profiles: list[str]) -> set[frozenset[tuple[str, in
     full = [
         mix
         for mix in fitting
-        if not any(tuple(sorted((*mix, each), key=profiles.index)) in fitting for each in profiles)
+        if not any(tuple(sorted((*mix, profile), key=profiles.index)) in fitting for profile in profiles)
     ]
     return {frozenset(Counter(mix).items()) for mix in full}
 
@@ -95,14 +95,14 @@ def test_slots_decide_not_counts(wanted: list[str], fits: bool) -> None:
     """P13: two 3g fill a GPU although compute slices are left."""
     found = geometry("NVIDIA-H100-80GB-HBM3")
 
-    assert all((found.places(order) is not None) is fits for order in permutations(wanted))
+    assert all((found.find_starts(order) is not None) is fits for order in permutations(wanted))
 
 
 def test_places_do_not_overlap_and_are_legal() -> None:
     found = geometry("NVIDIA-A100-SXM4-80GB")
     wanted = ["1g.10gb", "2g.20gb", "4g.40gb"]
 
-    starts = found.places(wanted)
+    starts = found.find_starts(wanted)
 
     assert starts is not None
     taken = [

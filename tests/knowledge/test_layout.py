@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout, InstancePlacement, places
+from app.knowledge.mig_placements import GPULayout, InstancePlacement, place_instances
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 
@@ -32,7 +32,7 @@ def legal(geometry: Geometry, instances: Sequence[Instance]) -> bool:
         all(start in slots[name].starts for name, start in instances)
         and len(slices) == len(set(slices))
         and sum(slots[name].compute for name, _ in instances) <= geometry.compute_total
-        and all(count <= slots[name].most for name, count in Counter(name for name, _ in instances).items())
+        and all(count <= slots[name].max_instances for name, count in Counter(name for name, _ in instances).items())
     )
 
 
@@ -52,14 +52,14 @@ def can_lie(gpus: list[tuple[Geometry, list[Instance]]], wanted: Sequence[str]) 
 
 def check(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> None:
     """Compare with trying everything; what is found must be legal, and in the order asked."""
-    found = places(layouts, wanted)
+    found = place_instances(layouts, wanted)
 
-    assert (found is not None) is can_lie([(each.geometry, list(each.taken)) for each in layouts], wanted)
-    for index, each in enumerate(layouts if found is not None else ()):
+    assert (found is not None) is can_lie([(layout.geometry, list(layout.taken)) for layout in layouts], wanted)
+    for index, layout in enumerate(layouts if found is not None else ()):
         new = [
             Instance(name, place.start) for name, place in zip(wanted, found or (), strict=True) if place.gpu == index
         ]
-        assert legal(each.geometry, [*each.taken, *new])
+        assert legal(layout.geometry, [*layout.taken, *new])
 
 
 @st.composite
@@ -83,8 +83,8 @@ def test_instances_fit_just_where_some_place_is_left_for_each(product: str) -> N
     @given(occupied(product), st.lists(st.sampled_from(names), max_size=5))
     def run(one: GPULayout, wanted: list[str]) -> None:
         check([one], wanted)
-        starts = one.geometry.places(wanted, one.taken)
-        assert (starts is not None) is (places([one], wanted) is not None)
+        starts = one.geometry.find_starts(wanted, one.taken)
+        assert (starts is not None) is (place_instances([one], wanted) is not None)
 
     run()
 
@@ -133,25 +133,25 @@ def test_where_an_instance_lies_decides(
     product: str, taken: list[tuple[str, int]], wanted: list[str], fits: bool
 ) -> None:
     """F60, P14: a small slice at a bad start blocks a large one although slices enough are free."""
-    assert (places([layout(product, *taken)], wanted) is not None) is fits
+    assert (place_instances([layout(product, *taken)], wanted) is not None) is fits
 
 
 def test_fuller_gpu_is_filled_first_and_the_order_asked_is_kept() -> None:
     """P14: an empty GPU stays whole."""
     node = [layout(H100), layout(H100, ("3g.40gb", 0), gpu="gpu-1")]
 
-    assert (InstancePlacement(1, 4), InstancePlacement(0, 0)) == places(node, ["3g.40gb", "4g.40gb"])
-    assert (InstancePlacement(1, 6), InstancePlacement(1, 4)) == places(node, ["1g.10gb", "2g.20gb"])
+    assert (InstancePlacement(1, 4), InstancePlacement(0, 0)) == place_instances(node, ["3g.40gb", "4g.40gb"])
+    assert (InstancePlacement(1, 6), InstancePlacement(1, 4)) == place_instances(node, ["1g.10gb", "2g.20gb"])
 
 
 def test_many_slices_are_shared_out_over_eight_gpus() -> None:
     """F60: full to the last compute slice, and one more does not fit."""
     node = [layout(H100, gpu=f"gpu-{minor}") for minor in range(8)]
 
-    found = places(node, ["4g.40gb", "3g.40gb"] * 8)
+    found = place_instances(node, ["4g.40gb", "3g.40gb"] * 8)
 
     assert found is not None
     assert {2} == set(Counter(place.gpu for place in found).values())
-    assert places(node, ["4g.40gb", "3g.40gb"] * 8 + ["1g.10gb"]) is None
-    assert places([], ["1g.10gb"]) is None
-    assert places([], []) == ()
+    assert place_instances(node, ["4g.40gb", "3g.40gb"] * 8 + ["1g.10gb"]) is None
+    assert place_instances([], ["1g.10gb"]) is None
+    assert place_instances([], []) == ()

@@ -93,5 +93,5 @@ def test_bad_pattern_is_bad_input(wrong: str) -> None:
 )
 def test_misspelt_name_is_answered_with_the_one_that_was_meant(typo: str, meant: str) -> None:
     """F79, P3."""
-    assert not PRODUCTS.known(PRODUCTS.pattern(typo))
+    assert not PRODUCTS.names_any(PRODUCTS.pattern(typo))
     assert meant == PRODUCTS.suggest(typo)

@@ -29,7 +29,7 @@ def test_variable_of_an_operators_own_swarm_resource_is_one_row(tmp_path: Path) 
     """F81: config.toml names it, and nobody here can see that."""
     (tmp_path / "toolkit_env.yaml").write_text("variables: [{name: MY_GPUS, gives: gpus, harmless: ['']}]", "utf-8")
 
-    assert read_knowledge(tmp_path).toolkit_env["MY_GPUS"].takes({"value": "all"})
+    assert read_knowledge(tmp_path).toolkit_env["MY_GPUS"].is_effective({"value": "all"})
 
 
 def test_variable_hidden_by_one_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.kube.pod_requests import amounts_of, requests_of, units
+from app.kube.pod_requests import quantity_units, read_amounts, sum_pod_requests
 from app.kube.pods import read_pod
 from tests.builders import pod
 
@@ -28,15 +28,15 @@ def test_requests_equal_the_twin_for_any_mix_of_containers() -> None:
         plain = read_pod(document)
         expected = {"cpu": int(plain.amount("cpu") * 1000), "memory": int(plain.amount("memory"))}
 
-        assert dict(requests_of(document["spec"])) == {key: amount for key, amount in expected.items() if amount}
+        assert dict(sum_pod_requests(document["spec"])) == {key: amount for key, amount in expected.items() if amount}
 
 
 def test_overhead_is_added_and_requests_of_the_whole_pod_go_first() -> None:
     """F83: KEP-688, KEP-2837."""
     spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], "overhead": {"cpu": "250m"}}
 
-    assert dict(requests_of(spec)) == {"cpu": 1250, "memory": 1 << 30}
-    assert dict(requests_of({**spec, "resources": {"requests": {"cpu": "3"}}}))["cpu"] == 3250
+    assert dict(sum_pod_requests(spec)) == {"cpu": 1250, "memory": 1 << 30}
+    assert dict(sum_pod_requests({**spec, "resources": {"requests": {"cpu": "3"}}}))["cpu"] == 3250
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_overhead_is_added_and_requests_of_the_whole_pod_go_first() -> None:
     [("cpu", "1.5", 1500), ("cpu", "0.1m", 1), ("memory", "1.5Gi", 3 << 29), ("pods", "110", 110), ("cpu", "lots", 0)],
 )
 def test_quantity_is_counted_in_the_units_of_its_resource_rounded_up(resource: str, text: str, count: int) -> None:
-    assert units(resource, text) == count
+    assert quantity_units(resource, text) == count
 
 
 @pytest.mark.parametrize("odd", [None, 7, "x", []])
 def test_what_is_no_map_of_quantities_is_empty(odd: object) -> None:
-    assert amounts_of(odd) == {}
-    assert requests_of({"containers": odd, "initContainers": [odd], "overhead": odd}) == ()
+    assert read_amounts(odd) == {}
+    assert sum_pod_requests({"containers": odd, "initContainers": [odd], "overhead": odd}) == ()

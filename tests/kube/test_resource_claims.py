@@ -15,7 +15,7 @@ from app.kube.resource_claims import (
     ClaimRequest,
     DeviceChoice,
     Requests,
-    claimed_classes,
+    claimed_devices,
     read_claim,
     read_claim_template,
 )
@@ -129,7 +129,7 @@ def claimed_by(
     spec: Mapping[str, Any], namespace: str = "team-a", family: Callable[[str], Family | None] = family_of
 ) -> ClaimedDevices:
     """Say what a pod of this spec claims."""
-    return claimed_classes(read_pod({"spec": spec}, namespace), CLAIMS.get, CLAIMS.get, family)
+    return claimed_devices(read_pod({"spec": spec}, namespace), CLAIMS.get, CLAIMS.get, family)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_pod_claims_what_its_claims_and_templates_ask(
     found: ClaimedDevices, classes: tuple[tuple[str, int | None], ...], families: list[str]
 ) -> None:
     """S13: a network card is no GPU, and is known to be none."""
-    assert (found.classes, [each.name for each in found.families]) == (classes, families)
+    assert (found.classes, [family.name for family in found.families]) == (classes, families)
     assert found.unknown == ()
 
 

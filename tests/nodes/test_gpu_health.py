@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.tables import Knowledge
-from app.nodes.gpu_health import BLANK, CAUSES, INT64_BLANK, Health, Memory, MetricSample, examine, read_sample
+from app.nodes.gpu_health import (
+    BLANK,
+    INT64_BLANK,
+    MOST_CAUSES,
+    Health,
+    MetricSample,
+    PollMemory,
+    evaluate_poll,
+    read_sample,
+)
 from tests.builders import knowledge
 
 XID, DBE, PENDING = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ROW_REMAP_PENDING"
@@ -25,9 +34,9 @@ def sample(metric: str, value: float, gpu: str = "GPU-0", node: str = "n", part:
 
 def after(*polls: Poll, facts: Knowledge | None = None) -> dict[str, Health]:
     """Play polls; gives what the last one found."""
-    memory, found = Memory(), dict[str, Health]()
+    memory, found = PollMemory(), dict[str, Health]()
     for now, samples in polls:
-        memory, found = examine(samples, memory, facts or knowledge(), now)
+        memory, found = evaluate_poll(samples, memory, facts or knowledge(), now)
     return found
 
 
@@ -168,7 +177,7 @@ def test_causes_are_few_and_the_worst_come_first() -> None:
     codes = (63, 94, 79, 48, 95, 64)
     found = after((0, [sample(XID, code, f"GPU-{code}") for code in codes]))["n"]
 
-    assert len(found.causes) == CAUSES
+    assert len(found.causes) == MOST_CAUSES
     assert all(cause.split(":")[0] in ("XID 48", "XID 64", "XID 79", "XID 95") for cause in found.causes)
 
 
@@ -286,11 +295,11 @@ def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[Metric
 @given(ROUNDS)
 def test_memory_does_not_grow_beyond_what_was_seen_of_late(rounds: list[tuple[float, list[MetricSample]]]) -> None:
     """F72: GPUs that are gone are forgotten after a day."""
-    memory, now = Memory(), 0.0
+    memory, now = PollMemory(), 0.0
     for step, samples in rounds:
         now += step
-        memory, _ = examine(samples, memory, knowledge(), now)
+        memory, _ = evaluate_poll(samples, memory, knowledge(), now)
 
-    memory, found = examine([], memory, knowledge(), now + DAY)
+    memory, found = evaluate_poll([], memory, knowledge(), now + DAY)
 
-    assert (memory, found) == (Memory(), {})
+    assert (memory, found) == (PollMemory(), {})

@@ -9,12 +9,12 @@ import pytest
 
 from app.doctor.fleet_checks import ExaminedFleet, examine
 from app.explain.gpu_inventory import inventory_key, take_inventory
-from app.kube.partial_types import NodeAnnotations, NodeShape
+from app.kube.partial_types import NodeAnnotations, PartialNode
 from app.nodes.model import Node, Sharing
 from app.nodes.reading import read_node
-from app.nodes.sharing import COUNT_UNKNOWN, LONGEST_REGISTRATION, registered_gpus
+from app.nodes.sharing import COUNT_UNKNOWN, LONGEST_REGISTRATION, count_registered_gpus
 from app.placement.engine import judge_class
-from app.placement.penalties import DOUBTS
+from app.placement.penalties import PENALTIES
 from app.policy.schema_placement import SharingWish
 from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy
 
@@ -124,7 +124,7 @@ def test_time_slices_of_mig_slices_are_counted_as_the_slices_that_they_share() -
     kind = take_inventory({"n": shared}, {}, knowledge().products).kinds[0]
 
     assert (kind.unit, kind.gpus, kind.units) == ("a time-slice", 4, 16)
-    assert [(each.profile, each.all, each.free) for each in kind.slices] == [("1g.10gb", 8, 8)]
+    assert [(piece.profile, piece.all, piece.free) for piece in kind.slices] == [("1g.10gb", 8, 8)]
 
 
 SEVERAL = node(
@@ -160,7 +160,7 @@ def test_several_models_are_no_stale_labels() -> None:
     (finding,) = (each for each in examine(ExaminedFleet((SEVERAL,))) if each.check == "SeveralGPUModels")
 
     assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["SeveralGPUModels"])
-    assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in DOUBTS)
+    assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in PENALTIES)
     assert "6 nvidia.com/gpu, but the labels count 4 NVIDIA-A30" in finding.what
     assert inventory_key(SEVERAL, knowledge().products)[0] == "A30 and others"
 
@@ -213,7 +213,7 @@ def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
     document = node_document(product=A100, offers={GPU: 80}, capacity={GPU: 80})
     document["metadata"]["annotations"] = {REGISTER: DEVICES, "other": "x"}
 
-    decoded = msgspec.json.decode(json.dumps(document), type=NodeShape)
+    decoded = msgspec.json.decode(json.dumps(document), type=PartialNode)
 
     assert decoded["metadata"]["annotations"] == {REGISTER: DEVICES}
     assert read_node(decoded, knowledge()).node_class.sharing is Sharing.HAMi
@@ -234,4 +234,4 @@ def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
     ids=["JSON", "text", "none", "no list", "broken", "deep", "long"],
 )
 def test_registration_is_read_within_bounds(text: str, expected: int) -> None:
-    assert expected == registered_gpus(text)
+    assert expected == count_registered_gpus(text)

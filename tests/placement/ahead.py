@@ -38,10 +38,10 @@ SIZES = st.lists(st.sampled_from([0, 190, 470, 530, 999, 1000, 1000, 1000]), max
 CPU = st.none() | st.sampled_from([0, 999, 1000, 5000, 9000])
 
 
-def plainly(outlook: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
+def plainly(expected_demand: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
     """Compute F class by class, GPU by GPU, in fractions, as the FGD paper words it."""
     found = Fraction(0)
-    for ask, probability in outlook.asks:
+    for ask, probability in expected_demand.classes:
         each = ask.share_milli or 1000
         room = [size for size in sizes if size >= each]
         runs = ask.gpus > 0 and len(room) >= ask.gpus and (cpu is None or cpu >= ask.cpu_milli)
@@ -59,8 +59,8 @@ def ways(sizes: tuple[int, ...], count: int, share: int) -> Iterator[tuple[int, 
             yield tuple(sorted(left, reverse=True))
 
 
-def asking(count: int, share: int = 0, cpu: int = 0, outlook: ExpectedDemand | None = None) -> Demand:
-    return replace(demand(pod(gpus(count))), share_milli=share, cpu_milli=cpu, outlook=outlook)
+def asking(count: int, share: int = 0, cpu: int = 0, expected_demand: ExpectedDemand | None = None) -> Demand:
+    return replace(demand(pod(gpus(count))), share_milli=share, cpu_milli=cpu, expected_demand=expected_demand)
 
 
 def shown(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:

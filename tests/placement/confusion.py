@@ -69,9 +69,9 @@ def shown(value: object) -> str:
         return f"({', '.join(map(shown, value))})"
     if not is_dataclass(value):
         return repr(value)
-    plain = {each.name: each.default for each in fields(value)}
+    plain = {field.name: field.default for field in fields(value)}
     said = {name: getattr(value, name) for name in plain}
-    told = (f"{name}={shown(each)}" for name, each in said.items() if each != plain[name] and each != {})
+    told = (f"{name}={shown(field)}" for name, field in said.items() if field != plain[name] and field != {})
     return f"{type(value).__name__}({', '.join(told)})"
 
 

@@ -151,7 +151,7 @@ def test_message_is_one_for_all_nodes_and_names_what_is_wanted_alone() -> None:
 
     refusals = {judge_class(asked, node(**make).node_class) for make in makes}  # type: ignore[arg-type]
 
-    assert {each.message for each in refusals if each} == {"GPU product not allowed: wants H100 or H200"}
+    assert {refusal.message for refusal in refusals if refusal} == {"GPU product not allowed: wants H100 or H200"}
 
 
 def test_every_message_is_short() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.placement.engine import LESSER_SHARE, breakdown, judge, total
-from app.placement.penalties import DOUBTS, code_compiled_at_start
-from app.placement.preempt import eviction_helps, spare
-from app.placement.ranking import first_in_order, tie_break, wire_scores
+from app.placement.penalties import PENALTIES, code_compiled_at_start
+from app.placement.preempt import eviction_helps, helpful_candidates
+from app.placement.ranking import best_position, tie_break, wire_scores
 from app.placement.scorers import SCORERS
 from tests.builders import demand, gpus, node, pod, policies, policy
 
@@ -26,7 +26,7 @@ def test_names_longer_than_a_node_can_have_are_ranked_and_not_remembered() -> No
     names = [letter * 300 for letter in "abcdef"]
     before = tie_break.cache_info().currsize
 
-    winner = first_in_order(names, [1.0] * len(names))
+    winner = best_position(names, [1.0] * len(names))
 
     assert names[winner] == min(names, key=lambda name: (zlib.crc32(name.encode()), name))
     assert tie_break.cache_info().currsize == before
@@ -36,7 +36,7 @@ def test_names_longer_than_a_node_can_have_are_ranked_and_not_remembered() -> No
 def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(totals: list[float], ranked: bool) -> None:
     """F55, fault 55."""
     names = NAMES[: len(totals)]
-    winner = first_in_order(names, totals)
+    winner = best_position(names, totals)
 
     scores = wire_scores(names, totals, ranked)
 
@@ -75,7 +75,7 @@ def test_ties_go_to_the_lowest_crc_of_the_name(nodes: list[tuple[str, float]]) -
     names, totals = [name for name, _ in nodes], [value for _, value in nodes]
     expected = sorted(nodes, key=lambda each: (-each[1], zlib.crc32(each[0].encode()), each[0]))[0][0]
 
-    assert expected == names[first_in_order(names, totals)]
+    assert expected == names[best_position(names, totals)]
 
 
 PRODUCTS = st.sampled_from(["NVIDIA-H100-80GB-HBM3", "Tesla-T4", "NVIDIA-A10-SHARED", "NVIDIA-XYZ-1", None])
@@ -104,7 +104,7 @@ def test_every_scorer_stays_within_0_and_1(product: Any, driver: Any, offered: i
 
     assert all(0.0 <= score <= 1.0 and math.isfinite(score) for score in scores)
     assert 0.0 <= total(wanted, made) <= 1.0
-    doubts = sum(doubt(wanted, made.node_class) for doubt in DOUBTS)
+    doubts = sum(doubt(wanted, made.node_class) for doubt in PENALTIES)
     assert math.isclose(LESSER_SHARE**doubts * sum(scores) / len(SCORERS), total(wanted, made))
     assert len(scores) == len(breakdown(wanted, made))
 
@@ -185,7 +185,7 @@ def test_preempt_keeps_only_nodes_where_eviction_helps() -> None:
 
     uids = {name: {name} - {"none"} for name in given_victims}
 
-    kept = spare(
+    kept = helpful_candidates(
         demand(pod(annotations={"products": "H100"})), given_victims, uids, lambda name, _uids: nodes.get(name)
     )
 

@@ -49,7 +49,7 @@ def test_message_names_what_is_wanted_and_not_what_is_left() -> None:
 
     refusals = {enough_units(wanted, FreeResources({GPU: left})) for left in (0, 1, 2)}
 
-    assert {"not enough free GPUs: wants 3 nvidia.com/gpu"} == {each.message for each in refusals if each}
+    assert {"not enough free GPUs: wants 3 nvidia.com/gpu"} == {refusal.message for refusal in refusals if refusal}
     assert len(refusals) == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.engine import judge_class
-from app.placement.preempt import eviction_helps, spare
+from app.placement.preempt import eviction_helps, helpful_candidates
 from app.policy.demand import Demand
 from tests.builders import demand, gpus, node, pod, policies, policy
 
@@ -53,7 +53,7 @@ def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
 
     verdicts = [judge_class(demand(document, chosen), facts) for chosen in (REFUSING, None)]
 
-    assert [refused, accepted] == [each and each.code.name for each in verdicts]
+    assert [refused, accepted] == [verdict and verdict.code.name for verdict in verdicts]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_helpful_candidates_are_kept_with_their_victims_as_given(given_victims: 
 
     See docs/reference/scores.md#preemption.
     """
-    uids = {name: {each["UID"] for each in victims["Pods"]} for name, victims in given_victims.items()}
+    uids = {name: {victim["UID"] for victim in victims["Pods"]} for name, victims in given_victims.items()}
 
-    kept = spare(ASKED, given_victims, uids, lambda name, _uids: FLEET.get(name))
+    kept = helpful_candidates(ASKED, given_victims, uids, lambda name, _uids: FLEET.get(name))
 
     assert [name for name in given_victims if name in ("a", "c") and uids[name]] == list(kept)
     assert all(victims is given_victims[name] for name, victims in kept.items())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.share_prices import CELLS, SIZES_KEPT, prices, solve
-from app.placement.workload import counted
+from app.placement.share_prices import CELLS, SIZES_KEPT, share_prices, solve_prices
+from app.placement.workload import expected_from_classes
 from app.policy.expected_demand import DemandClass
 
 COUNTS = st.dictionaries(st.integers(15, 99), st.integers(1, 9), min_size=1, max_size=3).map(
@@ -62,10 +62,10 @@ def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, floa
     """F52: no way to fill a GPU costs more than 1, and no other prices earn more."""
     sizes = list(counts)
 
-    found = solve(counts)
+    found = solve_prices(counts)
 
     known = [found.price[size] for size in sizes]
-    assert all(worth(each, known) <= 1 + 1e-6 for each in patterns(sizes))
+    assert all(worth(pattern, known) <= 1 + 1e-6 for pattern in patterns(sizes))
     best = max(worth(list(counts.values()), point) for point in corners(sizes))
     assert worth(list(counts.values()), known) == pytest.approx(float(best))
 
@@ -74,36 +74,42 @@ def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, floa
 @given(COUNTS, st.integers(0, CELLS))
 def test_worth_is_that_of_the_dearest_filling(counts: dict[int, float], room: int) -> None:
     """F52."""
-    found = solve(counts)
+    found = solve_prices(counts)
 
     known = [found.price[size] for size in counts]
-    assert found.worth[room] == pytest.approx(float(max(worth(each, known) for each in patterns(list(counts), room))))
+    assert found.worth[room] == pytest.approx(
+        float(max(worth(pattern, known) for pattern in patterns(list(counts), room)))
+    )
 
 
 def test_share_that_leaves_an_odd_rest_loses_what_the_room_was_worth() -> None:
     """F52: a half in the room of a 600, which can be nowhere else."""
-    found = prices(counted([DemandClass(gpus=1, share_milli=500), DemandClass(gpus=1, share_milli=600)]))
+    found = share_prices(
+        expected_from_classes([DemandClass(gpus=1, share_milli=500), DemandClass(gpus=1, share_milli=600)])
+    )
 
     assert found is not None
     assert (found.price[50], found.price[60]) == pytest.approx((0.5, 1.0))
     assert found.loss(600, 500) == pytest.approx(0.5)
     assert found.loss(500, 500) == pytest.approx(0.0)
-    assert prices(counted([DemandClass(gpus=1)])) is None
+    assert share_prices(expected_from_classes([DemandClass(gpus=1)])) is None
 
 
 @settings(max_examples=25)
 @given(COUNTS)
 def test_no_size_that_is_asked_loses_on_an_idle_gpu(counts: dict[int, float]) -> None:
     """F52, F55: so that prices say nothing where GPUs are only counted."""
-    found = solve(counts)
+    found = solve_prices(counts)
 
     assert [found.loss(1000, 10 * size) for size in counts] == pytest.approx([0.0] * len(counts), abs=1e-6)
 
 
 def test_workload_of_odd_sizes_is_priced_by_its_most_popular_ones() -> None:
     """F52, F125."""
-    found = prices(
-        counted([DemandClass(gpus=1, share_milli=10 * size) for size in range(1, 100) for _ in range(1 + size % 3)])
+    found = share_prices(
+        expected_from_classes(
+            [DemandClass(gpus=1, share_milli=10 * size) for size in range(1, 100) for _ in range(1 + size % 3)]
+        )
     )
 
     assert found is not None

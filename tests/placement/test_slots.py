@@ -14,7 +14,15 @@ from app.knowledge.geometry import Geometry, Instance
 from app.knowledge.mig_placements import GPULayout, InstancePlacement
 from app.nodes.model import FreeResources, Node
 from app.placement.engine import judge
-from app.placement.mig_headroom import ENDED, first_fit, least_spoiling, openings, prospect, shapes, spoilt
+from app.placement.mig_headroom import (
+    CHANCE_ENDED,
+    distinct_profiles,
+    first_fit,
+    headroom,
+    headroom_loss,
+    least_spoiling,
+    placement_losses,
+)
 from app.placement.mig_layouts import NEUTRAL, mig_layout
 from tests.builders import demand, gpus, knowledge, node, pod
 
@@ -30,7 +38,7 @@ def drawn(geometry: Geometry, seed: int) -> tuple[Instance, ...]:
     taken: list[Instance] = []
     for _ in range(chance.randrange(12)):
         profile = chance.choice(sorted(geometry.slots))
-        starts = [start for _, start in openings(geometry, tuple(sorted(taken)), profile)]
+        starts = [start for _, start in placement_losses(geometry, tuple(sorted(taken)), profile)]
         if starts:
             taken.append(Instance(profile, chance.choice(starts)))
         if taken and chance.random() < 0.3:
@@ -42,8 +50,8 @@ def slow_usable(geometry: Geometry, taken: Sequence[Instance]) -> int:
     """Sum up over profiles how many memory slices they could take, by asking for one more until they do not fit."""
     found = 0
     bare = [_sister(geometry, each) for each in taken]
-    for slot in shapes(geometry):
-        most = next(n for n in count() if geometry.places((slot.profile,) * (n + 1), bare) is None)
+    for slot in distinct_profiles(geometry):
+        most = next(n for n in count() if geometry.find_starts((slot.profile,) * (n + 1), bare) is None)
         found += slot.length * most
     return found
 
@@ -51,8 +59,8 @@ def slow_usable(geometry: Geometry, taken: Sequence[Instance]) -> int:
 def _sister(geometry: Geometry, instance: Instance) -> Instance:
     """Rename an instance after the profile of its shape of which there may be as many as fit: no media engine's."""
     own = geometry.slots[instance.profile]
-    alike = (each for each in geometry.slots.values() if (each.compute, each.starts) == (own.compute, own.starts))
-    return Instance(max(alike, key=lambda each: each.most).profile, instance.start)
+    alike = (slot for slot in geometry.slots.values() if (slot.compute, slot.starts) == (own.compute, own.starts))
+    return Instance(max(alike, key=lambda slots: slots.max_instances).profile, instance.start)
 
 
 @pytest.mark.parametrize("product", GEOMETRIES)
@@ -64,10 +72,10 @@ def test_prospect_is_what_could_be_placed_whoever_has_gone_by_then(product: str,
     expected = 0.0
     for staying in range(len(taken) + 1):
         for left in combinations(taken, staying):
-            chance = (1 - ENDED) ** staying * ENDED ** (len(taken) - staying)
+            chance = (1 - CHANCE_ENDED) ** staying * CHANCE_ENDED ** (len(taken) - staying)
             expected += chance * slow_usable(geometry, left) / slow_usable(geometry, ())
 
-    assert prospect(geometry, taken) == pytest.approx(expected)
+    assert headroom(geometry, taken) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("product", GEOMETRIES)
@@ -81,10 +89,10 @@ def test_openings_are_the_places_that_are_legal(product: str, seed: int) -> None
         legal = [
             start
             for start in slot.starts
-            if geometry.places((profile,), taken) is not None
+            if geometry.find_starts((profile,), taken) is not None
             and all(not slot.interval(start) & geometry.slots[other.profile].interval(other.start) for other in taken)
         ]
-        assert [start for _, start in openings(geometry, taken, profile)] == legal
+        assert [start for _, start in placement_losses(geometry, taken, profile)] == legal
 
 
 @pytest.mark.parametrize("product", GEOMETRIES)
@@ -93,10 +101,10 @@ def test_an_instance_more_never_makes_room(product: str, seed: int) -> None:
     """F61: losses and prospects are shares of a GPU; an empty GPU is worth 1, none is worth less than nothing."""
     geometry = knowledge().geometry[product]
     taken = drawn(geometry, seed)
-    losses = [loss for profile in geometry.slots for loss, _ in openings(geometry, taken, profile)]
+    losses = [loss for profile in geometry.slots for loss, _ in placement_losses(geometry, taken, profile)]
 
-    assert prospect(geometry) == 1.0
-    assert 0.0 <= prospect(geometry, taken) <= 1.0
+    assert headroom(geometry) == 1.0
+    assert 0.0 <= headroom(geometry, taken) <= 1.0
     assert all(0.0 <= loss <= 1.0 for loss in losses)
 
 
@@ -116,7 +124,7 @@ def test_allocator_takes_the_first_place_that_is_free() -> None:
     assert first_fit(layouts, ["1g.10gb", "4g.40gb"]) == [InstancePlacement(0, 4), InstancePlacement(1, 0)]
     assert first_fit(layouts[1:], ["1g.10gb", "4g.40gb"]) == (InstancePlacement(0, 4), InstancePlacement(0, 0))
     assert first_fit(layouts[:1], ["7g.80gb"]) is None
-    assert spoilt(layouts[:1], ["7g.80gb"]) is None
+    assert headroom_loss(layouts[:1], ["7g.80gb"]) is None
 
 
 def carved(name: str, *gpus_: tuple[Instance, ...]) -> Node:

@@ -12,12 +12,12 @@ from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, plainly, ways
 
 @given(OUTLOOKS, st.sampled_from([None, *PRODUCTS]), CPU, SIZES)
 def test_stranded_gpu_is_what_the_definition_says(
-    outlook: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]
+    expected_demand: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]
 ) -> None:
     """F52, F61."""
-    expected = float(plainly(outlook, product, cpu, sizes))
+    expected = float(plainly(expected_demand, product, cpu, sizes))
 
-    assert expected == pytest.approx(stranded(outlook, product, cpu, sizes))
+    assert expected == pytest.approx(stranded(expected_demand, product, cpu, sizes))
 
 
 @given(SIZES, st.integers(0, 3), st.integers(1, 1000))

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from app.placement.workload import CLASSES_KEPT, HALF_LIFE, Workload, ask_of, free_by_product, outlook_of
+from app.placement.workload import (
+    CLASSES_KEPT,
+    HALF_LIFE,
+    Workload,
+    demand_class,
+    expected_from_weights,
+    free_by_product,
+)
 from app.policy.expected_demand import DemandClass
 from tests.builders import demand, gpus, node, pod
 from tests.placement.ahead import GPU, PRODUCTS, shown
@@ -13,12 +20,12 @@ from tests.placement.ahead import GPU, PRODUCTS, shown
 
 def test_histogram_expects_what_was_seen_the_most_popular_first() -> None:
     """F52: scaled to 1, with what is free by product."""
-    found = outlook_of({DemandClass(gpus=2): 10.0, DemandClass(gpus=1): 30.0}, {"t4": 1000, "h100": 0})
+    found = expected_from_weights({DemandClass(gpus=2): 10.0, DemandClass(gpus=1): 30.0}, {"t4": 1000, "h100": 0})
 
     assert found is not None
-    assert found.asks == ((DemandClass(gpus=1), 0.75), (DemandClass(gpus=2), 0.25))
+    assert found.classes == ((DemandClass(gpus=1), 0.75), (DemandClass(gpus=2), 0.25))
     assert found.free == (("h100", 0), ("t4", 1000))
-    assert outlook_of({}, {}) is None
+    assert expected_from_weights({}, {}) is None
 
 
 def test_free_gpus_are_summed_by_product() -> None:
@@ -40,10 +47,10 @@ def test_histogram_forgets_half_in_a_half_life() -> None:
         for _ in range(int(HALF_LIFE)):
             seen = seen.seen(DemandClass(gpus=gpu_count))
 
-    outlook = seen.outlook({})
+    expected_demand = seen.expected_demand({})
 
-    assert outlook is not None
-    shares = {ask.gpus: share for ask, share in outlook.asks}
+    assert expected_demand is not None
+    shares = {ask.gpus: share for ask, share in expected_demand.classes}
     assert shares[2] / shares[1] == pytest.approx(2.0, rel=0.01)
 
 
@@ -63,4 +70,4 @@ def test_histogram_is_bounded_and_keeps_the_popular_class() -> None:
 def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
     asked = replace(demand(pod(gpus(2), annotations={"products": "T4"})), cpu_milli=4000)
 
-    assert ask_of(asked) == DemandClass(4000, 2, 0, asked.products)
+    assert demand_class(asked) == DemandClass(4000, 2, 0, asked.products)

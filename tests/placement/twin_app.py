@@ -13,7 +13,7 @@ from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import rule_on
+from app.policy.match import ruling_for
 from tests.builders import container, knowledge, pod, policies, policy
 from tests.placement.twin_world import HAMI, Part, Policy, RawDevice, RawNode, RawPod, Wish
 
@@ -103,7 +103,9 @@ def compiled(wish: Wish) -> Demand:
         starting["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
     made = pod(*(each for part, each in parts if part.kind == "app"), annotations=annotations, **starting)
     asked = read_pod(made)
-    return rule_on(asked, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().claimed(asked)).demand
+    return ruling_for(
+        asked, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().claimed(asked)
+    ).demand
 
 
 def written(part: Part, name: str) -> Document:

@@ -74,7 +74,10 @@ def consumer(node: RawNode) -> bool | None:
     """
     if consumer_name(node.labels.get("nvidia.com/gpu.product", "").lower()):
         return True
-    kinds = {consumer_name(each) or (None if said.product_row(each) is None else False) for each in said.products(node)}
+    kinds = {
+        consumer_name(product) or (None if said.product_row(product) is None else False)
+        for product in said.products(node)
+    }
     return kinds.pop() if len(kinds) == 1 else None
 
 

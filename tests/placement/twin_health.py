@@ -38,7 +38,7 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
 def ghost(node: RawNode) -> bool:
     """Tell whether labels promise GPUs where the device plugin has none in any form."""
     promised = said.positive(node.labels.get("nvidia.com/gpu.count")) is not None
-    return promised and not any(node.offers(each) for each in node.resources())
+    return promised and not any(node.offers(resource) for resource in node.resources())
 
 
 def rule_for(wish: Wish, part: str) -> str:

@@ -156,7 +156,7 @@ def vendor_memory(node: RawNode) -> int | None:
         return None
     if row["memory_unit"] == "quantity":
         return int(text.removesuffix("G")) * 1024
-    units = sum(node.offers(each) for each in node.resources() if each.startswith("gpu.intel.com/"))
+    units = sum(node.offers(resource) for resource in node.resources() if resource.startswith("gpu.intel.com/"))
     return int(text) // units // 2**20 if units else None
 
 

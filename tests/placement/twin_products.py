@@ -45,7 +45,7 @@ def word_of(dialect: dict[str, Any], labels: dict[str, str]) -> str | None:
 
 def cloud_of(labels: dict[str, str]) -> dict[str, Any]:
     """Find the dialect whose product label the node carries."""
-    spoken = (each for each in facts("clouds.yaml")["dialects"] if word_of(each, labels) is not None)
+    spoken = (dialect for dialect in facts("clouds.yaml")["dialects"] if word_of(dialect, labels) is not None)
     return dict(next(spoken, {}))
 
 
@@ -112,7 +112,7 @@ def several_models(node: RawNode) -> bool:
 
 def rows_of(node: RawNode) -> list[dict[str, Any] | None]:
     """List the facts of all products that it may be, None for one that the table does not have."""
-    return [product_row(each) for each in products(node)]
+    return [product_row(product) for product in products(node)]
 
 
 def agreed(node: RawNode, field: str) -> Any:

@@ -83,7 +83,7 @@ class Wish:
     @cached_property
     def rules(self) -> tuple[Policy, ...]:
         """List the policies that refuse; Warn, Audit and Off only talk (docs/reference/policy.md#actions)."""
-        return tuple(each for each in self.policies if each.action == "Enforce")
+        return tuple(policy for policy in self.policies if policy.action == "Enforce")
 
     @cached_property
     def asked(self) -> dict[str, int]:
@@ -118,7 +118,9 @@ def peak(containers: tuple[Part, ...], resource: str) -> int:
             sidecars += amount
         if part.kind == "init":
             starting = max(starting, sidecars + amount)
-    running = sidecars + sum(each.amount for each in containers if each.kind == "app" and each.resource == resource)
+    running = sidecars + sum(
+        container.amount for container in containers if container.kind == "app" and container.resource == resource
+    )
     return max(running, starting)
 
 

@@ -264,13 +264,13 @@ def test_cuda_need_comes_from_the_first_evidence(
     demand = ruling(document).demand
 
     assert required == [each.cuda for each in demand.cuda]
-    assert wished == [each.cuda for each in demand.cuda_wishes]
+    assert wished == [each.cuda for each in demand.preferred_cuda]
 
 
 def test_lifted_requirement_of_an_image_leaves_no_list_of_driver_branches() -> None:
     document = pod(gpus(1, image=CUDA_12_4, env=[{"name": "NVIDIA_DISABLE_REQUIRE", "value": "1"}]))
 
-    (wish,) = ruling(document).demand.cuda_wishes
+    (wish,) = ruling(document).demand.preferred_cuda
 
     assert wish.requires is None
 
@@ -282,5 +282,5 @@ def test_each_container_that_asks_for_a_gpu_has_its_own_need_and_says_where_from
 
     needs = ruling(pod(one, other, idle)).demand.cuda
 
-    assert expected == {each.cuda for each in needs}
-    assert all("tag" in each.evidence for each in needs)
+    assert expected == {need.cuda for need in needs}
+    assert all("tag" in need.evidence for need in needs)

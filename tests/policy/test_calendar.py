@@ -4,7 +4,7 @@
 import pytest
 
 from app.admission.review import mutate
-from app.policy.calendar import expired, in_force
+from app.policy.calendar import expired_exceptions, in_force
 from app.policy.compiled import PolicySet
 from app.policy.schema import Action
 from app.values.errors import PolicyError
@@ -23,7 +23,7 @@ def on(day: str, document: str) -> PolicySet:
 def refusals(policy_set: PolicySet, **labels: str) -> list[str]:
     document = pod(gpus(2))
     document["metadata"]["labels"] = labels
-    return [each.code.name for each in mutate(document, "team-a", {}, setting(policy_set)).reasons]
+    return [reason.code.name for reason in mutate(document, "team-a", {}, setting(policy_set)).reasons]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_expired_exceptions_are_listed_with_their_owner() -> None:
     """F80."""
     written = policies(policy("p", f"exceptions: [{EXCEPTION % ''}]"))
 
-    assert expired(written, "2027-01-31") == ()
-    assert expired(written, "2027-02-01") == (("p", "ann", "2027-01-31"),)
+    assert expired_exceptions(written, "2027-01-31") == ()
+    assert expired_exceptions(written, "2027-02-01") == (("p", "ann", "2027-01-31"),)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def _placed(pod: dict[str, Any], names: list[str], service: Service) -> tuple[li
     scores = post("/scheduler/prioritize", body, service).json()
     codes = service.appraise(service.ruling(read_pod(pod)).demand).codes
     failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
-    best = next((each["Host"] for each in scores if each["Score"] == 10), None)
+    best = next((score["Host"] for score in scores if score["Score"] == 10), None)
     return answer["NodeNames"], {name: codes[message].name for name, message in failed.items()}, best
 
 

@@ -251,8 +251,8 @@ def test_order_and_names_of_files_never_change_the_result(order: list[str], name
     found = load_policies({name: TEXTS[old] for name, old in zip(names, order, strict=True)}, knowledge())
 
     assert expected.hash == found.hash
-    assert [each.name for each in expected.policies] == [each.name for each in found.policies]
-    assert [each.spec for each in expected.policies] == [each.spec for each in found.policies]
+    assert [policy.name for policy in expected.policies] == [policy.name for policy in found.policies]
+    assert [policy.spec for policy in expected.policies] == [policy.spec for policy in found.policies]
 
 
 def test_highest_priority_comes_first_and_equal_ones_by_name() -> None:
@@ -260,7 +260,7 @@ def test_highest_priority_comes_first_and_equal_ones_by_name() -> None:
 
     loaded = load_policies(TEXTS, knowledge())
 
-    assert expected == [each.name for each in loaded.policies]
+    assert expected == [policy.name for policy in loaded.policies]
 
 
 def test_hash_is_of_what_is_said_not_of_how_it_is_written() -> None:

@@ -177,7 +177,7 @@ def test_preference_is_the_highest_one_filtered_by_what_is_allowed(
 
     found = rule(*(f"placement: {{products: {{{spec}}}}}" for spec in specs), annotations=annotations)
 
-    assert expected == [each.text for each in found.demand.preferred_products]
+    assert expected == [preferred_product.text for preferred_product in found.demand.preferred_products]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_contradiction_is_a_conflict_that_names_its_policies(
 ) -> None:
     found = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
 
-    assert [code] == [each.code for each in found.conflicts]
+    assert [code] == [conflict.code for conflict in found.conflicts]
     assert all(name in found.conflicts[0].message for name in named)
     assert len(found.conflicts[0].message) <= 100
 

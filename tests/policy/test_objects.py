@@ -22,7 +22,10 @@ def object_problems(*objects: dict[str, Any], texts: dict[str, str] | None = Non
     """Load objects that must be refused, by their names."""
     with pytest.raises(PolicyError) as caught:
         load_policies(
-            texts or {}, knowledge(), None, {f"gpupolicy {each['metadata']['name']}": each for each in objects}
+            texts or {},
+            knowledge(),
+            None,
+            {f"gpupolicy {document['metadata']['name']}": document for document in objects},
         )
     return caught.value.problems
 

@@ -15,14 +15,14 @@ from app.cli.main import app
 from app.cli.policy_page import MODELS, page_text
 from app.policy.annotations import _READERS, GRAMMAR, read_annotations
 from app.policy.compiled import PolicySet
-from app.policy.fields import Merge, merging
+from app.policy.fields import Merge, merge_rules
 from app.policy.load import load_policies
 from app.policy.match import Ruling
 from app.policy.schema import Spec, json_schema
 from tests.builders import gpus, knowledge, pod, ruling
 
 POLICIES = Path(__file__).parents[2] / "policies"
-FIELDS = list(merging(Spec))
+FIELDS = list(merge_rules(Spec))
 HEAD = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
 GUARDED = {"image": "nvcr.io/nvidia/pytorch:24.05-py3"}, {"image": "registry.example/ml/train:7"}
 
@@ -46,10 +46,10 @@ def merged(*documents: str) -> Any:
     """Give what policies say together of a pod of two containers, without who said it and in what order."""
     containers = [gpus(1, **more) | {"name": f"c{number}"} for number, more in enumerate(GUARDED)]
     found: Ruling = ruling(pod(*containers), loaded(*documents))
-    demand = replace(found.demand, cuda=(), cuda_wishes=(), products=(), warned=None)
-    needs = (*found.demand.cuda, *found.demand.cuda_wishes)  # every minimum is kept, so that each can be named
-    highest = max((each.cuda for each in needs if each.minimum), default=None)
-    cuda = highest, {each for each in needs if not each.minimum}
+    demand = replace(found.demand, cuda=(), preferred_cuda=(), products=(), warned=None)
+    needs = (*found.demand.cuda, *found.demand.preferred_cuda)  # every minimum is kept, so that each can be named
+    highest = max((need.cuda for need in needs if need.minimum), default=None)
+    cuda = highest, {need for need in needs if not need.minimum}
     return _unordered(demand), _unordered(found.demand.products), cuda, _unordered(found.enforced)
 
 

@@ -59,7 +59,7 @@ def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
     scores = shipped().policies[-1].spec.placement.scores or ()
     expected = Demand(
         resources=(("nvidia.com/gpu", 1),),
-        most=(("nvidia.com/gpu", 1),),
+        max_per_container=(("nvidia.com/gpu", 1),),
         sharing=SharingWish.Any,
         accept=AcceptedCompatibility.ForwardCompatible,
         refuse_unknown=False,

@@ -14,15 +14,15 @@ from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, asking, plainl
 
 @given(OUTLOOKS, st.sampled_from(sorted(PRODUCTS)), CPU, SIZES, st.integers(0, 3), st.integers(0, 999))
 def test_score_is_the_sigmoid_of_what_the_best_gpu_strands_less(
-    outlook: ExpectedDemand, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
+    expected_demand: ExpectedDemand, product: str, cpu: int | None, sizes: tuple[int, ...], count: int, share: int
 ) -> None:
     """F52: the published baseline; the classes that cover enough."""
     share = share if count == 1 else 0
-    asked = asking(count, share, 1000, outlook)
+    asked = asking(count, share, 1000, expected_demand)
 
     found = fgd(asked, shown(sizes, cpu, product))
 
-    kept = popular(outlook)
+    kept = popular(expected_demand)
     left = None if cpu is None else cpu - 1000
     gains = [
         plainly(kept, product, cpu, sizes) - plainly(kept, product, left, after) for after in ways(sizes, count, share)
@@ -38,4 +38,7 @@ def test_classes_that_cover_enough_are_kept() -> None:
         ExpectedDemand(((DemandClass(gpus=1), 0.9), (DemandClass(gpus=2), 0.08), (DemandClass(gpus=4), 0.02)))
     )
 
-    assert [(ask.gpus, round(share, 9)) for ask, share in found.asks] == [(1, round(90 / 98, 9)), (2, round(8 / 98, 9))]
+    assert [(ask.gpus, round(share, 9)) for ask, share in found.classes] == [
+        (1, round(90 / 98, 9)),
+        (2, round(8 / 98, 9)),
+    ]

@@ -17,7 +17,7 @@ from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import wire_scores
 from app.placement.stranded import stranded
-from app.placement.workload import counted
+from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
 from app.simulate.arrivals import draw
@@ -79,7 +79,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
     for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
         seen = read_pod(pod_document(task, f"seen-{number}"))
         service.note_question(seen, service.demand(seen))
-    simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).outlook)
+    simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).expected_demand)
     for number, task in enumerate(trace.tasks[100:130]):
         names = list(simulation.fleet.nodes)
         Random(number).shuffle(names)
@@ -92,7 +92,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
         fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
         assert kept == fits
         assert [each["Score"] for each in scored] == simulation.answer(task, names)
-    assert chosen.startswith("Spreading") != (simulation.demands.of(trace.tasks[0]).outlook is not None)
+    assert chosen.startswith("Spreading") != (simulation.demands.of(trace.tasks[0]).expected_demand is not None)
 
 
 @pytest.mark.parametrize("chosen", ["shipped", "Packing=2+Fragmentation=3"])
@@ -103,7 +103,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
     asks = [simulation.demands.ask(task) for task in trace.tasks]
     for number, task in enumerate(trace.tasks[:150]):
         if number % 50 == 0:
-            simulation.demands.expect(counted(asks[number:], simulation.fleet.free()))
+            simulation.demands.expect(expected_from_classes(asks[number:], simulation.fleet.free()))
         simulation.place(task)
         other = trace.tasks[-number]
         nodes = list(simulation.fleet.nodes.values())
@@ -157,7 +157,7 @@ def test_figures_are_those_of_the_placements() -> None:
     """F52: allocated and stranded at the marks, from the published definition, arrival by arrival."""
     trace = small()
     simulation = Simulation(trace, read_policy("fgd"), 42, PLAIN, RULES)
-    known = counted(map(simulation.demands.ask, trace.tasks))
+    known = expected_from_classes(map(simulation.demands.ask, trace.tasks))
     assert known is not None
     simulation.demands.expect(known)
     expected = popular(known)

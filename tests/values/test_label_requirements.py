@@ -8,15 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.values.errors import BadInput
-from app.values.label_requirements import OPERATORS, Requirement, all_allow, disjoint, from_selector, requirement
+from app.values.label_requirements import (
+    OPERATORS,
+    Requirement,
+    all_allow,
+    disjoint,
+    label_requirement,
+    selector_requirements,
+)
 
 VALUES = ["a", "b", "1", "5", "9", ""]
 REQUIREMENTS = st.one_of(
     st.builds(
-        requirement, st.just("k"), st.sampled_from(["In", "NotIn"]), st.lists(st.sampled_from(VALUES), min_size=1)
+        label_requirement, st.just("k"), st.sampled_from(["In", "NotIn"]), st.lists(st.sampled_from(VALUES), min_size=1)
     ),
-    st.builds(requirement, st.just("k"), st.sampled_from(["Exists", "DoesNotExist"])),
-    st.builds(requirement, st.just("k"), st.sampled_from(["Gt", "Lt"]), st.sampled_from([["1"], ["5"], ["-3"], ["8"]])),
+    st.builds(label_requirement, st.just("k"), st.sampled_from(["Exists", "DoesNotExist"])),
+    st.builds(
+        label_requirement, st.just("k"), st.sampled_from(["Gt", "Lt"]), st.sampled_from([["1"], ["5"], ["-3"], ["8"]])
+    ),
 )
 LABELS = st.sampled_from([None, *VALUES, "6", "-4", "x"])
 
@@ -36,7 +45,7 @@ def test_operator_means_what_kubernetes_means(
     operator: str, values: list[str], allowed: list[str | None], refused: list[str | None]
 ) -> None:
     """core/v1 NodeSelectorOperator."""
-    asked = requirement("k", operator, values)
+    asked = label_requirement("k", operator, values)
 
     assert [each for each in allowed if not asked.allows(each)] == []
     assert [each for each in refused if asked.allows(each)] == []
@@ -70,21 +79,21 @@ def test_what_is_empty_allows_nothing(several: list[Requirement], value: str | N
 )
 def test_operator_with_values_that_do_not_suit_it_is_bad_input(operator: str, values: list[str]) -> None:
     with pytest.raises(BadInput, match=OPERATORS[0]):
-        requirement("k", operator, values)
+        label_requirement("k", operator, values)
 
 
 def test_selector_asks_for_all_its_parts() -> None:
-    asked = from_selector({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]})
+    asked = selector_requirements({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]})
 
     assert all_allow(asked, {"a": "1", "b": "x"})
     assert not all_allow(asked, {"a": "1"})
-    assert all_allow(from_selector({}), {})
+    assert all_allow(selector_requirements({}), {})
 
 
 @pytest.mark.parametrize("value", ["1_000", "٩", "9.5", "0x9", ""])
 def test_label_that_go_reads_as_no_integer_is_within_no_bound(value: str) -> None:
     """apimachinery pkg/labels/selector.go: Gt and Lt read the label by strconv.ParseInt, base 10."""
-    above, below = requirement("k", "Gt", ["1"]), requirement("k", "Lt", ["100000"])
+    above, below = label_requirement("k", "Gt", ["1"]), label_requirement("k", "Lt", ["100000"])
 
     assert not above.allows(value)
     assert not below.allows(value)
@@ -94,7 +103,7 @@ def test_label_that_go_reads_as_no_integer_is_within_no_bound(value: str) -> Non
 def test_bound_that_is_no_integer_is_bad_input(bound: str) -> None:
     """Bad input never becomes a crash (CONTRIBUTING.md#style)."""
     with pytest.raises(BadInput):
-        requirement("k", "Gt", [bound])
+        label_requirement("k", "Gt", [bound])
 
 
 @pytest.mark.parametrize(
@@ -113,12 +122,12 @@ def test_bound_that_is_no_integer_is_bad_input(bound: str) -> None:
 def test_selectors_that_no_labels_fulfil_are_disjoint(
     one: tuple[str, list[str]], other: tuple[str, list[str]], expected: bool
 ) -> None:
-    found = disjoint([requirement("k", *one)], [requirement("k", *other)])
+    found = disjoint([label_requirement("k", *one)], [label_requirement("k", *other)])
 
     assert expected is found
 
 
 def test_selectors_on_different_keys_are_never_disjoint() -> None:
-    found = disjoint([requirement("a", "In", ["1"])], [requirement("b", "In", ["2"])])
+    found = disjoint([label_requirement("a", "In", ["1"])], [label_requirement("b", "In", ["2"])])
 
     assert found is False

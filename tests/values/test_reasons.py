@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind, either, reason
+from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind, join_with_or, reason
 
 FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
 ADMISSION = {
@@ -43,4 +43,4 @@ def test_long_message_is_cut_with_a_mark() -> None:
     ("choices", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
 )
 def test_lists_are_joined_by_or(choices: list[str], text: str) -> None:
-    assert text == either(choices)
+    assert text == join_with_or(choices)

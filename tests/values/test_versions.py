@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.values.errors import VersionError
-from app.values.versions import Version, parse_minimum, parse_version, release, show_version
+from app.values.versions import Version, major_minor, parse_minimum, parse_version, show_version
 
 FIELDS = st.lists(st.integers(0, 999_999), min_size=1, max_size=4)
 
@@ -81,8 +81,8 @@ def test_numbers_decide_which_is_newer(older: str, newer: str) -> None:
 @given(FIELDS)
 def test_leading_zeros_change_nothing(fields: list[int]) -> None:
     """NVIDIA/k8s-device-plugin internal/lm/nvml.go keeps them."""
-    plain = ".".join(str(each) for each in fields)
-    padded = ".".join(f"{each:06d}" for each in fields)
+    plain = ".".join(str(field) for field in fields)
+    padded = ".".join(f"{field:06d}" for field in fields)
 
     assert parse_version(plain) == parse_version(padded)
 
@@ -120,7 +120,7 @@ def test_version_is_shown_with_two_fields_at_least(text: str, shown: str) -> Non
     [("12.4.1", (12, 4)), ("12.4", (12, 4)), ("12.0.1", (12,)), ("13", (13,)), ("11.8.0", (11, 8))],
 )
 def test_release_is_major_and_minor(text: str, expected: Version) -> None:
-    found = release(parse_version(text))
+    found = major_minor(parse_version(text))
 
     assert expected == found
 

@@ -10,7 +10,7 @@ import pytest
 from app.api.explain_route import Explainer
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
-from app.kube.pending_pods import PendingPod, read_waiting
+from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
 from app.web.pending_reasons import PendingReasons
@@ -39,7 +39,7 @@ def waiting(name: str, amount: int = 1, **status: str) -> dict[str, Any]:
 )
 def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None:
     """F132."""
-    assert (read_waiting(document, knowledge()) is not None) == waits
+    assert (read_pending_pod(document, knowledge()) is not None) == waits
 
 
 def test_list_follows_what_the_watch_says() -> None:
@@ -70,7 +70,7 @@ class Live:
         self.state = State(knowledge())
         self.state.nodes = service.state.nodes
         for each in documents:
-            self.state.waiting.take(each["metadata"]["uid"], read_waiting(each, knowledge()))
+            self.state.waiting.take(each["metadata"]["uid"], read_pending_pod(each, knowledge()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)

@@ -13,7 +13,7 @@ from app.cli.main import app
 from app.cli.whatif import pods_wanting
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.placement.engine import facts, judge_class
+from app.placement.engine import class_for_demand, judge_class
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
@@ -70,7 +70,9 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
 
     def eligible(state: State, pod_: Any) -> set[str]:
         return {
-            name for name, node in state.nodes.items() if judge_class(pod_.demand, facts(pod_.demand, node)) is None
+            name
+            for name, node in state.nodes.items()
+            if judge_class(pod_.demand, class_for_demand(pod_.demand, node)) is None
         }
 
     expected = {}

@@ -52,7 +52,7 @@ def brute(pods: list[tuple[str, ...]], gpus_: int) -> int | None:
     least = None
     for assigned in product(range(gpus_), repeat=len(pods)):
         sets = [[pods[index][0] for index, where in enumerate(assigned) if where == gpu] for gpu in range(gpus_)]
-        if all(geometry.places(profiles) is not None for profiles in sets):
+        if all(geometry.find_starts(profiles) is not None for profiles in sets):
             used = sum(map(bool, sets))
             least = used if least is None else min(least, used)
     return least
@@ -72,7 +72,7 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
 
     geometry = knowledge().geometry[A100.removeprefix("NVIDIA-").lower()]
     carved_ = [profiles for layout in advice.layouts for profiles in layout.gpus if profiles]
-    assert all(geometry.places(profiles) is not None for profiles in carved_)
+    assert all(geometry.find_starts(profiles) is not None for profiles in carved_)
     assert (not advice.unplaced) is (least is not None)
     if least is not None:
         assert len(carved_) == least

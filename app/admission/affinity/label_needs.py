@@ -46,7 +46,7 @@ from app.placement.node_state_filters import MIG_STATES_AT_CHANGE, UPGRADE_STATE
 from app.placement.unit_filters import MEMORY_TOLERANCE
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
-from app.values.label_requirements import requirement
+from app.values.label_requirements import label_requirement
 from app.values.versions import Version
 
 GFD, OLD_GFD = "GFD", "GFD, old names"
@@ -189,7 +189,9 @@ def sharing_expressions(context: NeedContext) -> ExpressionsByDialect:
 
 def _asks_for_several(context: NeedContext) -> bool:
     """Tell whether one container asks for several units: the kubelet gives a container only one share of an MPS GPU."""
-    return any(amount > 1 and _is_whole_gpu(name, context.knowledge) for name, amount in context.demand.most)
+    return any(
+        amount > 1 and _is_whole_gpu(name, context.knowledge) for name, amount in context.demand.max_per_container
+    )
 
 
 def _no_mps(context: NeedContext) -> ExpressionsByDialect:
@@ -260,7 +262,7 @@ def _refused_values(expressions: Sequence[Expression], values: set[str]) -> set[
     """List the refused values of a label: those that the expressions name, and those of `values` that they exclude."""
     named = {value for item in expressions if item["operator"] == "NotIn" for value in item["values"]}
     asking = [item for item in expressions if item["operator"] != "DoesNotExist"]
-    requirements = [requirement(item["key"], item["operator"], item.get("values", ())) for item in asking]
+    requirements = [label_requirement(item["key"], item["operator"], item.get("values", ())) for item in asking]
     return named | {value for value in values if not all(item.allows(value) for item in requirements)}
 
 

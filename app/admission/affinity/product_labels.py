@@ -10,7 +10,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.labels import PRODUCT, read_class
 from app.nodes.model import NodeClass
-from app.placement.cuda_filters import compute_capability_served, toolkit_targets_gpu
+from app.placement.cuda_filters import compute_capability_high_enough, toolkit_targets_gpu
 from app.placement.filters import ClassFilter, product_allowed
 from app.placement.unit_filters import (
     form_factor_allowed,
@@ -24,7 +24,7 @@ from app.policy.schema_placement import SharingWish
 
 BY_PRODUCT: tuple[ClassFilter, ...] = (
     product_allowed,
-    compute_capability_served,
+    compute_capability_high_enough,
     toolkit_targets_gpu,
     memory_large_enough,
     interconnect_present,

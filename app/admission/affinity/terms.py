@@ -30,7 +30,7 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodes.labels import PRODUCT
 from app.policy.demand import Demand
-from app.values.label_requirements import expression, requirement
+from app.values.label_requirements import label_requirement, match_expression
 
 NEED_WEIGHT = 100
 """Weight of a need that is only preferred: the highest that Kubernetes allows."""
@@ -143,7 +143,7 @@ def _required_labels(terms: Iterable[Term]) -> tuple[str, ...]:
 
 def _with_node_selector(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Add the policies' node selectors to every term; their labels are the operator's own, of no dialect."""
-    selector = tuple(map(expression, demand.node_selector))
+    selector = tuple(map(match_expression, demand.node_selector))
     return tuple((*term, *selector) for term in terms or ((),)) if selector else terms
 
 
@@ -243,7 +243,7 @@ def _anchor(knowledge: Knowledge, dialect: str) -> str:
 def group_fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
     """Tell whether the nodes of a group fulfil all expressions, by kube-scheduler's rules."""
     return term is not None and all(
-        requirement(item["key"], item["operator"], item.get("values", ())).allows(group.label(item["key"]))
+        label_requirement(item["key"], item["operator"], item.get("values", ())).allows(group.label(item["key"]))
         for item in term
     )
 
@@ -258,7 +258,7 @@ def _preferences(context: NeedContext, dialects: tuple[str, ...]) -> Iterator[tu
             if values:
                 item = {"key": key, "operator": "In", "values": values}
                 yield FIRST_PRODUCT_WEIGHT - index * step, (item,)
-    natives = [need.native[0] for need in (*context.demand.cuda, *context.demand.cuda_wishes)]
+    natives = [need.native[0] for need in (*context.demand.cuda, *context.demand.preferred_cuda)]
     if max(natives, default=0) > 0 and GFD in dialects:
         yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)
 

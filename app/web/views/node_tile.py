@@ -15,7 +15,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pod_requests import CPU, PODS, units
+from app.kube.pod_requests import CPU, PODS, quantity_units
 from app.nodes.model import SHARES, Node, Sharing
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 
@@ -98,7 +98,7 @@ def tile_of(node: Node, holdings: Sequence[GPUUsage], used: Mapping[str, int], k
     stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
     runs = tuple(_split(_runs(node, knowledge, state)))
     most = sorted(held.items(), key=lambda pair: (-pair[1], pair[0]))
-    promised = f"labels promise {node.node_class.labelled}, none is offered"
+    promised = f"labels promise {node.node_class.labelled_gpus}, none is offered"
     counted = promised if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     sizes = tuple(sum(amount for _, amount in holding.units) for holding in holdings)
@@ -118,7 +118,13 @@ def _counted(node: Node) -> tuple[int, int]:
 def state_of(node: Node, offered: int, free: int) -> NodeState:
     """Name a node's state."""
     known = node.node_class
-    if known.labelled and not offered and not known.by_dra and not known.mig_invalid and not known.withdrawn:
+    if (
+        known.labelled_gpus
+        and not offered
+        and not known.dra_resources
+        and not known.mig_invalid
+        and not known.withdrawn
+    ):
         return NodeState.Ghost
     if known.upgrade_state in UPGRADE_STATES_REFUSED:
         return NodeState.Upgrading
@@ -135,7 +141,7 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
     """Tell whether the CPU, the memory or the places for pods of a node are used up."""
     for resource, least in ((CPU, LITTLE_CPU_MILLI), ("memory", LITTLE_MEMORY), (PODS, 1)):
         said = node.allocatable.get(resource)
-        if said is not None and units(resource, str(said)) - used.get(resource, 0) < least:
+        if said is not None and quantity_units(resource, str(said)) - used.get(resource, 0) < least:
             return True
     return False
 
@@ -143,7 +149,7 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
 def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRun]:
     known = node.node_class
     if state is NodeState.Ghost:
-        yield CellRun(Cell.Ghost, known.labelled)
+        yield CellRun(Cell.Ghost, known.labelled_gpus)
         return
     if not known.offered and node.free.gpus:
         yield from _by_gpu(node.free.gpus, node.free.layouts or ())

@@ -47,7 +47,7 @@ def rows(waiting: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause
         PendingPodRow(
             each.namespace,
             each.name,
-            ", ".join(f"{amount} × {resource}" for resource, amount in each.asks),
+            ", ".join(f"{amount} × {resource}" for resource, amount in each.gpu_requests),
             each.created,
             causes.get(each),
         )
