@@ -139,14 +139,14 @@ def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]
     memory = row.memory_mib if row else node_class.memory_mib
     whole = sum(not profiles for profiles in gpus)
     without_mig = replace(node_class, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
-                    replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None, unhealthy_units=(),
-                    withdrawn=0, stale=False, budgets=(),
+                    replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None,
+                    unhealthy_units=(), withdrawn=0, stale=False, budgets=(),
                     labelled_gpus=len(gpus), mig_state="success" if counts else node_class.mig_state)  # fmt: skip
     if node_class.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()
         size = knowledge.mig.size(node_class.product, profile)
-        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),), labelled_gpus=count,
-                       memory_mib=size.memory_mib if size else None)  # fmt: skip
+        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),),
+                       labelled_gpus=count, memory_mib=size.memory_mib if size else None)  # fmt: skip
     slices = [(f"{RESOURCE_PREFIX}{profile}", count) for profile, count in counts.items()]
     strategy = MIXED if counts else node_class.mig_strategy
     return replace(without_mig, offered=tuple(sorted([(WHOLE, whole), *slices])), mig_strategy=strategy)

@@ -234,7 +234,7 @@ def test_facts_are_those_of_a_node_that_has_the_layout(strategy: str, really: di
 
     node_class = node_class_with_layout(before.node_class, [("1g.10gb",) * 7] * 8, knowledge())
 
-    names = ("product", "sharing", "mig_strategy", "mig_profile", "offered", "labelled", "stale", "mig_state")
+    names = ("product", "sharing", "mig_strategy", "mig_profile", "offered", "labelled_gpus", "stale", "mig_state")
     assert [getattr(node_class, name) for name in names] == [getattr(expected, name) for name in names]
 
 
