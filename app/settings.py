@@ -40,7 +40,7 @@ class Settings:
     port: int = 8443
     ops_port: int = 8080
     ui_address: str = "127.0.0.1:8081"
-    """`off` turns the people listener off."""
+    """`off` turns the web UI listener off."""
     certs: Path = Path("certs")
     """Directory in which a CA and a certificate are made where no valid ones are."""
     cert: Path | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands and the people listener answer as JSON: the type of each answer, and the JSON Schema made from it.
+"""What commands and the web UI listener answer as JSON: the type of each answer, and the JSON Schema made from it.
 
 The schemas stand in `app/cli/schemas/` too, so that a change of an answer is seen as one
 (docs/reference/requirements.md#promises: CLI JSON is stable; fields may be added, none taken away or given another

@@ -45,7 +45,7 @@ def explain_pod(
         list[Path] | None,
         typer.Option(help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc -A -o json`."),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Ask a running service: its people listener.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask a running service: its web UI listener.")] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(envvar="KUBECONFIG", help="Against the cluster of this kubeconfig, read once.")
     ] = None,

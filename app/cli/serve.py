@@ -14,7 +14,7 @@ import uvloop
 from rich.console import Console
 
 from app.demo.notation import fleet_names
-from app.server.allocator import give_large_blocks_back
+from app.server.allocator import return_large_blocks
 from app.server.descriptors import raise_descriptor_limit
 from app.server.listeners import Addresses, Listeners
 from app.server.service import Service, build
@@ -68,7 +68,7 @@ def serve(
         str | None, _flag("Address of the operations listener; that of --host by default.", "ops-host")
     ] = None,
     ops_port: Annotated[int, _flag("Port of the operations listener.", "ops-port")] = 8080,
-    ui_address: Annotated[str, _flag("Address of the people listener, or off.", "ui-address")] = "127.0.0.1:8081",
+    ui_address: Annotated[str, _flag("Address of the web UI listener, or off.", "ui-address")] = "127.0.0.1:8081",
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
@@ -150,7 +150,7 @@ def serve(
 def run(settings: Settings) -> None:
     """Build the service and serve until a signal."""
     raise_descriptor_limit()
-    give_large_blocks_back()
+    return_large_blocks()
     service = build(settings)
     writer = start_logging(settings.log_json)
     try:
@@ -191,15 +191,15 @@ def announce(service: Service, addresses: Addresses) -> None:
         console.print(f"  [yellow]not in the snapshot       {', '.join(service.absent)}[/]")
     console.print(f"  API server and scheduler  https://{tls}   POST /mutate /validate /scheduler/filter …")
     console.print(f"  probes and metrics        http://{ops}    GET /readyz /metrics")
-    if addresses.people:
-        people = f"http://{addresses.people[0]}:{addresses.people[1]}"
-        console.print(f"  people                    {people}    a browser; POST /explain /dry-run")
+    if addresses.web:
+        web = f"http://{addresses.web[0]}:{addresses.web[1]}"
+        console.print(f"  web UI                    {web}    a browser; POST /explain /dry-run")
     console.print("try, in another terminal:")
     if service.settings.demo:
         console.print("  make demo")
     console.print(f"  curl -s http://{ops}/readyz")
-    if addresses.people:
-        console.print(f"  curl -s {people}/explain -d '{json.dumps(POD_TO_TRY)}'", markup=False)
+    if addresses.web:
+        console.print(f"  curl -s {web}/explain -d '{json.dumps(POD_TO_TRY)}'", markup=False)
 
 
 def _one_of(value: str, choices: tuple[Any, ...], flag: str) -> Any:

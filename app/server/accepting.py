@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accepting connections while there is room: the event loop's own servers accept without a bound.
+"""Accepts connections up to the limit of a listener; the event loop's own servers accept without a bound.
 
-Who finds no room waits in the kernel's queue, where it costs us nothing, until somebody has given way.
+A connection beyond the limit waits in the kernel's accept queue, where it costs this process nothing, until another
+connection is closed.
 """
 
 import asyncio
@@ -14,18 +15,19 @@ from typing import Any
 from app.server.connections import Connections
 
 BACKLOG = 2_048
-"""As uvicorn's; the kernel takes at most net.core.somaxconn, 4,096 by default."""
-A_TURN = 64
-HANDSHAKES_A_TURN = 8
-"""Connections accepted in a turn of the loop: what else waits there has its turn before their handshakes."""
+"""Length of the accept queue, as in uvicorn; the kernel takes at most net.core.somaxconn, 4,096 by default."""
+ACCEPTS_PER_TURN = 64
+HANDSHAKES_PER_TURN = 8
+"""Connections accepted in one turn of the event loop, without and with TLS. Other callbacks of the loop run before
+their handshakes do."""
 FULL_SECONDS = 0.05
-"""Until we look again whether somebody can give way; a place that becomes free is taken at once."""
+"""Until a full listener tries again to close a connection; a place that becomes free is used at once."""
 NO_DESCRIPTOR_SECONDS = 0.1
-"""Until we try again after `accept` failed, for want of descriptors as a rule."""
+"""Until the next try after `accept` failed, which happens as a rule because no file descriptor is left."""
 
 
 class Acceptor:
-    """Accepts on one socket, as long as it is open; uvicorn holds it as a server. `context` makes it speak TLS."""
+    """Accepts connections on one socket. uvicorn holds it in its list of servers. With `context` it speaks TLS."""
 
     def __init__(
         self,
@@ -36,30 +38,30 @@ class Acceptor:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock, self._protocol, self._shared = sock, protocol, shared
-        self._patience: dict[str, Any] = {}
+        self._tls_arguments: dict[str, Any] = {}
         if context is not None:
             limits = shared.limits
-            self._patience = {
+            self._tls_arguments = {
                 "ssl": context,
                 "ssl_handshake_timeout": limits.handshake_seconds,
                 "ssl_shutdown_timeout": limits.goodbye_seconds,
             }
         self._paused: asyncio.TimerHandle | None = None
         self._closed = self._full = False
-        shared.left = self._place_free
+        shared.on_place_free = self._place_free
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._listen()
 
     def close(self) -> None:
-        """Accept nobody any more; handshakes in progress have as long as a goodbye."""
+        """Stop accepting; handshakes in progress may take `goodbye_seconds` more."""
         self._closed = True
         self._pause(0.0)
         for task in list(self._shared.handshakes):
             self._loop.call_later(self._shared.limits.goodbye_seconds, task.cancel)
 
     async def wait_closed(self) -> None:
-        """Wait for the end of the handshakes."""
+        """Wait until all handshakes in progress have ended."""
         if self._shared.handshakes:
             await asyncio.wait(list(self._shared.handshakes))
 
@@ -69,7 +71,7 @@ class Acceptor:
             self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _pause(self, seconds: float) -> None:
-        """Look away from the socket, which stays readable: the loop would call us in each of its turns."""
+        """Stop watching the socket for a time: it stays readable, so the loop would call us in every turn."""
         if self._paused is not None:
             self._paused.cancel()
         elif self._sock.fileno() >= 0:
@@ -82,12 +84,15 @@ class Acceptor:
             self._listen()
 
     def _accept(self) -> None:
-        """Accept some of those who wait; somebody gives way only to one who is there, so that we may be one over."""
+        """Accept some waiting connections.
+
+        A full listener closes another connection only after it has accepted one, so it may hold one over its limit.
+        """
         shared, now = self._shared, self._loop.time()
-        for _ in range(HANDSHAKES_A_TURN if self._patience else A_TURN):
-            if shared.over:
-                shared.room(now)
-            if shared.over:
+        for _ in range(HANDSHAKES_PER_TURN if self._tls_arguments else ACCEPTS_PER_TURN):
+            if shared.over_limit:
+                shared.make_room(now)
+            if shared.over_limit:
                 self._pause(FULL_SECONDS)
                 self._full = True
                 return
@@ -98,26 +103,26 @@ class Acceptor:
             except OSError:
                 self._pause(NO_DESCRIPTOR_SECONDS)
                 return
-            shared.room(now)
-            self._take(accepted)
+            shared.make_room(now)
+            self._start_handshake(accepted)
 
-    def _take(self, accepted: socket.socket) -> None:
-        began, shared = self._loop.time(), self._shared
+    def _start_handshake(self, accepted: socket.socket) -> None:
+        started, shared = self._loop.time(), self._shared
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._connect(accepted, began))
-        shared.handshakes[task] = began
-        task.add_done_callback(self._settled)
+        task = self._loop.create_task(self._connect(accepted, started))
+        shared.handshakes[task] = started
+        task.add_done_callback(self._handshake_ended)
 
-    def _settled(self, task: asyncio.Task[None]) -> None:
+    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
         self._shared.handshakes.pop(task, None)
         self._place_free()
 
-    async def _connect(self, accepted: socket.socket, began: float) -> None:
-        """Give a connection its protocol, TLS settled; what does not come to that is nobody's trouble but its own."""
+    async def _connect(self, accepted: socket.socket, started: float) -> None:
+        """Give the connection its protocol once its TLS handshake is done. A failed handshake affects nothing else."""
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted, **self._patience)
-        except (OSError, ValueError):  # of TLS: the peer's; else the peer is gone already
-            if self._patience and self._loop.time() - began >= self._shared.limits.handshake_seconds - 0.1:
-                self._shared.closed("handshake")
+            await self._loop.connect_accepted_socket(self._protocol, accepted, **self._tls_arguments)
+        except (OSError, ValueError):  # a TLS error of the peer, or the peer has closed already
+            if self._tls_arguments and self._loop.time() - started >= self._shared.limits.handshake_seconds - 0.1:
+                self._shared.on_closed("handshake")

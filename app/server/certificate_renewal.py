@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upkeep of the served certificate: one turn every few seconds, by wall clock; what happens is logged and measured."""
+"""Renews the served certificate: checks the files every few seconds by wall clock, logs and measures what happened."""
 
 import datetime as dt
 import logging
@@ -10,24 +10,25 @@ from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import CertificateError
 
 TURN_SECONDS = 5.0
-"""A bad pair is tried again so soon (fault 43), a machine that slept is mended so soon (TLS-03). Two small reads."""
+"""Interval of the checks. It bounds how soon a bad pair is tried again (fault 43), and how soon a machine that slept
+has a valid certificate (TLS-03). A check reads two small files."""
 REPEAT = dt.timedelta(minutes=1)
-"""A trouble that stays is logged so often (fault 42)."""
+"""Interval at which a problem that lasts is logged again (fault 42)."""
 
 
 class CertificateRenewal:
-    """Makes a new certificate where ours grows old; takes changed files into service, a bad pair never."""
+    """Issues a new serving certificate when the current one nears its end, and loads changed files if they are valid."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._metrics = service.metrics
-        self._said = ""
-        self._said_at = dt.datetime.min.replace(tzinfo=dt.UTC)
+        self._logged_problem = ""
+        self._logged_at = dt.datetime.min.replace(tzinfo=dt.UTC)
 
-    def turn(self, now: dt.datetime) -> None:
-        """Look at the files once."""
+    def check(self, now: dt.datetime) -> None:
+        """Check the files once, and load or issue a certificate if needed."""
         service = self._service
-        trouble = ""
+        problem = ""
         try:
             if service.settings.own_certificate is None:
                 issue_if_needed(service.settings.certs, now)
@@ -36,22 +37,22 @@ class CertificateRenewal:
                 event("certificate renewed", expires=service.certificates.serving.expires.isoformat())
         except CertificateError as error:
             self._metrics.certificate_reloads.labels("error").inc()
-            trouble = f"certificate not renewed: {error}"
+            problem = f"certificate not renewed: {error}"
         if not service.certificates.in_date(now):
-            trouble = f"the served certificate has expired, /readyz fails; {trouble or 'wants a new one'}"
-        self._say(trouble, now)
+            problem = f"the served certificate has expired, /readyz fails; {problem or 'wants a new one'}"
+        self._log_problem(problem, now)
         self._measure()
 
-    def _say(self, trouble: str, now: dt.datetime) -> None:
-        """Log a trouble when it comes up, and again every minute; a clock set back does not silence it."""
-        if trouble and (trouble != self._said or abs(now - self._said_at) >= REPEAT):
-            event(trouble, logging.ERROR)
-            self._said_at = now
-        self._said = trouble
+    def _log_problem(self, problem: str, now: dt.datetime) -> None:
+        """Log a new problem at once and a lasting one every minute, also after the clock was set back."""
+        if problem and (problem != self._logged_problem or abs(now - self._logged_at) >= REPEAT):
+            event(problem, logging.ERROR)
+            self._logged_at = now
+        self._logged_problem = problem
 
     def _measure(self) -> None:
         serving = self._service.certificates.serving
         self._metrics.certificate_expiry.set(serving.expires.timestamp())
         self._metrics.certificate_start.set(serving.starts.timestamp())
-        ends = serving.authority_expires
-        self._metrics.authority_expiry.set(ends.timestamp() if ends else float("nan"))
+        authority_expires = serving.authority_expires
+        self._metrics.authority_expiry.set(authority_expires.timestamp() if authority_expires else float("nan"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all connections of a listener share: how many there are, what they hold, and who gives way to whom."""
+"""The connections of one listener: their number, the bytes they hold, and which one is closed when there is no room."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,139 +7,140 @@ from itertools import islice
 from typing import Protocol
 
 from app.server.limits import Limits
-from app.server.status_answers import turning_away
+from app.server.status_answers import busy_app
 
-LOOKED_AT = 16
-"""Bodies, the oldest first, among which one is looked for that is too slow: each search takes some microseconds."""
+BODIES_CHECKED = 16
+"""The number of oldest bodies that are searched for a slow one; a search takes some microseconds."""
 
 
 class BoundedConnection(Protocol):
-    """A connection, as far as the others are concerned."""
+    """What `Connections` needs of a connection."""
 
     since: float
-    """When it began to wait for what it waits for, by the loop's clock; seconds."""
+    """The start of the current wait, by the loop's clock in seconds."""
     transport: asyncio.Transport
 
-    def give_way(self, why: str) -> None:
-        """End at once. `why`: what the metric says."""
+    def evict(self, reason: str) -> None:
+        """Close at once. `reason` is the label of the metric of closed connections."""
 
-    def behind(self, now: float) -> float:
-        """Give the seconds for which the body has come too slowly; 0.0 where none comes, or fast enough."""
+    def seconds_too_slow(self, now: float) -> float:
+        """Return the seconds for which the body has arrived below the required rate; 0.0 if it has not, or none is due."""
 
     def __hash__(self) -> int: ...
 
 
 class Connections:
-    """The connections of a listener. `draining`: whether each answer is its connection's last.
+    """The connections of one listener.
 
-    `shed` hears of each request turned away, `closed` of each connection that was ended, by what it waited for.
+    `draining` tells whether answers are the last of their connections. `on_shed` is called for every request answered
+    with 503, `on_closed` for every connection that is closed here, with what the connection waited for.
     """
 
     def __init__(
         self,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         draining: Callable[[], bool] = lambda: False,
-        shed: Callable[[], object] = lambda: None,
-        closed: Callable[[str], object] = lambda _why: None,
+        on_shed: Callable[[], object] = lambda: None,
+        on_closed: Callable[[str], object] = lambda _reason: None,
     ) -> None:
-        self.limits, self.draining, self.closed = limits, draining, closed
-        self.turn_away = turning_away(limits.requests, shed)
-        self.members: set[BoundedConnection] = set()
+        self.limits, self.draining, self.on_closed = limits, draining, on_closed
+        self.busy_app = busy_app(limits.requests, on_shed)
+        self.connections: set[BoundedConnection] = set()
         self.handshakes: dict[asyncio.Task[None], float] = {}
-        """When each began; the first is the oldest."""
-        self.newcomers: dict[BoundedConnection, None] = {}
-        """Waited on for a request's first byte or the rest of its header; the first has waited longest."""
+        """TLS handshakes and when they started; the first is the oldest."""
+        self.awaiting_header: dict[BoundedConnection, None] = {}
+        """Connections whose next header is not complete; the first has waited longest."""
         self.idle: dict[BoundedConnection, None] = {}
-        """Between two requests; the first has been so for longest."""
+        """Connections between two requests; the first has been idle longest."""
         self._held: dict[BoundedConnection, int] = {}
         self._held_bytes = 0
-        self._unread: dict[BoundedConnection, None] = {}
+        self._blocked: dict[BoundedConnection, None] = {}
         self.bodies: dict[BoundedConnection, None] = {}
-        """That did not come whole at once; the first began first."""
-        self.left: Callable[[], object] = lambda: None
-        """Hears of each place that becomes free."""
+        """Connections whose request body did not arrive at once; the first is the oldest."""
+        self.on_place_free: Callable[[], object] = lambda: None
+        """Called whenever a connection has ended."""
 
     @property
     def count(self) -> int:
-        """Count the connections, those in their handshake too."""
-        return len(self.members) + len(self.handshakes)
+        """The number of connections, those in their TLS handshake included."""
+        return len(self.connections) + len(self.handshakes)
 
     @property
     def full(self) -> bool:
-        """Tell whether all places are taken."""
+        """Whether the listener holds as many connections as it may."""
         return self.count >= self.limits.connections
 
     @property
-    def over(self) -> bool:
-        """Tell whether there are more connections than places: one, for which nobody gave way yet."""
+    def over_limit(self) -> bool:
+        """Whether the listener holds one connection too many, for which no other was closed yet."""
         return self.count > self.limits.connections
 
-    def leave(self, member: BoundedConnection) -> None:
-        """Forget a connection."""
-        self.members.discard(member)
-        self.newcomers.pop(member, None)
-        self.idle.pop(member, None)
-        self.bodies.pop(member, None)
-        self._unread.pop(member, None)
-        self.hold(member, 0)
-        self.left()
+    def remove(self, connection: BoundedConnection) -> None:
+        """Remove a connection that has ended."""
+        self.connections.discard(connection)
+        self.awaiting_header.pop(connection, None)
+        self.idle.pop(connection, None)
+        self.bodies.pop(connection, None)
+        self._blocked.pop(connection, None)
+        self.set_held_bytes(connection, 0)
+        self.on_place_free()
 
-    def rest(self, member: BoundedConnection) -> None:
-        """Keep an idle connection; the one that has been so for longest is closed where there are too many."""
-        self.idle[member] = None
+    def add_idle(self, connection: BoundedConnection) -> None:
+        """Note that a connection is idle; the one idle longest is closed if there are too many."""
+        self.idle[connection] = None
         if len(self.idle) > self.limits.idle:
-            next(iter(self.idle)).give_way("idle")
+            next(iter(self.idle)).evict("idle")
 
-    def hold(self, member: BoundedConnection, size: int) -> None:
-        """Note how many bytes of later requests a connection holds; where all hold too many, the largest gives way."""
-        before = self._held.pop(member, 0)
+    def set_held_bytes(self, connection: BoundedConnection, size: int) -> None:
+        """Note the bytes of later requests that a connection holds; the largest holder is closed if all hold too many."""
+        before = self._held.pop(connection, 0)
         self._held_bytes += size - before
         if size:
-            self._held[member] = size
+            self._held[connection] = size
             if self._held_bytes > self.limits.held_bytes:
-                max(self._held, key=self._held.__getitem__).give_way("room")
+                max(self._held, key=self._held.__getitem__).evict("room")
 
-    def pile_up(self, member: BoundedConnection) -> None:
-        """Note that a peer takes an answer slowly; where too much waits for all, the one that waits longest ends."""
-        self._unread[member] = None
-        sizes = sum(each.transport.get_write_buffer_size() for each in self._unread)
-        if len(self._unread) > 1 and sizes > self.limits.unread_bytes:
-            min(self._unread, key=lambda each: each.since).give_way("answer")
+    def output_blocked(self, connection: BoundedConnection) -> None:
+        """Note that a peer takes an answer slowly; the longest waiting is closed if too many bytes wait for peers."""
+        self._blocked[connection] = None
+        sizes = sum(blocked.transport.get_write_buffer_size() for blocked in self._blocked)
+        if len(self._blocked) > 1 and sizes > self.limits.unread_bytes:
+            min(self._blocked, key=lambda blocked: blocked.since).evict("answer")
 
-    def flow_again(self, member: BoundedConnection) -> None:
-        """Note that a peer has taken most of what waited for it."""
-        self._unread.pop(member, None)
+    def output_flows(self, connection: BoundedConnection) -> None:
+        """Note that a peer has taken most of the answer that waited for it."""
+        self._blocked.pop(connection, None)
 
-    def room(self, now: float) -> bool:
-        """Tell whether a connection more can be taken, after somebody gave way if need be."""
-        return not self.full or (self._make_room(now) and not self.full)
+    def make_room(self, now: float) -> bool:
+        """Make room for one more connection by closing another if need be; tell whether there is room."""
+        return not self.full or (self._evict_one(now) and not self.full)
 
-    def _make_room(self, now: float) -> bool:
-        """End whoever asks least: who never asked, who is between two requests, who takes or sends too slowly."""
-        task, began = next(iter(self.handshakes.items()), (None, now))
-        if task is not None and began < now - self.limits.settling_seconds:
+    def _evict_one(self, now: float) -> bool:
+        """Close the least useful connection: a slow handshake, a silent or idle one, a slow reader, a slow sender."""
+        task, started = next(iter(self.handshakes.items()), (None, now))
+        if task is not None and started < now - self.limits.settling_seconds:
             self.handshakes.pop(task)
             task.cancel()
-            self.closed("handshake")
+            self.on_closed("handshake")
             return True
-        newcomer = next(iter(self.newcomers), None)
-        if newcomer is not None and newcomer.since < now - self.limits.newcomer_seconds:
-            newcomer.give_way("room")
+        waiting = next(iter(self.awaiting_header), None)
+        if waiting is not None and waiting.since < now - self.limits.newcomer_seconds:
+            waiting.evict("room")
             return True
         idle = next(iter(self.idle), None)
         if idle is not None:
-            idle.give_way("idle")
+            idle.evict("idle")
             return True
-        deaf = next(iter(self._unread), None)
-        if deaf is not None and deaf.since < now - self.limits.stalled_seconds:
-            deaf.give_way("answer")
+        blocked = next(iter(self._blocked), None)
+        if blocked is not None and blocked.since < now - self.limits.stalled_seconds:
+            blocked.evict("answer")
             return True
         return self.drop_slow_body(now, self.limits.newcomer_seconds)
 
     def drop_slow_body(self, now: float, seconds: float) -> bool:
-        """End a connection whose body has been too slow for so long; False where none of the oldest is."""
-        for member in islice(self.bodies, LOOKED_AT):
-            if member.behind(now) >= seconds:
-                member.give_way("body")
+        """Close a connection whose body has been too slow for `seconds`; False if none of the oldest bodies is."""
+        for connection in islice(self.bodies, BODIES_CHECKED):
+            if connection.seconds_too_slow(now) >= seconds:
+                connection.evict("body")
                 return True
         return False

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting the bytes of a connection into pieces, none of which goes past the end of a request.
+"""Splits the bytes of a connection into pieces, none of which reaches past the end of a request.
 
-The parser takes all requests of what it is given, and makes something of each. Given one piece at a time, it has one
-request in hand, and the rest stays bytes. What a request is the parser alone decides: it ends with an empty line, or
-with its announced body. A cut too many does no harm.
+The HTTP parser reads all requests in the bytes that it is given and makes objects of them. Given one piece at a time,
+it has one request in hand, and later requests stay bytes. Only the parser decides what a request is; a request ends
+with an empty line or with the body of the announced length. An unneeded split does no harm.
 """
 
 LINE_FEED, CARRIAGE_RETURN = 10, 13
 MOST_BYTES = 64 << 10
-"""Of a piece of a header or of chunks, so that their size is looked at before the next one is parsed."""
+"""Largest piece of a header or of chunks, so that their size is checked before the next piece is parsed."""
 
 
 class Framing:
-    """Where the next piece ends. It is told of a request's announced body, and of the request's end."""
+    """Finds the end of the next piece, from the announced length of a request's body and from empty lines."""
 
     __slots__ = ("_body", "_open_line")
 
@@ -20,17 +20,17 @@ class Framing:
         self._body = 0
         self._open_line = False
 
-    def announced(self, length: int) -> None:
-        """Take so many bytes to come, the header's end behind us, as one body."""
+    def expect_body(self, length: int) -> None:
+        """Treat the next `length` bytes after the header as one body."""
         self._body = length
 
-    def ended(self) -> None:
-        """Begin with a new request."""
+    def begin_request(self) -> None:
+        """Expect the header of a new request."""
         self._body = 0
         self._open_line = False
 
-    def cut(self, data: bytes, start: int) -> int:
-        """Give the end of the piece of `data` that begins at `start`."""
+    def piece_end(self, data: bytes, start: int) -> int:
+        """Return the end of the piece of `data` that begins at `start`."""
         if self._body:
             end = min(start + self._body, len(data))
             self._body -= end - start
@@ -41,10 +41,10 @@ class Framing:
         return end
 
     def _empty_line(self, data: bytes, start: int, most: int) -> int:
-        """Give the end of the first line that may be empty, the one cut by the piece's beginning included."""
+        """Return the end of the first empty line, also of one begun in the previous piece; `most` if there is none."""
         if self._open_line:
-            found = data.find(b"\n", start, min(start + 2, most))
-            if found >= 0:
-                return found + 1
-        found = data.find(b"\n\r\n", start, most)
-        return found + 3 if found >= 0 else most
+            index = data.find(b"\n", start, min(start + 2, most))
+            if index >= 0:
+                return index + 1
+        index = data.find(b"\n\r\n", start, most)
+        return index + 3 if index >= 0 else most

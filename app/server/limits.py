@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long and how much a caller may take, and what a connection waits for."""
+"""The limits of a listener and its connections, and the phases of a connection."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,59 +9,59 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how much a caller may take. The waits end what slow callers hold (fault 24)."""
+    """Times in seconds and sizes in bytes that callers may use. The times end what slow callers hold (fault 24)."""
 
     silent_seconds: float = 5.0
-    """From the connection, its TLS settled, to the first byte."""
+    """From the end of the TLS handshake to the first byte."""
     header_seconds: float = 5.0
-    """From a request's first byte to the end of its header, whatever trickles in between."""
+    """From the first byte of a request to the end of its header."""
     body_seconds: float = 5.0
-    """A body is measured over windows of this length: one below `body_rate` is closed at its end."""
+    """The rate of a body is measured over windows of this length; a connection below `body_rate` is then closed."""
     body_rate: int = 16 * KIB
-    """Bytes a second, the least: a review of 10 kB comes at once, one of 8 MiB within `request_seconds` faster yet."""
+    """Required bytes per second. A review of 10 kB comes at once; 8 MiB must come faster to meet `request_seconds`."""
     request_seconds: float = 30.0
-    """For a whole request to arrive, or an answer to be taken: no webhook's timeoutSeconds may be longer."""
+    """For a whole request to arrive or an answer to be taken; the longest timeoutSeconds of a webhook."""
     answer_seconds: float = 5.0
-    """In which a peer takes some byte of an answer that waits to be taken."""
+    """Within which a peer must take some byte of a waiting answer."""
     stalled_seconds: float = 1.0
-    """A body below its rate for so long gives way where we are full; guess, measured nowhere."""
+    """A body below its rate for this long is closed when there is no room; a guess, not measured."""
     handshake_seconds: float = 10.0
     goodbye_seconds: float = 2.0
-    """For the peer's close_notify; guess. The event loop's own 30 s would hold up our end (HA-04)."""
+    """For the peer's close_notify; a guess. The event loop's default of 30 s would delay our exit (HA-04)."""
     header_bytes: int = 64 * KIB
     """A larger header is fault 25."""
     requests: int = 512
-    """In hand at once (HA-08), the probes' not counted."""
+    """Requests in progress at once (HA-08); probes are not counted."""
     connections: int = 640
-    """Of a listener, handshakes included: a request each, and some for probes and for callers between requests."""
+    """Connections of one listener, handshakes included: one for each request, and some for probes and idle callers."""
     idle: int = 256
-    """Connections kept between requests: an API server keeps a few, a scheduler at most two."""
+    """Connections kept open between requests: an API server keeps a few, a scheduler at most two."""
     newcomer_seconds: float = 0.25
-    """Where all connections are taken, one that asked nothing yet gives way after this: whoever connects to ask does so
-    in a round trip, and a probe behind a thousand who do not is answered within its second (measured)."""
+    """When no connection is free, one without a request is closed after this. A caller sends its request within a round
+    trip, and a probe behind a thousand silent connections is answered within its second (measured)."""
     settling_seconds: float = 1.0
-    """The same for a TLS handshake, which takes 0.01 s, and turns of a busy loop."""
+    """The same for a TLS handshake, which takes 0.01 s and some turns of a busy loop."""
     held_bytes: int = 16 * MIB
-    """Of requests sent ahead of their turn, over all connections; whoever pipelines waits on one piece of 256 KiB."""
+    """Bytes of pipelined requests over all connections; one connection holds one piece of 256 KiB."""
     unread_bytes: int = 64 * MIB
-    """Of answers that nobody takes, over all connections; one alone may be larger
+    """Bytes of answers not taken by peers, over all connections; a single answer may be larger
     (docs/reference/measurements.md#serving)."""
     keep_alive_seconds: int = 90
-    """Longer than the callers' idle connections live, so that they close them, not we (HA-04)."""
+    """Longer than callers keep idle connections, so that they close them and not we (HA-04)."""
 
 
 class Phase(Enum):
-    """What a connection waits for; the values name closed connections in the metric."""
+    """What a connection waits for; the values are labels of the metric of closed connections."""
 
     Silent = "silent"
-    """Its first byte ever."""
+    """The first byte of the first request."""
     Header = "header"
     Body = "body"
     Answer = "answer"
-    """Ours."""
+    """Our answer."""
     Idle = "idle"
-    """The next request, or that the peer takes the rest of our answer."""
+    """The next request, or the peer to take the rest of our answer."""
     Refused = "refused"
-    """The end: who still sends cannot read our refusal after a reset, so that we take the rest, and drop it."""
+    """The peer to close after our error. Its bytes are read and dropped: after a reset it could not read the error."""
     Closing = "closing"
-    """The peer's own end."""
+    """The peer to close."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener: an application, a bound socket, and a uvicorn server whose connections are bounded."""
+"""One listener: an application, a bound socket, and a uvicorn server whose connections are bounded."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ from app.server.protocol import GuardedProtocol
 from app.server.status_answers import NO_SNIFFING
 
 GRACE_SECONDS = 10
-"""For requests in flight at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
+"""For requests in progress at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
 
 
 class BoundedServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to us, since several share one process, and accepts while there is room."""
+    """A uvicorn server that handles no signals, since several share one process, and accepts up to its limit."""
 
     def __init__(self, config: uvicorn.Config, sock: socket.socket, shared: Connections) -> None:
         super().__init__(config)
@@ -32,7 +32,7 @@ class BoundedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -56,9 +56,9 @@ class BoundedServer(uvicorn.Server):
         self.started = True
 
     def last_answers(self) -> None:
-        """Make each answer in hand its connection's last; for requests to come the protocol asks `draining`.
+        """Close each connection after its current answer; for later requests the protocol asks `Connections.draining`.
 
-        May be called from another thread than that of our loop.
+        May be called from another thread than that of the server's loop.
         """
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._last_answers)
@@ -75,7 +75,7 @@ def make_server(
     context: ssl.SSLContext | None = None,
     shared: Connections | None = None,
 ) -> BoundedServer:
-    """Make the server of one listener; `context` makes it speak TLS."""
+    """Make the server of one listener; with `context` it speaks TLS."""
     config = uvicorn.Config(
         OnlyHosts(app) if loopback(sock.getsockname()[0]) else app,
         loop="none",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running the listeners: sockets bound first, one event loop, one heartbeat, one way to stop."""
+"""Binds the sockets of the listeners, runs their servers and the background tasks, and stops them in order."""
 
 import asyncio
 import socket
@@ -15,31 +15,31 @@ from app.api.decision_recorder import open_recorder
 from app.api.operations_routes import create_ops_app
 from app.api.recent_decisions import RecentDecisions
 from app.cluster.policy_watch import LoadOutcome
-from app.server.aside import asking, making_way, serve_aside
 from app.server.certificate_renewal import TURN_SECONDS, CertificateRenewal
 from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
+from app.server.listener_thread import call_on_loop, serve_in_thread, yield_to_main_loop
 from app.server.service import Service
-from app.server.signals import stopping_on_signals
-from app.server.watchdog import watching
+from app.server.signals import stop_on_signals
+from app.server.watchdog import watch_event_loop
 from app.telemetry.clock import now
 from app.telemetry.logs import event, lost_lines
 from app.values.errors import BadInput
-from app.web.api import create_people_app
+from app.web.api import create_web_app
 from app.web.routes import WebPages
 
 HUNG_SECONDS = 5
-"""Beyond drain and grace, after which the process ends however its loop stands; guess."""
+"""After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the three listeners listen; `people` is None where it is off."""
+    """Host and port of the three listeners; `web` is None if the web UI is off."""
 
     tls: tuple[str, int]
     ops: tuple[str, int]
-    people: tuple[str, int] | None
+    web: tuple[str, int] | None
 
 
 class Listeners:
@@ -55,21 +55,19 @@ class Listeners:
         self._recorder = open_recorder(settings.decision_log)
         self._tls = bind(settings.host, settings.port, "--port")
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
-        self._people = (
-            None if settings.ui_address == "off" else bind(*split_address(settings.ui_address), "--ui-address")
-        )
+        self._web = None if settings.ui_address == "off" else bind(*split_address(settings.ui_address), "--ui-address")
 
-        self._tail = RecentDecisions() if self._people is not None else None
-        self._page = WebPages(service, self._tail) if self._people is not None else None
+        self._recent_decisions = RecentDecisions() if self._web is not None else None
+        self._pages = WebPages(service, self._recent_decisions) if self._web is not None else None
 
     @property
     def addresses(self) -> Addresses:
-        """Say where the listeners are, with the ports really taken."""
-        people = self._people.getsockname()[:2] if self._people else None
-        return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], people)
+        """Return the addresses of the listeners, with the ports that the kernel chose."""
+        web = self._web.getsockname()[:2] if self._web else None
+        return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], web)
 
     def stop(self) -> None:
-        """Ask `run` to finish: /readyz says 503 from here on."""
+        """Make `run` finish; from now on /readyz answers 503."""
         self._service.draining = True
         self._stop.set()
 
@@ -78,28 +76,34 @@ class Listeners:
         loop = asyncio.get_running_loop()
         patience = self._service.settings.draining_seconds + GRACE_SECONDS + HUNG_SECONDS
         stop = partial(loop.call_soon_threadsafe, self.stop)
-        with stopping_on_signals(stop, patience), watching(self._metrics.loop_blocked.inc):
+        with stop_on_signals(stop, patience), watch_event_loop(self._metrics.loop_blocked.inc):
             await self._serve()
 
     async def _serve(self) -> None:
         ops, *others = servers = list(self._servers())
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(server.serve()) for server in others]
-            serving.append(tasks.create_task(serve_aside(ops, "operations")))
-            loops = [self._beat(), self._renew_certificate(), self._service.book.follow(self._heard)]
+            serving.append(tasks.create_task(serve_in_thread(ops, "operations")))
+            coroutines = [
+                self._heartbeat(),
+                self._renew_certificate(),
+                self._service.book.follow(self._report_policies),
+            ]
             if self._service.cluster is not None:
-                loops.append(self._service.cluster.run())
+                coroutines.append(self._service.cluster.run())
             if self._service.gpu_health is not None:
-                loops.append(self._service.gpu_health.run())
-            if self._page is not None:
-                loops.append(self._page.run())
+                coroutines.append(self._service.gpu_health.run())
+            if self._pages is not None:
+                coroutines.append(self._pages.run())
             if self._service.slipped is not None:
-                loops.append(self._service.slipped.run())
-            background = [tasks.create_task(each) for each in loops]
+                coroutines.append(self._service.slipped.run())
+            background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:
                 server.last_answers()
-            await asyncio.sleep(self._service.settings.draining_seconds)  # callers learn from /readyz and go elsewhere
+            await asyncio.sleep(
+                self._service.settings.draining_seconds
+            )  # callers see /readyz fail and use another replica
             for server in servers:
                 server.should_exit = True
             await asyncio.wait(serving)
@@ -108,33 +112,38 @@ class Listeners:
         if self._recorder is not None:
             self._recorder.stop()
 
-    def _shared(self) -> Connections:
-        """Make what the connections of a listener share."""
+    def _connections(self) -> Connections:
+        """Make the record of a listener's connections."""
         service, metrics = self._service, self._metrics
         return Connections(
             self._limits,
             draining=lambda: service.draining,
-            shed=metrics.shed_requests.inc,
-            closed=lambda why: metrics.closed_connections.labels(why).inc(),
+            on_shed=metrics.shed_requests.inc,
+            on_closed=lambda reason: metrics.closed_connections.labels(reason).inc(),
         )
 
     def _servers(self) -> Iterator[BoundedServer]:
-        """Make the servers, that of operations first."""
+        """Make the servers, the one of the operations listener first."""
         service, metrics, settings = self._service, self._metrics, self._service.settings
-        ops_app = create_ops_app(service, metrics, asking(asyncio.get_running_loop()))
-        yield make_server(making_way(ops_app), self._ops, shared=self._shared())
+        ops_app = create_ops_app(service, metrics, call_on_loop(asyncio.get_running_loop()))
+        yield make_server(yield_to_main_loop(ops_app), self._ops, shared=self._connections())
         tls_app: ASGIApp = create_tls_app(
-            service, metrics, settings.role, recorder=self._recorder, tracing=service.tracing, tail=self._tail
+            service,
+            metrics,
+            settings.role,
+            recorder=self._recorder,
+            tracing=service.tracing,
+            tail=self._recent_decisions,
         )
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
             everywhere, trusts = settings.require_webhook_client_cert, service.certificates.trusts
             tls_app = OnlyKnownClients(tls_app, allowed, everywhere, trusts)
-        yield make_server(tls_app, self._tls, service.certificates.context, self._shared())
-        if self._people is not None:
-            yield make_server(create_people_app(service, self._page), self._people, shared=self._shared())
+        yield make_server(tls_app, self._tls, service.certificates.context, self._connections())
+        if self._web is not None:
+            yield make_server(create_web_app(service, self._pages), self._web, shared=self._connections())
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             self._service.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._service.nodes))
@@ -152,26 +161,26 @@ class Listeners:
             self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))
             await asyncio.sleep(1.0)
 
-    def _heard(self, taken: LoadOutcome) -> None:
-        """Say what became of an edit of the policies: log, metric; /readyz and /statusz show it too."""
-        self._metrics.policies_loaded(self._service.policies, taken.error)
-        if taken.error:
-            for line in taken.error.splitlines():
+    def _report_policies(self, outcome: LoadOutcome) -> None:
+        """Log and count whether an edit of the policies was loaded; /readyz and /statusz show it too."""
+        self._metrics.policies_loaded(self._service.policies, outcome.error)
+        if outcome.error:
+            for line in outcome.error.splitlines():
                 event("policy edit not taken, the last good set stays", 40, error=line)
         else:
-            event("policies loaded", policies=taken.policies, hash=taken.hash[:12])
+            event("policies loaded", policies=outcome.policies, hash=outcome.hash[:12])
 
     async def _renew_certificate(self) -> None:
         renewal = CertificateRenewal(self._service)
         while True:
-            renewal.turn(now())
+            renewal.check(now())
             await asyncio.sleep(TURN_SECONDS)
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:
-    """Open a listening socket.
+    """Open a listening socket; `flag` is the command line flag that sets its address.
 
-    Raises BadInput naming the flag to change.
+    Raises BadInput with the name of the flag.
     """
     sock: socket.socket | None = None
     try:
@@ -181,12 +190,12 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
         if family == socket.AF_INET6 and host == "::":
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
-        sock.listen()  # from here on callers wait instead of being refused
+        sock.listen()  # from here on the kernel queues callers instead of refusing them
     except (OSError, OverflowError) as error:
         if sock is not None:
             sock.close()
-        why = error.strerror if isinstance(error, OSError) else "no such port"
-        raise BadInput(f"{host}:{port}: {why}: choose another with {flag}") from error
+        problem = error.strerror if isinstance(error, OSError) else "no such port"
+        raise BadInput(f"{host}:{port}: {problem}: choose another with {flag}") from error
     return sock
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP protocol of our listeners: uvicorn's on httptools, one request at a time, with limits to what callers take.
+"""The HTTP protocol of our listeners: uvicorn's on httptools, one request at a time, with limits for callers.
 
-uvicorn alone keeps a silent or half-sent request open without end, takes a header of 8 MB
-(docs/reference/measurements.md#serving), and makes objects of all requests that it is sent ahead of their turn.
+uvicorn alone keeps a silent or half-sent request open without end, accepts a header of 8 MB
+(docs/reference/measurements.md#serving), and makes objects of all pipelined requests.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from app.server.request_reading import ANSWER, IDLE, SILENT, HeldFlow, ReadingPr
 from app.values.errors import WireError
 
 PROBES = (b"/livez", b"/readyz")
-"""Answered however many requests are in hand: the kubelet must not end a replica for being busy."""
+"""Paths answered also when too many requests are in progress, so that the kubelet does not restart a busy replica."""
 FOLLOWS = "gpu-usher.follows"
-"""Key of the ASGI scope: whether the connection asked something before."""
+"""Key of the ASGI scope that holds whether the connection has sent a request before."""
 TLS_BUFFER = 64 * KIB
-"""Each way, of a TLS connection: the event loop's own are 512 and 256 KiB, 480 MiB for all connections."""
+"""Bytes per direction of a TLS connection. The event loop's own buffers are 512 and 256 KiB, 480 MiB in all."""
 
 
 class GuardedProtocol(ReadingProtocol):
-    """One connection."""
+    """One connection of a listener."""
 
     def __init__(
         self,
@@ -41,42 +41,42 @@ class GuardedProtocol(ReadingProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop, shared=shared)
         self._served = self.app
-        self._extras: Mapping[str, Any] = {}
+        self._client_scope: Mapping[str, Any] = {}
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = HeldFlow(transport)
-        self._extras = client_scope(transport)
+        self._client_scope = client_scope(transport)
         if self.scheme == "https":
             transport.set_write_buffer_limits(TLS_BUFFER)
             transport.set_read_buffer_limits(TLS_BUFFER)  # type: ignore[attr-defined]
-        self._shared.members.add(self)
-        self._shared.newcomers[self] = None
+        self._shared.connections.add(self)
+        self._shared.awaiting_header[self] = None
         self._enter(SILENT, self._limits.silent_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.stop()
         self._held = b""
-        self._shared.leave(self)
+        self._shared.remove(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._shared.pile_up(self)
+        self._shared.output_blocked(self)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._shared.flow_again(self)
+        self._shared.output_flows(self)
         if self._phase is IDLE:
-            self._go_on()
+            self._parse_held()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope.update(self._extras)  # type: ignore[typeddict-item]
+        self.scope.update(self._client_scope)  # type: ignore[typeddict-item]
         self.scope[FOLLOWS] = self.cycle is not None  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
@@ -84,19 +84,19 @@ class GuardedProtocol(ReadingProtocol):
         for name, value in self.headers:
             size += len(name) + len(value) + 4
             if name == b"content-length":
-                self._framing.announced(int(value))
+                self._framing.expect_body(int(value))
         self._header_bytes = size
         if size > self._limits.header_bytes:
-            raise WireError(431, "header: too large")  # the parser stops, and send_400_response says so
+            raise WireError(431, "header: too large")  # stops the parser; send_400_response then answers
         self._header_bytes = 0
-        self.app = self._served if self._room() else self._shared.turn_away
+        self.app = self._served if self._may_start() else self._shared.busy_app
         super().on_headers_complete()
         self._begin_request()
         if self._shared.draining():
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Do as uvicorn, which asks after upgrades too; what comes between two pieces counts like a header."""
+        """Do as uvicorn without its check for upgrades; bytes between two pieces of a body count as header bytes."""
         self._header_bytes = 0
         cycle = self.cycle
         if not cycle.response_complete:
@@ -106,18 +106,18 @@ class GuardedProtocol(ReadingProtocol):
             cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Do as uvicorn, and begin to wait for our answer: whatever deadline is set looks after it."""
+        """Do as uvicorn, and wait for our answer; the deadline that is set already covers that wait."""
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.more_body = False
             cycle.message_event.set()
         self._header_bytes = 0
-        self._framing.ended()
+        self._framing.begin_request()
         if self._timed:
             self._shared.bodies.pop(self, None)
         self._phase = ANSWER
 
-    # What uvicorn calls.
+    # Called by uvicorn.
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(431 if self._header_bytes > self._limits.header_bytes else 400, msg)
@@ -126,24 +126,22 @@ class GuardedProtocol(ReadingProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._held = b""
-            self._shared.hold(self, 0)
+            self._shared.set_held_bytes(self, 0)
             self._enter(ANSWER, self._limits.answer_seconds)
             return
         self.flow.resume_reading()
         if self._phase is ANSWER:
-            self._rest()
+            self._await_next_request()
 
     def shutdown(self) -> None:
-        """Close an idle connection, unless a request is on its way in: that one is answered first."""
+        """Close an idle connection, unless a request is arriving: that one is answered first."""
         self.last_answer()
-        waiting = self._phase in (SILENT, IDLE) and not self._held and not self._bytes_wait()
+        waiting = self._phase in (SILENT, IDLE) and not self._held and not self._unread_in_kernel()
         if waiting or self._phase is Phase.Refused:
             self._close()
 
-    # Ours.
-
-    def _room(self) -> bool:
-        """Tell whether a request can be taken in hand; where we are full, a slow body gives way."""
+    def _may_start(self) -> bool:
+        """Tell whether a request may be processed; if too many are in progress, one with a slow body is closed."""
         if len(self.tasks) < self._limits.requests or self.url.partition(b"?")[0] in PROBES:
             return True
         return self._shared.drop_slow_body(self.loop.time(), self._limits.stalled_seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading one request at a time: what is sent ahead of its turn stays bytes, and nothing more is read meanwhile."""
+"""Reads one request at a time: pipelined requests stay bytes, and nothing more is read until their turn comes."""
 
 import asyncio
 from typing import Any
@@ -14,27 +14,27 @@ from app.server.connections import Connections
 from app.server.framing import Framing
 from app.server.limits import Phase
 
-MOST_PIECES = 256
-"""Of what arrived, in one turn of the loop; they take 1 ms where each is a chunk of some bytes (measured)."""
+PIECES_PER_TURN = 256
+"""Pieces parsed in one turn of the loop; they take 1 ms if they are chunks of a few bytes (measured)."""
 SILENT, HEADER, BODY, ANSWER, IDLE = Phase.Silent, Phase.Header, Phase.Body, Phase.Answer, Phase.Idle
-"""Members of an enumeration are looked up slowly, and these in each request."""
+"""Constants, because the lookup of an enumeration's member is slow and happens in every request."""
 STOPPED = (ANSWER, Phase.Refused, Phase.Closing)
-"""Phases in which nothing is parsed."""
+"""Phases in which no bytes are parsed."""
 
 
 class HeldFlow(FlowControl):
-    """Reads nothing more while bytes of later requests wait for their turn."""
+    """Flow control that stops reading while bytes of later requests are held."""
 
     holding = False
 
     def resume_reading(self) -> None:
-        """Read on, unless something waits."""
+        """Read on, unless bytes are held."""
         if self.read_paused and not self.holding:
             super().resume_reading()
 
 
 class ReadingProtocol(WaitingProtocol):
-    """A connection that parses one request, and then waits for its answer."""
+    """A connection that parses one request and then waits for its answer."""
 
     flow: HeldFlow
 
@@ -49,43 +49,43 @@ class ReadingProtocol(WaitingProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop, shared=shared)
         self._framing = Framing()
-        self._held, self._at = b"", 0
+        self._held, self._held_from = b"", 0
         self._header_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._phase is Phase.Refused:
             return
         if self._resting:
-            self._wake()
+            self._leave_idle()
         self._arrived += len(data)
         if self._held or self._phase is ANSWER or (self.flow.write_paused and self._phase is IDLE):
-            self._hold(self._held[self._at :] + data, 0)
+            self._hold(self._held[self._held_from :] + data, 0)
         else:
-            self._feed(data, 0)
+            self._parse_request(data, 0)
 
-    def _feed(self, data: bytes, at: int) -> None:
-        """Parse up to the end of a request; what is behind it waits until that one is answered."""
-        size, cut, parse = len(data), self._framing.cut, self._parse
-        for _ in range(MOST_PIECES):
-            end = cut(data, at)
+    def _parse_request(self, data: bytes, start: int) -> None:
+        """Parse up to the end of a request, from `start`; bytes behind it are held until the request is answered."""
+        size, piece_end, parse = len(data), self._framing.piece_end, self._parse
+        for _ in range(PIECES_PER_TURN):
+            end = piece_end(data, start)
             try:
-                more = parse(data if end - at == size else data[at:end])
+                more = parse(data if end - start == size else data[start:end])
             except httptools.HttpParserUpgrade:
                 self._unsupported_upgrade_warning()
-                end, more = size, False  # what follows is another protocol's
-            at = end
-            if at == size or not more:
+                end, more = size, False  # the rest is in another protocol
+            start = end
+            if start == size or not more:
                 break
         else:
-            self.loop.call_soon(self._go_on)
-        if at < size or self.flow.holding:
-            self._hold(data, at)
-        self._look_where_we_are()
+            self.loop.call_soon(self._parse_held)
+        if start < size or self.flow.holding:
+            self._hold(data, start)
+        self._enter_next_phase()
 
     def _parse(self, piece: bytes) -> bool:
-        """Parse a piece; tells whether the next one may follow at once.
+        """Parse a piece, and tell whether the next one may be parsed at once.
 
-        Raises HttpParserUpgrade behind a request for another protocol.
+        Raises HttpParserUpgrade after a request to switch to another protocol.
         """
         self._header_bytes += len(piece)
         try:
@@ -97,12 +97,14 @@ class ReadingProtocol(WaitingProtocol):
                 self._refuse(431)
         return self._phase not in STOPPED
 
-    def _look_where_we_are(self) -> None:
-        """Wait for what is to come next, once all was parsed that can be."""
+    def _enter_next_phase(self) -> None:
+        """Enter the phase that follows, once everything that can be parsed is parsed."""
         phase = self._phase
         if phase is ANSWER:
-            if self.cycle.response_complete and not self.transport.is_closing():  # before the body was whole
-                self._rest()
+            if (
+                self.cycle.response_complete and not self.transport.is_closing()
+            ):  # answered before its body was complete
+                self._await_next_request()
         elif phase is BODY:
             self._wait_for_body()
         elif phase is Phase.Refused:
@@ -110,29 +112,29 @@ class ReadingProtocol(WaitingProtocol):
         elif phase is not HEADER and phase is not Phase.Closing:
             self._wait_for_header()
 
-    def _hold(self, data: bytes, at: int) -> None:
-        """Keep what is behind `at`, and read nothing more meanwhile."""
-        if at < len(data):
-            self._held, self._at, self.flow.holding = data, at, True
+    def _hold(self, data: bytes, start: int) -> None:
+        """Hold the bytes from `start` and stop reading; read on if there are none."""
+        if start < len(data):
+            self._held, self._held_from, self.flow.holding = data, start, True
             self.flow.pause_reading()
-            self._shared.hold(self, len(data))
+            self._shared.set_held_bytes(self, len(data))
         else:
-            self._held, self._at, self.flow.holding = b"", 0, False
-            self._shared.hold(self, 0)
+            self._held, self._held_from, self.flow.holding = b"", 0, False
+            self._shared.set_held_bytes(self, 0)
             if self._phase is not BODY or len(self.cycle.body) <= HIGH_WATER_LIMIT:  # else uvicorn resumes
                 self.flow.resume_reading()
 
-    def _go_on(self) -> None:
-        """Take up what was held, where its turn has come."""
+    def _parse_held(self) -> None:
+        """Parse held bytes, if the phase allows it."""
         stopped = self.transport.is_closing() or self._phase in STOPPED
         if self._held and not stopped:
-            self._feed(self._held, self._at)
+            self._parse_request(self._held, self._held_from)
 
-    def _rest(self) -> None:
-        """Be ready for the next request; it is taken once the peer takes its answers."""
+    def _await_next_request(self) -> None:
+        """Wait for the next request; a held one is parsed once the peer takes our answers."""
         self._phase = IDLE
         self.since = self.loop.time()
         if not self._held:
-            self._shared.rest(self)
+            self._shared.add_idle(self)
         elif not self.flow.write_paused:
-            self._go_on()
+            self._parse_held()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition: settings in, three listeners out. Everything is built here once and handed down."""
+"""The composition: builds state, policies, certificate and caches from the settings, once, and passes them down."""
 
 import gc
 import time
@@ -42,11 +42,11 @@ from app.values.errors import WireError
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
-"""Kinds that a snapshot of a GPU cluster has; one without them was taken with too few words after `kubectl get`."""
+"""Kinds that every snapshot of a GPU cluster holds; a snapshot without one was taken with too short a `kubectl get`."""
 
 
 class Service:
-    """The service behind the routes: state, policies, certificate, health."""
+    """What the routes of all listeners work with: state of the cluster, policies, certificate, caches, health."""
 
     def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
         self.settings = settings
@@ -73,68 +73,68 @@ class Service:
 
     @property
     def shadow(self) -> bool:
-        """Answer as if nothing were wrong, and log the real verdict (F137)."""
+        """Whether shadow mode is on: answers change nothing, and the real verdict is logged (F137)."""
         return self.settings.shadow
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All known nodes."""
+        """All nodes by name."""
         return self.state.nodes
 
     @property
     def generation(self) -> int:
-        """How many changes of nodes the view of the cluster has taken in."""
+        """The number of changes of nodes since the start."""
         return self.state.changes.generation
 
     @property
     def recount(self) -> bool:
-        """Repeat kube-scheduler's own counts in filter."""
+        """Whether filter repeats kube-scheduler's own checks."""
         return self.settings.recounting
 
     @property
     def best_only(self) -> bool:
-        """Answer filter with the best node alone."""
+        """Whether filter answers with the best node alone."""
         return self.settings.filter_answer == "best"
 
     @property
     def namespace(self) -> str:
-        """Our own namespace, where ConfigMaps may hold policies."""
+        """The namespace of gpu-usher, where ConfigMaps may hold policies."""
         return self.settings.namespace
 
     def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
-        """Say in steps what the policy set would suffer from an edit. `kind`: configmap or gpupolicy."""
+        """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
         return self.book.check_steps(f"{kind} {name}", content)
 
     def setting(self) -> ReviewContext:
-        """Policies, fleet and facts for a review."""
+        """Return the policies, fleet facts and knowledge that a review works with."""
         state = self.state
         return ReviewContext(
             self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rulings.of
         )
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Labels of a namespace."""
+        """Return the labels of a namespace."""
         return self.state.namespace_labels(name)
 
     def ruling(self, pod: Pod) -> Ruling:
-        """Rule on a Pod; pods of one template share a ruling."""
+        """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
         labels = self.state.namespace_labels(pod.namespace)
         return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
-        """Compile what a Pod that the scheduler asks about needs of a node."""
+        """Return the demand of a Pod that the scheduler asks about."""
         state, labels = self.state, self.state.namespace_labels(pod.namespace)
         demand = self._demands.of(pod, labels, self.policies, state.knowledge, state.claimed(pod))
         return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)))
 
     def note_question(self, pod: Pod, demand: Demand) -> None:
-        """Take in that the scheduler asks about a Pod: forget what was promised to it before, and learn from it."""
+        """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
         if demand.declared_mib or workload_group(pod.namespace, pod.labels):
             self.state.release(pod.uid, time.monotonic())
         self._learning.learn(pod, demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
-        """Note the node that was named for a Pod, where the next decision rests on it: on memory, or on its group."""
+        """Note the node named for a Pod, if later decisions depend on it: for declared GPU memory, or for its pod group."""
         group = workload_group(pod.namespace, pod.labels)
         if demand.declared_mib or group:
             name = f"{pod.namespace}/{pod.name}"
@@ -142,31 +142,31 @@ class Service:
             self.state.promise(holding, time.monotonic())
 
     def expire_promises(self) -> None:
-        """Forget promises to pods that were not seen bound in time."""
+        """Release promises to pods that were not bound in time."""
         self.state.release("", time.monotonic())
 
     def complete(self, node: Node) -> Node:
-        """Add to a node as read what else is known of it."""
+        """Add to a node from a request body what else is known of it."""
         return self.state.complete(node)
 
     def without(self, name: str, uids: Collection[str]) -> Node | None:
-        """Give a node as it would be with these pods gone; None for one that is not known."""
+        """Return a node as it would be without these pods; None for an unknown node."""
         return self.state.without(name, uids)
 
     def appraise(self, demand: Demand) -> VerdictTable:
-        """Judge all nodes for a demand."""
+        """Return the verdicts of all nodes for a demand."""
         return self._appraisals.of(demand)
 
     def matched(self) -> Mapping[str, Mapping[str, int]]:
-        """Say how many pods each policy matched since the start, by what became of them."""
+        """Return the number of pods that each policy matched since the start, by result."""
         return self.metrics.results_by_policy()
 
     def world(self) -> ClusterSnapshot:
-        """Copy what is known now, for what takes longer than one turn of the event loop."""
+        """Return a copy of the state, for work that takes longer than one turn of the event loop."""
         return view(self.state, self.policies, expected=self._learning.expected_demand)
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
-        """Get a pod from the API server.
+        """Read a Pod from the API server, or from the pending pods of a snapshot.
 
         Raises WireError.
         """
@@ -177,17 +177,17 @@ class Service:
         return await get_pod(self.server, namespace, name)
 
     def unready(self) -> str | None:
-        """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
         if self.cluster is not None:
             return self.cluster.unready()
         return None if self.synced else NOT_SYNCED
 
     def alive(self) -> bool:
-        """Tell whether the event loop beat lately."""
+        """Tell whether the event loop has run within HEARTBEAT_LIMIT_SECONDS."""
         return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
 
     def health(self) -> dict[str, Any]:
-        """Give the body of /readyz (docs/reference/listeners.md#probes)."""
+        """Return the body of /readyz (docs/reference/listeners.md#probes)."""
         in_date = self.certificates.in_date(now())
         synced = self.cluster.synced if self.cluster is not None else self.synced
         return {
@@ -206,12 +206,12 @@ class Service:
         }
 
     def _filled(self) -> dict[str, Any]:
-        """Say how old a demo fleet or a snapshot is."""
+        """Return the age of a demo fleet or a snapshot, in the form of a cache's health."""
         age = time.monotonic() - self.filled
         return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": int(age)}
 
     def status(self) -> dict[str, Any]:
-        """Give the body of /statusz."""
+        """Return the body of /statusz."""
         loaded = [
             {
                 "name": each.name,
@@ -239,7 +239,7 @@ class Service:
 
 
 def build(settings: Settings) -> Service:
-    """Read everything from disk and put the service together.
+    """Read everything from disk and build the service.
 
     Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
     """
@@ -265,16 +265,17 @@ def build(settings: Settings) -> Service:
 
 
 def settle() -> None:
-    """Take all that was built out of the garbage collector's sight: 5,000 nodes and 50,000 pods are not walked again.
+    """Exclude all objects built so far from garbage collection, so that it does not walk the whole cluster again.
 
-    A full collection over them takes 40 ms (docs/reference/measurements.md#decoding), in the middle of some request.
+    A full collection over 5,000 nodes and 50,000 pods takes 40 ms (docs/reference/measurements.md#decoding), in the
+    middle of a request.
     """
     gc.collect()
     gc.freeze()
 
 
 def serving_pair(settings: Settings) -> KeyPairFiles:
-    """Give the operator's own pair, or one made in the certificate directory.
+    """Return the operator's own key pair, or one issued in the certificate directory.
 
     Raises CertificateError.
     """
@@ -285,9 +286,9 @@ def serving_pair(settings: Settings) -> KeyPairFiles:
 
 
 def fill_state(service: Service) -> None:
-    """Fold the demo fleet or the snapshots in, and note which kinds were not there.
+    """Fill the state with the demo fleet or the snapshots, and note which kinds were absent.
 
-    Raises SnapshotError, MalformedPod, and BadInput for a demo fleet there is none of.
+    Raises SnapshotError, MalformedPod, and BadInput for an unknown demo fleet.
     """
     settings = service.settings
     if settings.demo:

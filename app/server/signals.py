@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the process ends: the first signal asks, the second does not; a handler that hangs cannot stay."""
+"""Signal handling: the first SIGTERM or SIGINT starts a graceful end, the second ends the process at once."""
 
 import contextlib
 import os
@@ -10,34 +10,34 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HUNG = 1
-"""Exit code where the loop hung."""
+"""Exit code if the event loop hangs at the end."""
 
 
 @contextlib.contextmanager
-def stopping_on_signals(ask: Callable[[], object], patience_seconds: float) -> Iterator[None]:
-    """Call `ask` at the first SIGTERM or SIGINT; end the process at the second, or where the block outlives patience.
+def stop_on_signals(stop: Callable[[], object], patience_seconds: float) -> Iterator[None]:
+    """Call `stop` at the first signal; end the process at the second one, or `patience_seconds` after the first.
 
-    Plain signal handlers and a thread: a blocked event loop runs neither its own handlers nor its timers.
-    Outside the main thread, which alone may have signal handlers, nothing is done.
+    Signal handlers of Python and a thread are used, because a blocked event loop runs neither handlers nor timers.
+    Only the main thread may install signal handlers; in any other thread nothing is done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    last: list[threading.Timer] = []
+    timers: list[threading.Timer] = []
 
-    def heard(number: int, _frame: FrameType | None) -> None:
-        if last:
-            os._exit(128 + number)  # the shell's code for an end by signal
-        last.append(threading.Timer(patience_seconds, os._exit, (HUNG,)))
-        last[0].daemon = True
-        last[0].start()
-        ask()
+    def handle_signal(number: int, _frame: FrameType | None) -> None:
+        if timers:
+            os._exit(128 + number)  # the exit code that shells use for an end by signal
+        timers.append(threading.Timer(patience_seconds, os._exit, (HUNG,)))
+        timers[0].daemon = True
+        timers[0].start()
+        stop()
 
-    before = {number: signal.signal(number, heard) for number in SIGNALS}
+    previous = {number: signal.signal(number, handle_signal) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-        for timer in last:
+        for timer in timers:
             timer.cancel()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server itself answers, as a Kubernetes Status: requests that are none, and requests too many."""
+"""Answers of the server itself, as Kubernetes Status objects: to invalid requests, and to too many requests."""
 
 from collections.abc import Callable
 
@@ -9,24 +9,24 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from app.api.wire import status_body
 
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
-"""Of every answer: a browser that is led here takes no answer for a page or a script."""
+"""A header of every answer, so that a browser does not guess that an answer is a page or a script."""
 _HEADERS = b"content-type: application/json\r\n%b: %b\r\nconnection: close\r\n" % NO_SNIFFING
 
 
-def refusal(status: int, message: str) -> bytes:
-    """Write the whole answer to what is no request; it is the connection's last."""
+def error_response(status: int, message: str) -> bytes:
+    """Return the complete HTTP answer to an invalid request, after which the connection is closed."""
     body = status_body(status, message)
     return b"".join([STATUS_LINE[status], _HEADERS, b"content-length: %d\r\n\r\n" % len(body), body])
 
 
-def turning_away(requests: int, shed: Callable[[], object]) -> ASGIApp:
-    """Make the application of a request too many: 503, and the connection stays."""
+def busy_app(requests: int, on_shed: Callable[[], object]) -> ASGIApp:
+    """Make the application that answers 503 without closing the connection; `on_shed` is called for every request."""
     body = status_body(503, f"busy with {requests} requests")
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
 
-    async def turn_away(_scope: Scope, _receive: Receive, send: Send) -> None:
-        shed()
+    async def answer_busy(_scope: Scope, _receive: Receive, send: Send) -> None:
+        on_shed()
         await send({"type": "http.response.start", "status": 503, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    return turn_away
+    return answer_busy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of our answers the peer has not taken: in our buffers, and in the kernel's, where most answers fit whole."""
+"""How many bytes of our answers a peer has not taken yet, in our buffers and in the kernel's."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,22 @@ ACKNOWLEDGED = 120
 """Offset of tcpi_bytes_acked in Linux's struct tcp_info, 64 bits (linux/tcp.h)."""
 
 
-def unread(transport: asyncio.Transport) -> int:
-    """Count the bytes that were written and not acknowledged by the peer; where the kernel does not say, our own."""
-    return transport.get_write_buffer_size() + _in_kernel(transport.get_extra_info("socket"))
+def unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Count the bytes written that the peer has not acknowledged; only our own buffers where the kernel cannot tell."""
+    return transport.get_write_buffer_size() + _bytes_in_kernel(transport.get_extra_info("socket"))
 
 
-def taken(transport: asyncio.Transport) -> int:
-    """Give a number that grows when the peer takes something."""
+def acknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Return a number that grows when the peer takes bytes: those acknowledged, or else minus those not yet taken."""
     sock = transport.get_extra_info("socket")
     with contextlib.suppress(OSError, AttributeError, struct.error):
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED + 8)
         return int(struct.unpack_from("=Q", info, ACKNOWLEDGED)[0])
-    return -unread(transport)
+    return -unacknowledged_bytes(transport)
 
 
-def _in_kernel(sock: socket.socket | None) -> int:
-    """Ask SIOCOUTQ, which is TIOCOUTQ (tcp(7))."""
+def _bytes_in_kernel(sock: socket.socket | None) -> int:
+    """Read SIOCOUTQ of the socket, which equals TIOCOUTQ (tcp(7)); 0 where that is not supported."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if sock is not None:
             return int(struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])

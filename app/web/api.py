@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The people listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
+"""The web UI listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from app.web.routes import WebPages, told
 JSON = "application/json"
 
 
-def create_people_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
-    """Build the application of the people listener. `page`: whose `run` somebody runs; without one nothing is live."""
+def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
+    """Build the application of the web UI listener. `page`: whose `run` somebody runs; without one nothing is live."""
     app = bare_app()
     app.add_middleware(OnlyOwnPages)
     bodies = BodyReader()

@@ -69,7 +69,7 @@ class WebPages:
             tasks.create_task(kept_up(self._causes.run))
 
     def add_routes(self, app: FastAPI) -> None:
-        """Add the page to the application of the people listener."""
+        """Add the page to the application of the web UI listener."""
         for path, answer in (
             ("/", self.fleet),
             ("/nodes/{node:path}", self.node),

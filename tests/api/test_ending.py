@@ -24,8 +24,8 @@ from tests.running import running
 
 HUNG_PROGRAM = """
 import threading, time, signal, os, sys
-from app.server.signals import stopping_on_signals
-with stopping_on_signals(lambda: None, float(sys.argv[1])):
+from app.server.signals import stop_on_signals
+with stop_on_signals(lambda: None, float(sys.argv[1])):
     print("up", flush=True)
     while True:
         time.sleep(0.05)

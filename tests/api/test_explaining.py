@@ -16,7 +16,7 @@ from app.api.explain_route import Explainer
 from app.api.time_slices import MOST_WAITING, in_slices
 from app.server.service import Service
 from app.values.errors import WireError
-from app.web.api import create_people_app
+from app.web.api import create_web_app
 from tests.api.conftest import Ask
 from tests.builders import gpus, pod
 
@@ -41,7 +41,7 @@ class Live:
 
 def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Service, ask: Ask) -> None:
     """F83, F84."""
-    found = ask(create_people_app(service), "POST", "/explain", json=NOWHERE).json()
+    found = ask(create_web_app(service), "POST", "/explain", json=NOWHERE).json()
 
     assert {"policies", "asks", "needs", "origins", "conflicts", "nodes", "fits", "refused", "best", "claims", "dra",
             "unsourced", "admission", "funnel", "fixes", "in_tree"} <= found.keys()  # fmt: skip
@@ -53,7 +53,7 @@ def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Servic
 
 def test_verdict_of_every_node_is_given_on_demand(service: Service, ask: Ask) -> None:
     """F83."""
-    found = ask(create_people_app(service), "POST", "/explain?nodes=true", json=NOWHERE).json()
+    found = ask(create_web_app(service), "POST", "/explain?nodes=true", json=NOWHERE).json()
 
     assert {each["node"] for each in found["verdicts"]} == set(service.nodes)
     assert all(each["reasons"] and not each["fits"] for each in found["verdicts"])
@@ -63,7 +63,7 @@ def test_pod_of_the_cluster_is_explained_as_it_is(service: Service, ask: Ask) ->
     """F83: admission has not seen it, so that its missing toleration is the cause, and a new pod the remedy."""
     live = Live(service, pod(gpus(1)))
 
-    found = ask(create_people_app(live), "POST", "/explain", json={"name": "p"}).json()
+    found = ask(create_web_app(live), "POST", "/explain", json={"name": "p"}).json()
 
     assert live.asked == [("default", "p")]
     assert found["primary"]["reason"] == "UntoleratedTaint"
@@ -86,7 +86,7 @@ def test_what_cannot_be_explained_is_refused_with_the_reason(
     service: Service, ask: Ask, body: Any, status: int
 ) -> None:
     """F83."""
-    answer = ask(create_people_app(service), "POST", "/explain", json=body)
+    answer = ask(create_web_app(service), "POST", "/explain", json=body)
 
     assert answer.status_code == status
     assert answer.json()["message"]
@@ -96,7 +96,7 @@ def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -
     """One such job at a time, 429 beyond eight waiting; RFC 9110 §10.2.3 (docs/reference/listeners.md#state)."""
 
     async def crowd() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app=create_people_app(service))
+        transport = httpx.ASGITransport(app=create_web_app(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             many = (client.post("/explain", json=NOWHERE) for _ in range(MOST_WAITING + 3))
             return await asyncio.gather(*many)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed bodies that test_hostile.py does not send: whole nodes, victims, odd fleets, the people listener.
+"""Malformed bodies that test_hostile.py does not send: whole nodes, victims, odd fleets, the web UI listener.
 
 An answer is a decision or a clear 4xx, never a 5xx, and the next good request is served.
 """
@@ -19,7 +19,7 @@ from app.api.app import create_tls_app
 from app.api.bodies import LARGE, LARGE_AT_ONCE, SMALL_BYTES_AT_ONCE
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
-from app.web.api import create_people_app
+from app.web.api import create_web_app
 from tests.api.conftest import Ask
 from tests.builders import container, gpus, make_service, node_document, pod, review
 
@@ -160,7 +160,7 @@ def test_one_odd_node_does_not_stop_the_others(ask: Ask, tmp_path: Path) -> None
         "/scheduler/filter",
         json={"Pod": wanted, "NodeNames": ["odd", "good"]},
     )
-    explained = ask(create_people_app(service), "POST", "/explain", json=wanted)
+    explained = ask(create_web_app(service), "POST", "/explain", json=wanted)
 
     assert (filtered.status_code, explained.status_code) == (200, 200)
     assert filtered.json()["NodeNames"] == ["good"]
@@ -184,7 +184,7 @@ MISREAD = {
 @pytest.mark.parametrize("path", ["/explain", "/dry-run"])
 @pytest.mark.parametrize("body", MISREAD.values(), ids=MISREAD.keys())
 def test_people_are_told_what_is_wrong_with_their_pod(service: Service, ask: Ask, path: str, body: bytes) -> None:
-    answer = ask(create_people_app(service), "POST", path, content=body)
+    answer = ask(create_web_app(service), "POST", path, content=body)
 
     assert answer.status_code == 400, answer.text
     assert answer.json()["kind"] == "Status"
@@ -193,7 +193,7 @@ def test_people_are_told_what_is_wrong_with_their_pod(service: Service, ask: Ask
 
 @pytest.mark.parametrize("path", ["/explain", "/dry-run"])
 def test_people_may_not_send_more_than_the_limit(service: Service, ask: Ask, path: str) -> None:
-    answer = ask(create_people_app(service), "POST", path, content=b" " * ((8 << 20) + 1))
+    answer = ask(create_web_app(service), "POST", path, content=b" " * ((8 << 20) + 1))
 
     assert answer.status_code == 413
     assert answer.json()["kind"] == "Status"

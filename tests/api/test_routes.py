@@ -12,7 +12,7 @@ from app.api.loopback_hosts import OnlyHosts, loopback
 from app.api.operations_routes import create_ops_app
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
-from app.web.api import create_people_app
+from app.web.api import create_web_app
 from tests.api.conftest import Ask
 from tests.builders import gpus, make_service, pod, review
 
@@ -54,7 +54,7 @@ def test_tls_listener_answers_anything_else_with_404(service: Service, ask: Ask,
     assert len(answer.json()["message"]) < 300
 
 
-@pytest.mark.parametrize("make", [create_people_app, lambda backend: create_ops_app(backend, Metrics())])
+@pytest.mark.parametrize("make", [create_web_app, lambda backend: create_ops_app(backend, Metrics())])
 def test_other_listeners_answer_an_unknown_route_with_404_as_json(
     service: Service, ask: Ask, make: Callable[[Service], Any]
 ) -> None:
@@ -220,7 +220,7 @@ def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask:
 )
 def test_loopback_listener_answers_only_loopback_names(service: Service, ask: Ask, host: str, status: int) -> None:
     """A web page cannot rebind its name to us (docs/reference/listeners.md#routes)."""
-    answer = ask(OnlyHosts(create_people_app(service)), "GET", "/statusz", headers={"Host": host})
+    answer = ask(OnlyHosts(create_web_app(service)), "GET", "/statusz", headers={"Host": host})
 
     assert status == answer.status_code
     assert isinstance(answer.json(), dict)
@@ -235,7 +235,7 @@ def test_loopback_is_told_from_other_addresses(address: str, expected: bool) -> 
 
 
 def test_status_names_each_policy_and_where_it_is_from(service: Service, ask: Ask) -> None:
-    found = ask(create_people_app(service), "GET", "/statusz").json()
+    found = ask(create_web_app(service), "GET", "/statusz").json()
 
     assert {each["name"] for each in found["policies"]["loaded"]} == {
         "batch-inference", "default", "inference", "notebook", "training"
@@ -247,7 +247,7 @@ def test_status_names_each_policy_and_where_it_is_from(service: Service, ask: As
 def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:
     odd = {"kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "<script>alert(1)</script>"}}}
 
-    answer = ask(create_people_app(make_service(tmp_path, [odd])), "GET", "/")
+    answer = ask(create_web_app(make_service(tmp_path, [odd])), "GET", "/")
 
     assert answer.status_code == 200
     assert "<script>" not in answer.text

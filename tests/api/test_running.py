@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole service on loopback: TLS that verifies, probes, the people listener, live edits of policies."""
+"""The whole service on loopback: TLS that verifies, probes, the web UI listener, live edits of policies."""
 
 import shutil
 import socket

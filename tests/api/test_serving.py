@@ -225,7 +225,7 @@ def test_taken_port_is_said_with_the_flag_to_change() -> None:
             bind("127.0.0.1", port, "--ops-port")
 
 
-def test_people_listener_can_be_off(tmp_path: Path) -> None:
+def test_web_listener_can_be_off(tmp_path: Path) -> None:
     """See docs/reference/listeners.md#routes."""
     built = make_service(tmp_path)
     settings = replace(built.settings, ui_address="off")
@@ -235,10 +235,10 @@ def test_people_listener_can_be_off(tmp_path: Path) -> None:
         task = asyncio.create_task(listeners.run())
         async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_SECONDS) as client:
             answer = await client.get(f"http://127.0.0.1:{listeners.addresses.ops[1]}/version")
-        people = listeners.addresses.people
+        web = listeners.addresses.web
         listeners.stop()
         await asyncio.wait_for(task, TIMEOUT_SECONDS)
-        return people, answer.status_code
+        return web, answer.status_code
 
     assert asyncio.run(serve()) == (None, 200)
 

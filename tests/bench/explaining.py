@@ -110,7 +110,7 @@ def _from_file(folder: Path, snapshot: Path) -> float:
 
 @contextmanager
 def served(folder: Path, snapshot: Path) -> Iterator[tuple[str, httpx.Client, int]]:
-    """Serve a snapshot in a process; gives its people listener's address, a client of the TLS one, and its number."""
+    """Serve a snapshot in a process; gives its web UI listener's address, a client of the TLS one, and its number."""
     port, ops, people = free_port(), free_port(), free_port()
     words = [f"--snapshot={snapshot}", f"--certs={folder}", f"--port={port}", f"--ops-port={ops}", "--recount=false"]
     command = [sys.executable, "-m", "app.cli.main", "serve", *words, f"--ui-address=127.0.0.1:{people}"]

@@ -93,7 +93,7 @@ class Served:
 
     @property
     def base(self) -> str:
-        """Give the address of the people listener."""
+        """Give the address of the web UI listener."""
         return str(self.clients.people.base_url).rstrip("/")
 
     def change(self, call: Callable[[], object]) -> None:

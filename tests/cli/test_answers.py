@@ -20,7 +20,7 @@ from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.server.service import Service
 from app.values.errors import BadInput
-from app.web.api import create_people_app
+from app.web.api import create_web_app
 from tests.api.conftest import Ask, ask, service
 from tests.api.test_decision_recorder import posted, questions, rooms
 from tests.builders import gpus, pod, policy
@@ -29,7 +29,7 @@ from tests.cli.commands import output_of, verbs
 __all__ = ["ask", "service"]
 PUBLISHED = Path(app.cli.answers.__file__).with_name("schemas")
 ROUTES = {"dry-run"}
-"""Answers of the people listener alone."""
+"""Answers of the web UI listener alone."""
 RUN = CliRunner()
 NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "gold"})
 
@@ -180,15 +180,15 @@ def test_real_answers_of_every_verb_hold_their_schema(name: str, tmp_path: Path)
     assert found == []
 
 
-def test_answers_of_the_people_listener_hold_the_same_schemas(service: Service, ask: Ask) -> None:
+def test_answers_of_the_web_listener_hold_the_same_schemas(service: Service, ask: Ask) -> None:
     """F82, F85: POST /explain and /dry-run."""
-    people = create_people_app(service)
+    web = create_web_app(service)
     asked = [("/explain", "explain", NOWHERE), ("/explain?nodes=true", "explain", pod())]
     asked += [
         ("/dry-run", "dry-run", each) for each in (NOWHERE, pod(gpus("0.5")), pod(gpus(1, "nvidia.com/mig-1g.5gb")))
     ]
 
-    found = [(path, complaints(name, ask(people, "POST", path, json=body).json())) for path, name, body in asked]
+    found = [(path, complaints(name, ask(web, "POST", path, json=body).json())) for path, name, body in asked]
 
     assert [each for each in found if each[1]] == []
 

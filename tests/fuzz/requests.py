@@ -71,14 +71,14 @@ class Reader:
             self.length = int(value)
 
     def on_headers_complete(self) -> None:
-        self.framing.announced(self.length)
+        self.framing.expect_body(self.length)
 
     def on_body(self, body: bytes) -> None:
         self._body += body
 
     def on_message_complete(self) -> None:
         self.seen.requests.append((self.parser.get_method(), self._url, self._body))
-        self.framing.ended()
+        self.framing.begin_request()
 
     def feed(self, piece: bytes, end: int) -> bool:
         """Parse a piece that ends at `end` of the stream; tells whether to go on. Raises AssertionError past an end."""
@@ -110,7 +110,7 @@ def cut(stream: bytes, sizes: list[int]) -> Seen:
     for size in [*sizes, len(stream)]:
         data, at = stream[start : start + size], 0
         while at < len(data):
-            end = reader.framing.cut(data, at)
+            end = reader.framing.piece_end(data, at)
             assert at < end <= len(data)
             if not reader.feed(data[at:end], start + end):
                 return reader.seen

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.watchdog import watching
+from app.server.watchdog import watch_event_loop
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
@@ -25,7 +25,7 @@ def test_blocked_loop_is_told_with_its_stack(caplog: pytest.LogCaptureFixture) -
     heard = threading.Event()
 
     async def play() -> None:
-        with watching(heard.set, 0.05):
+        with watch_event_loop(heard.set, 0.05):
             await asyncio.sleep(0)
             block_the_loop(heard)
             await asyncio.sleep(0.3)  # the line is written after the call
@@ -43,7 +43,7 @@ def test_loop_that_comes_round_is_not_told() -> None:
     told: list[float] = []
 
     async def play() -> None:
-        with watching(lambda: told.append(time.monotonic()), 5.0):
+        with watch_event_loop(lambda: told.append(time.monotonic()), 5.0):
             for _ in range(30):
                 await asyncio.sleep(0.01)
 

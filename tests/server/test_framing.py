@@ -47,10 +47,10 @@ def test_oracle_sees_each_request_and_where_it_ends() -> None:
 
 def test_announced_body_is_one_piece() -> None:
     framing = Framing()
-    framing.announced(1 << 20)
+    framing.expect_body(1 << 20)
 
-    assert framing.cut(b"a" * 300_000, 0) == 300_000
+    assert framing.piece_end(b"a" * 300_000, 0) == 300_000
 
 
 def test_piece_of_a_header_is_bounded() -> None:
-    assert Framing().cut(b"a" * (MOST_BYTES + 1), 0) == MOST_BYTES
+    assert Framing().piece_end(b"a" * (MOST_BYTES + 1), 0) == MOST_BYTES

@@ -61,12 +61,12 @@ def test_swapped_mount_is_taken_at_the_next_turn(tmp_path: Path) -> None:
     """TLS-05, TLS-09."""
     service, mounted = served(tmp_path)
     renewal = CertificateRenewal(service)
-    renewal.turn(NOW)
+    renewal.check(NOW)
     later = NOW + dt.timedelta(days=5)
     mounted.write(issue_leaf(mounted.authority, NAMES, later))
 
-    renewal.turn(later)
-    renewal.turn(later + FIVE)
+    renewal.check(later)
+    renewal.check(later + FIVE)
 
     assert (reloads(service, "success"), reloads(service, "error")) == (1, 0)
     assert gauge(service, "serving_certificate") == (later + dt.timedelta(days=7)).replace(microsecond=0).timestamp()
@@ -84,12 +84,12 @@ def test_mismatched_pair_is_tried_every_turn_said_every_minute_and_mended(
 
     with caplog.at_level(logging.ERROR, LOGGER.name):
         for turn in range(24):
-            renewal.turn(NOW + turn * FIVE)
+            renewal.check(NOW + turn * FIVE)
     assert service.certificates.serving is good
     assert (reloads(service, "success"), reloads(service, "error")) == (0, 24)
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
     mounted.write(one)
-    renewal.turn(NOW + 24 * FIVE)
+    renewal.check(NOW + 24 * FIVE)
 
     assert reloads(service, "success") == 1
 
@@ -104,7 +104,7 @@ def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
 
     with caplog.at_level(logging.ERROR, LOGGER.name):
         for turn in range(13):
-            renewal.turn(ended + turn * FIVE)
+            renewal.check(ended + turn * FIVE)
 
     assert not service.certificates.in_date(ended)
     assert service.certificates.serving is good
@@ -115,10 +115,10 @@ def test_machine_that_slept_over_the_renewal_is_mended_at_the_next_turn(tmp_path
     """Fault 47, TLS-03: the wall clock counts, not the time that we were awake."""
     service = make_service(tmp_path)
     renewal = CertificateRenewal(service)
-    renewal.turn(NOW)
+    renewal.check(NOW)
     awake = NOW + dt.timedelta(days=30)
 
-    renewal.turn(awake)
+    renewal.check(awake)
 
     assert service.certificates.in_date(awake)
     assert reloads(service, "success") == 1

@@ -51,7 +51,7 @@ def test_bad_pair_in_a_mounted_secret_leaves_the_good_one_in_service(
     mounted.write(CORPUS[name])
 
     with caplog.at_level(logging.ERROR, LOGGER.name):
-        renewal.turn(NOW)
+        renewal.check(NOW)
 
     if name not in HARMLESS:
         assert service.certificates.serving is good
@@ -63,7 +63,7 @@ def test_bad_pair_in_a_mounted_secret_leaves_the_good_one_in_service(
     assert service.certificates.in_date(NOW)
     taken = reloads(service, "success")
     mounted.write(issue_leaf(mounted.authority, NAMES, NOW))
-    renewal.turn(NOW + FIVE)
+    renewal.check(NOW + FIVE)
     assert reloads(service, "success") == taken + 1
 
 
@@ -74,7 +74,7 @@ def test_bad_ca_beside_a_good_pair_is_no_reason_to_refuse_the_pair(name: str, tm
     mounted.authority = KeyPair(CORPUS[name].certificate, mounted.authority.key)
     mounted.write(issue_leaf(AUTHORITY, NAMES, NOW))
 
-    CertificateRenewal(service).turn(NOW)
+    CertificateRenewal(service).check(NOW)
 
     large = name in ("16 MiB", "10,000 PEM blocks")
     assert (reloads(service, "success"), reloads(service, "error")) == ((0, 1) if large else (1, 0))

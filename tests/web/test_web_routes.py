@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.server.service import Service
-from app.web.api import create_people_app
+from app.web.api import create_web_app
 from tests.api.conftest import Ask
 from tests.bench.fleet import nodes
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
@@ -41,7 +41,7 @@ def read(answer: httpx.Response, status: int = 200) -> Reader:
 @pytest.mark.parametrize("path", PAGES)
 def test_page_is_well_formed_and_has_its_landmarks(service: Service, ask: Ask, path: str) -> None:
     """F132."""
-    page = read(ask(create_people_app(service), "GET", path))
+    page = read(ask(create_web_app(service), "GET", path))
 
     assert page.one("html").attributes["lang"] == "en"
     assert page.one("title").text.endswith("gpu-usher")
@@ -55,7 +55,7 @@ def test_page_is_well_formed_and_has_its_landmarks(service: Service, ask: Ask, p
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/none", "/static/page.css", "/static/none"])
 def test_browser_may_do_little_with_it(service: Service, ask: Ask, path: str) -> None:
     """F132: a strict Content-Security-Policy, and nothing inline that it would have to allow."""
-    answer = ask(create_people_app(service), "GET", path)
+    answer = ask(create_web_app(service), "GET", path)
 
     rules = dict(rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; "))
     assert rules["default-src"] == "'none'"
@@ -81,7 +81,7 @@ def hostile(folder: Path) -> Service:
 
 def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, ask: Ask) -> None:
     """F132: names of nodes, pods, namespaces, labels, taints and files; messages that quote them."""
-    app = create_people_app(hostile(tmp_path))
+    app = create_web_app(hostile(tmp_path))
     name = httpx.URL("http://x/").join("").copy_with(path="/" + HOSTILE.replace("/", "%2F")).raw_path.decode()
     shown = ""
 
@@ -100,7 +100,7 @@ def test_pasted_hostile_manifest_is_shown_as_text(service: Service, ask: Ask) ->
     """F132."""
     manifest = json.dumps({"metadata": {"name": HOSTILE}, "spec": {"containers": [gpus(1, image=HOSTILE)]}})
 
-    page = read(ask(create_people_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
+    page = read(ask(create_web_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
 
     assert page.one("h3").text == f"Pod default/{HOSTILE}"
     assert page.one("textarea").text == manifest
@@ -110,7 +110,7 @@ def test_pasted_hostile_manifest_is_shown_as_text(service: Service, ask: Ask) ->
 @pytest.mark.parametrize("key", ["product", "driver", "state", "namespace"])
 def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: Ask, key: str) -> None:
     """F132: all choices together show every node that has any; the table shows the same as the map."""
-    app = create_people_app(service)
+    app = create_web_app(service)
     choices = [each.text for each in read(ask(app, "GET", "/")).all("option") if each.text != "all"]
     found: set[str] = set()
 
@@ -129,7 +129,7 @@ def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: As
 
 def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
     """F132."""
-    app = create_people_app(make_service(tmp_path, list(nodes(600))))
+    app = create_web_app(make_service(tmp_path, list(nodes(600))))
 
     found = [read(ask(app, "GET", f"/?as=table&page={page}")) for page in ("1", "2", "3", "4", "x", "9" * 9)]
 
@@ -146,7 +146,7 @@ def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
 )
 def test_what_is_not_there_is_said_so(service: Service, ask: Ask, path: str, status: int) -> None:
     """F132."""
-    page = read(ask(create_people_app(service), "GET", path), status)
+    page = read(ask(create_web_app(service), "GET", path), status)
 
     assert "none" in page.one("main").text or "no" in page.one("main").text
 
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_said_so(service: Service, ask: Ask, path: str, sta
 @pytest.mark.parametrize("path", ["/static/", "/static/..%2fbase.html", "/static/../templates/base.html", "/events/x"])
 def test_only_the_files_of_the_page_are_given_out(service: Service, ask: Ask, path: str) -> None:
     """F132."""
-    assert ask(create_people_app(service), "GET", path).status_code == 404
+    assert ask(create_web_app(service), "GET", path).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_manifest_that_cannot_be_tried_is_answered_with_why(
     service: Service, ask: Ask, sent: Mapping[str, str], status: int, says: str
 ) -> None:
     """F132, F85."""
-    page = read(ask(create_people_app(service), "POST", "/dry-run", data=dict(sent), headers=BROWSER), status)
+    page = read(ask(create_web_app(service), "POST", "/dry-run", data=dict(sent), headers=BROWSER), status)
 
     assert says in page.one("main").text
 
@@ -189,7 +189,7 @@ def test_workload_can_be_tried_too(service: Service, ask: Ask) -> None:
         "    spec:\n      containers:\n      - {name: m, resources: {requests: {nvidia.com/gpu: 1}}}\n"
     )
 
-    page = read(ask(create_people_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
+    page = read(ask(create_web_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
 
     assert page.one("h3").text == "Deployment team-a/d"
     assert "+            nvidia.com/gpu: 1" in "".join(page.one("pre").texts)
@@ -199,7 +199,7 @@ def test_client_that_is_no_browser_still_gets_json(service: Service, ask: Ask) -
     """F85: curl says that it sends a form whatever it sends."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
 
-    answer = ask(create_people_app(service), "POST", "/dry-run", content=json.dumps(pod()), headers=form)
+    answer = ask(create_web_app(service), "POST", "/dry-run", content=json.dumps(pod()), headers=form)
 
     assert answer.json()["allowed"] is True
 
@@ -223,7 +223,7 @@ def test_other_sites_pages_get_nothing(
     """F132: a page of another site, open in the same browser, can neither ask nor hold streams open."""
     body = {"json": pod()} if method == "POST" else {}
 
-    assert ask(create_people_app(service), method, path, headers=dict(headers), **body).status_code == status
+    assert ask(create_web_app(service), method, path, headers=dict(headers), **body).status_code == status
 
 
 def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, ask: Ask) -> None:
@@ -233,7 +233,7 @@ def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, 
     for _ in range(3):
         made.metrics.policies_matched(["training"], "patched")
 
-    page = read(ask(create_people_app(made), "GET", "/policies"))
+    page = read(ask(create_web_app(made), "GET", "/policies"))
     row = next(each.text for each in page.all("tr") if each.text.startswith("training"))
 
     assert "training.yaml:10:7: spec.placement.x: unknown field" in page.one("main").text
@@ -242,7 +242,7 @@ def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, 
 
 def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:
     """F132, F83, F84: the same data as `explain -o json`."""
-    app = create_people_app(service)
+    app = create_web_app(service)
     asked = {"namespace": "team-a", "name": "train-h100-0"}
     found = ask(app, "POST", "/explain?nodes=true", json=asked).json()
 
@@ -259,7 +259,7 @@ def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> Non
     service = make_service(tmp_path, list(nodes(400)))
 
     async def beside() -> int:
-        transport = httpx.ASGITransport(app=create_people_app(service))
+        transport = httpx.ASGITransport(app=create_web_app(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             turns = 0
             task = asyncio.create_task(client.get("/"))

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves the operations listener in a thread with its own event loop, so that probes do not wait for the main loop."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.server.listener import BoundedServer
+from app.server.protocol import FOLLOWS
+
+T = TypeVar("T")
+ANSWER_SECONDS = 0.5
+"""Time for the main loop to run a call of ours: a quarter of the timeout that our manifests give a readiness probe."""
+PAUSE_SECONDS = 0.0002
+"""Sleep before a request, once WORK_SECONDS have passed. A thread that does I/O releases the interpreter lock too
+shortly for another thread to wake up and take it. Without a pause, the p99 of admissions was 1.8 s beside one client
+that pipelined on the operations port (docs/decisions/0031-serve-operations-from-a-thread-of-their-own.md)."""
+WORK_SECONDS = 0.0005
+"""The thread answers requests for this long between two pauses. Cheap requests share one pause: with a pause before
+every request, a probe beside 200 callers of /metrics took up to 0.5 s."""
+TURN_SECONDS = 0.001
+"""Between two later requests of any connections; the event loop's timers have a resolution of 1 ms."""
+
+
+def call_on_loop(
+    loop: asyncio.AbstractEventLoop, seconds: float = ANSWER_SECONDS
+) -> Callable[[Callable[[], T]], Awaitable[T]]:
+    """Return a function that runs another one on `loop`. It raises TimeoutError if that takes more than `seconds`."""
+
+    async def ask(call: Callable[[], T]) -> T:
+        async def run() -> T:
+            return call()
+
+        return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop)), seconds)
+
+    return ask
+
+
+def yield_to_main_loop(app: ASGIApp) -> ASGIApp:
+    """Wrap an application so that its thread sleeps between requests, and the main loop runs meanwhile.
+
+    The first request of a connection is served at once; later ones are served one at a time over all connections. The
+    kubelet opens a new connection for each probe, so a probe never waits for a client that pipelines.
+    """
+    slept_at = 0.0
+    turn = asyncio.Lock()
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal slept_at
+        if scope.get(FOLLOWS):
+            async with turn:
+                await asyncio.sleep(TURN_SECONDS)
+        elif time.monotonic() - slept_at > WORK_SECONDS:
+            time.sleep(PAUSE_SECONDS)  # the whole thread sleeps, not only this request
+            slept_at = time.monotonic()
+        await app(scope, receive, send)
+
+    return serve
+
+
+async def serve_in_thread(server: BoundedServer, name: str) -> None:
+    """Run `server` in a thread called `name` until its `should_exit` is set. Errors of the server are raised here."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def set_result(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            with asyncio.Runner(loop_factory=type(loop)) as runner:
+                runner.run(server.serve())
+        except BaseException as raised:  # noqa: BLE001  # every error is passed on to the main loop
+            error = raised
+        loop.call_soon_threadsafe(set_result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await ended
+        raise
