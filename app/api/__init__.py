@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API: bytes in, bytes out; the listeners of docs/reference/listeners.md#routes."""
+"""The webhook, extender and operations routes (docs/reference/listeners.md#routes): request bytes in, answer bytes out."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission routes: AdmissionReview bytes in, AdmissionReview bytes out.
+"""The admission routes: read an AdmissionReview, have it reviewed, and write the answer.
 
-A review that cannot be read is HTTP 400; a denial is HTTP 200 with allowed false, since the body of any
-other answer never reaches the user (docs/reference/control-plane.md#answers-to-the-api-server).
+A review that cannot be read gets HTTP 400. A denial is HTTP 200 with `allowed: false`, because the API server does not
+show the body of any other answer to the user (docs/reference/control-plane.md#answers-to-the-api-server).
 """
 
 import base64
@@ -31,7 +31,7 @@ REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """An answer, and what the log and the metrics say of it. `handled`: of a kind and operation that is reviewed."""
+    """An answer, and what the log and the metrics need. `handled` is whether this kind and operation is reviewed."""
 
     body: bytes
     verdict: Verdict
@@ -43,27 +43,27 @@ class Reviewed:
 
 
 def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
-    """Answer one AdmissionReview at once. `verb`: mutate or validate.
+    """Answer one AdmissionReview in one step. `verb` is mutate or validate.
 
-    Raises WireError for what no API server sends.
+    Raises WireError for a body that no API server sends.
     """
     return finish(review_steps(body, verb, backend))
 
 
 def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, None, Reviewed]:
-    """Answer one AdmissionReview: a pod's in one step, a policy's in many.
+    """Answer one AdmissionReview: one of a pod in one step, one of a policy in many.
 
-    Raises WireError for what no API server sends.
+    Raises WireError for a body that no API server sends.
     """
     try:
         request = read_envelope(decode_json(body))
     except WireError as error:
         if error.status != 413:
             raise
-        return _refuse_unread(body, str(error), backend)
+        return _deny_oversized(body, str(error), backend)
     namespace = _text(request, "namespace") or "default"
     try:
-        verdict = yield from _judge(request, namespace, verb, backend)
+        verdict = yield from _review_object(request, namespace, verb, backend)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"request.object: {error}") from error
     handled, verdict = verdict is not None, verdict or UNCONCERNED
@@ -78,8 +78,8 @@ def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, No
     )
 
 
-class _Asked(msgspec.Struct):
-    """The part of an AdmissionRequest by which it is answered; the object is skipped unread."""
+class _RequestIdentity(msgspec.Struct):
+    """The part of an AdmissionRequest that the answer needs; the object is skipped."""
 
     uid: str
     namespace: str = "default"
@@ -87,28 +87,28 @@ class _Asked(msgspec.Struct):
 
 
 class _Envelope(msgspec.Struct):
-    """An AdmissionReview of which the object is not read."""
+    """An AdmissionReview without its object."""
 
-    request: _Asked
+    request: _RequestIdentity
 
 
-def _refuse_unread(body: bytes, problem: str, backend: Backend) -> Reviewed:
-    """Deny a review of more values than are read: an HTTP error would let the object in under failurePolicy Ignore.
+def _deny_oversized(body: bytes, problem: str, backend: Backend) -> Reviewed:
+    """Deny a review with too many values: under failurePolicy Ignore an HTTP error would let the object in.
 
     Raises WireError 400.
     """
     try:
-        asked = msgspec.json.decode(body, type=_Envelope).request
-        read_envelope({"kind": "AdmissionReview", "apiVersion": V1, "request": msgspec.to_builtins(asked)})
+        identity = msgspec.json.decode(body, type=_Envelope).request
+        read_envelope({"kind": "AdmissionReview", "apiVersion": V1, "request": msgspec.to_builtins(identity)})
     except DECODE_ERRORS as error:
         raise WireError(400, "body: wants an AdmissionReview object") from error
     verdict = Verdict(False, reasons=(reason(Code.ObjectTooLarge, problem),))
-    answer = encode(_answer(asked.uid, UNCONCERNED if backend.shadow else verdict))
-    return Reviewed(answer, verdict, True, asked.uid, asked.namespace, asked.name, dry_run=False)
+    answer = encode(_answer(identity.uid, UNCONCERNED if backend.shadow else verdict))
+    return Reviewed(answer, verdict, True, identity.uid, identity.namespace, identity.name, dry_run=False)
 
 
 def read_envelope(document: Any) -> Mapping[str, Any]:
-    """Check an AdmissionReview's envelope; gives its request.
+    """Check the envelope of an AdmissionReview and return its request.
 
     Raises WireError 400.
     """
@@ -123,35 +123,35 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
         raise WireError(400, "request: got nothing, wants an object")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise WireError(400, "request.uid: got nothing, wants a string")
-    for key in ("uid", "namespace", "name"):  # what the log and the last decisions remember
+    for key in ("uid", "namespace", "name"):  # the log and the recent decisions hold these
         if isinstance(request.get(key), str) and len(request[key]) > LONGEST_NAME:
             raise WireError(400, f"request.{key}: got {len(request[key])} characters, wants at most {LONGEST_NAME}")
     return request
 
 
-def _judge(
+def _review_object(
     request: Mapping[str, Any], namespace: str, verb: str, backend: Backend
 ) -> Generator[None, None, Verdict | None]:
-    """Judge what a request is about; None for kinds and operations that are let through.
+    """Review the object of a request; None for kinds and operations that are not reviewed.
 
-    The patch is applied here before it leaves: one that does not apply would reject the object even under
+    The patch is applied here first: one that does not apply would make the API server reject the object even under
     failurePolicy Ignore (docs/reference/control-plane.md#answers-to-the-api-server).
 
-    Raises MalformedPod, QuantityError; PatchError, a bug of ours.
+    Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
         return Verdict(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
     subject = review_target_of(request)
     if subject is None:
         return None
-    setting = replace(
+    context = replace(
         backend.setting(),
         form=subject.form,
         existing_ephemeral=subject.existing_ephemeral,
         old_template=subject.old_template,
     )
     try:
-        verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), setting)
+        verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), context)
     except OversizedPod as error:
         return Verdict(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.operation_on_object, verdict.operations))
@@ -160,15 +160,15 @@ def _judge(
 
 
 def _text(request: Mapping[str, Any], key: str) -> str | None:
-    found: str | None = _member(request, key, str)
-    return found
+    text: str | None = _member(request, key, str)
+    return text
 
 
 def _generate_name(request: Mapping[str, Any]) -> str:
-    """Say what an object without a name is to be called by, for the log."""
+    """Return the generateName of an object, which the log shows if it has no name."""
     metadata = (_member(request, "object", dict) or {}).get("metadata")
-    found = metadata.get("generateName") if isinstance(metadata, dict) else None
-    return found[:LONGEST_NAME] if isinstance(found, str) else ""
+    generate_name = metadata.get("generateName") if isinstance(metadata, dict) else None
+    return generate_name[:LONGEST_NAME] if isinstance(generate_name, str) else ""
 
 
 def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -193,8 +193,8 @@ def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
 
 
 def _audit(verdict: Verdict) -> dict[str, str]:
-    """Write the trail that lands in the API server's audit log; at most 256 bytes each (ADM-30)."""
-    codes = ",".join(each.code.name for each in verdict.reasons)
+    """Return the annotations for the API server's audit log, of at most 256 bytes per value (ADM-30)."""
+    codes = ",".join(reason.code.name for reason in verdict.reasons)
     decision = codes or ("patched" if verdict.operations else "unchanged")
     return {
         "decision": decision[:256],

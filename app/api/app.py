@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TLS listener: five verbs for the API server and the scheduler, everything else 404.
+"""The application of the TLS listener: five verbs for the API server and the scheduler, and 404 for all else.
 
-Handlers take raw bytes and return raw bytes: models on this path would cost more than the decision
+Handlers take and return raw bytes, because pydantic models on this path would cost more than the decision
 (docs/reference/measurements.md#serving).
 """
 
@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from app.api.admission_routes import review_steps
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, BodyReader, extender_limit
-from app.api.decision_line import Decision, count, of_answer, of_review, say
+from app.api.decision_line import Decision, count_refusals, decision_of_answer, decision_of_review, log_decision
 from app.api.decision_recorder import Recorder
 from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
 from app.api.operations_routes import answer_unknown_routes, bare_app
@@ -48,11 +48,11 @@ def create_tls_app(
     clock: Callable[[], float] = time.perf_counter,
     recorder: Recorder | None = None,
     tracing: Tracing | None = None,
-    tail: RecentDecisions | None = None,
+    recent: RecentDecisions | None = None,
 ) -> FastAPI:
-    """Build the application of the TLS listener. `role`: all, admission or extender; `clock`: seconds, monotonic."""
+    """Build the application. `role` is all, admission or extender; `clock` returns monotonic seconds."""
     app = bare_app(tracing)
-    routes = WebhookRoutes(backend, metrics, clock, recorder, tracing, tail)
+    routes = WebhookRoutes(backend, metrics, clock, recorder, tracing, recent)
     if role != "extender":
         for verb in ADMISSION_VERBS:
             app.add_route(f"/{verb}", routes.admission_route(verb), methods=["POST"])
@@ -64,7 +64,7 @@ def create_tls_app(
 
 
 class WebhookRoutes:
-    """Where a request becomes an answer, a log line and a metric."""
+    """The handlers: turn a request into an answer, a log line, metrics and records."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class WebhookRoutes:
         clock: Callable[[], float],
         recorder: Recorder | None = None,
         tracing: Tracing | None = None,
-        tail: RecentDecisions | None = None,
+        recent: RecentDecisions | None = None,
     ) -> None:
-        self._tail = tail
+        self._recent = recent
         self._backend = backend
         self._metrics = metrics
         self._clock = clock
@@ -83,15 +83,15 @@ class WebhookRoutes:
         self._recorder = recorder
         self._tracing = tracing
         self._bodies = BodyReader()
-        self._second_looks = RetryOnChange(backend)
-        self._turns = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
+        self._retries = RetryOnChange(backend)
+        self._queues = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
     def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of mutate or validate."""
 
         def answer(body: bytes) -> Steps:
             reviewed = yield from review_steps(body, verb, self._backend)
-            decision = of_review(reviewed, self._backend)
+            decision = decision_of_review(reviewed, self._backend)
             self._metrics.policies_matched(decision.policies, decision.result)
             return reviewed.body, decision
 
@@ -101,11 +101,11 @@ class WebhookRoutes:
         """Make the handler of an extender verb."""
 
         def answer(body: bytes) -> Steps:
-            answered = yield from verb_answer(body, self._backend)
-            self._metrics.view_behind.inc(answered.behind)
+            extender_answer = yield from verb_answer(body, self._backend)
+            self._metrics.view_behind.inc(extender_answer.behind)
             if verb == "preempt":
-                self._metrics.evictions_prevented.inc(answered.asked - answered.kept)
-            return answered.body, of_answer(answered, self._backend)
+                self._metrics.evictions_prevented.inc(extender_answer.asked - extender_answer.kept)
+            return extender_answer.body, decision_of_answer(extender_answer, self._backend)
 
         return self._route(verb, lambda: extender_limit(len(self._backend.nodes)), answer)
 
@@ -117,45 +117,45 @@ class WebhookRoutes:
             patience = seconds_to_answer(request.query_params.get("timeout"))
             try:
                 async with asyncio.timeout(patience), self._bodies.read(request, limit()) as body:
-                    content, outcome = await self._decided(verb, answer, body)
+                    content, outcome = await self._decide(verb, answer, body)
                 if patience is not None and self._clock() - started > patience:
                     raise TimeoutError
                 response = Response(content, media_type=JSON)
             except WireError as error:
-                response, outcome = self._refused(verb, error)
+                response, outcome = self._refuse(verb, error)
             except TimeoutError:
-                response, outcome = self._late(verb)
-            except Exception:  # noqa: BLE001  # the edge: a bug is an honest 500, failurePolicy decides
-                response, outcome = self._failed(verb)
+                response, outcome = self._too_late(verb)
+            except Exception:  # noqa: BLE001  # a bug becomes a 500, and failurePolicy decides
+                response, outcome = self._fail(verb)
             self._metrics.requests.labels(verb, outcome).inc()
             self._metrics.duration.labels(verb).observe(self._clock() - started)
             return response
 
         return handle
 
-    async def _decided(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
-        """Decide, count it and say it; gives the answer and the outcome."""
-        content, decision, spent = await self._timed(verb, answer(body))
+    async def _decide(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
+        """Decide, then count, log and record the decision; return the answer and the outcome for the metric."""
+        content, decision, spent = await self._run_steps(verb, answer(body))
         if verb == "filter":
-            async for _ in self._second_looks.news(decision):
-                content, decision, more = await self._timed(verb, answer(body))
+            async for _ in self._retries.changes(decision):
+                content, decision, more = await self._run_steps(verb, answer(body))
                 spent += more
                 if not may_have_ended(decision):
                     break
-        count(verb, decision, self._metrics)
-        say(verb, decision, self._backend.generation, spent)
-        if self._tail is not None:
-            self._tail.note(verb, decision, spent)
+        count_refusals(verb, decision, self._metrics)
+        log_decision(verb, decision, self._backend.generation, spent)
+        if self._recent is not None:
+            self._recent.note(verb, decision, spent)
         if self._recorder is not None:
             self._recorder.note(verb, body, content, decision, self._backend.generation)
         if self._tracing is not None:
             self._tracing.note(verb, decision)
         return content, decision.outcome
 
-    async def _timed(self, verb: str, steps: Steps) -> tuple[bytes, Decision, int]:
-        """Take the steps of an answer. Of those that take more than one, one a verb is taken at a time, with rests.
+    async def _run_steps(self, verb: str, steps: Steps) -> tuple[bytes, Decision, int]:
+        """Run the steps of an answer; return it and the CPU time in ns. Only one long answer of a verb runs at a time.
 
-        Raises Busy.
+        Raises TooManyJobs and JobTimeout.
         """
         started = self._cpu()
         try:
@@ -163,7 +163,7 @@ class WebhookRoutes:
         except StopIteration as end:
             return *end.value, self._cpu() - started
         spent = self._cpu() - started
-        async with self._turns[verb].turn():
+        async with self._queues[verb].turn():
             while True:
                 await asyncio.sleep(0)
                 started = self._cpu()
@@ -173,20 +173,20 @@ class WebhookRoutes:
                     return *end.value, spent + self._cpu() - started
                 spent += self._cpu() - started
 
-    def _refused(self, verb: str, error: WireError) -> tuple[Response, str]:
+    def _refuse(self, verb: str, error: WireError) -> tuple[Response, str]:
         if error.status == 413:
             self._metrics.oversized.labels(verb).inc()
         event(f"{verb} not answered", logging.WARNING, status=error.status, error=str(error))
         headers = {"Connection": "close"} if error.status == 413 else None
         return Response(status_body(error.status, str(error)), error.status, headers, JSON), f"http_{error.status}"
 
-    def _late(self, verb: str) -> tuple[Response, str]:
-        """Answer nobody: the API server has given up, or is about to; failurePolicy decides (ADM-27)."""
+    def _too_late(self, verb: str) -> tuple[Response, str]:
+        """Answer after the caller's timeout: the API server has given up or will; failurePolicy decides (ADM-27)."""
         self._metrics.internal_errors.labels("deadline").inc()
         event(f"{verb} not answered in time", logging.ERROR)
         return Response(status_body(503, f"gpu-usher: {verb} was too late"), 503, media_type=JSON), "http_503"
 
-    def _failed(self, verb: str) -> tuple[Response, str]:
+    def _fail(self, verb: str) -> tuple[Response, str]:
         self._metrics.internal_errors.labels(verb).inc()
         LOGGER.exception("%s failed", verb)
         return Response(status_body(500, f"gpu-usher: {verb} failed, see its log"), 500, media_type=JSON), "http_500"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client certificates: who calls, as TLS verified it, and which routes ask.
+"""Client certificates: the subject that TLS has verified, and the routes that require one.
 
 See docs/reference/listeners.md#client-certificates.
 """
@@ -15,39 +15,39 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.wire import status_body
 
 SUBJECT = "gpu-usher.client_subject"
-"""Key of the ASGI scope: the common name of the client's verified certificate; None without one."""
+"""Key of the ASGI scope for the common name of the client's verified certificate; None without one."""
 CONNECTION = "gpu-usher.tls_connection"
-"""Key of the ASGI scope: the connection's SSLObject; None without TLS."""
+"""Key of the ASGI scope for the connection's SSLObject; None without TLS."""
 ABORT = "gpu-usher.abort"
-"""Key of the ASGI scope: ends the connection at once, whatever is not sent yet."""
+"""Key of the ASGI scope for a function that closes the connection at once and drops unsent bytes."""
 SCHEDULER = "/scheduler/"
 
 
 def client_scope(transport: asyncio.BaseTransport) -> Mapping[str, Any]:
-    """Say what a connection adds to the scope of its requests, once its handshake is over."""
+    """Return what a connection adds to the scope of its requests after its TLS handshake."""
     connection = transport.get_extra_info("ssl_object")
     subject = subject_of(connection) if connection is not None else None
     return {SUBJECT: subject, CONNECTION: connection, ABORT: getattr(transport, "abort", None)}
 
 
 def subject_of(connection: ssl.SSLObject) -> str | None:
-    """Give the common name of the certificate that a client has shown; None without one, with several, or unreadable.
+    """Return the common name of a client's certificate; None without one, with several names, or if it is unreadable.
 
-    It is verified, or the handshake would have failed: OpenSSL refuses what no CA of ours signed. A CA may sign a
-    name that is no UTF-8 or an extension that cannot be parsed, which OpenSSL notices only when it is asked for them.
+    The certificate is verified, because OpenSSL refuses the handshake if no CA of ours signed it. A CA may sign a name
+    that is not UTF-8 or an extension that cannot be parsed; OpenSSL notices that only when the certificate is read.
     """
     try:
-        shown: Mapping[str, Any] = connection.getpeercert() or {}
+        certificate: Mapping[str, Any] = connection.getpeercert() or {}
     except (ssl.SSLError, ValueError, RuntimeError):
         return None
-    names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else None
 
 
 class OnlyKnownClients:
-    """Answers 403 to a caller without an allowed subject: on the scheduler's routes, on all of them with `webhooks`.
+    """ASGI middleware that answers 403 without an allowed subject: on the scheduler's routes, with `webhooks` on all.
 
-    `trusts` tells whether the certificate of a live connection is still of a CA of clients.
+    `trusts` tells whether the certificate of an open connection is still signed by a current CA of clients.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class OnlyKnownClients:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it before its body is read."""
-        asked = scope["type"] == "http" and (self._webhooks or scope["path"].startswith(SCHEDULER))
-        if not asked or not (words := self._stranger(scope)):
+        required = scope["type"] == "http" and (self._webhooks or scope["path"].startswith(SCHEDULER))
+        if not required or not (problem := self._problem(scope)):
             await self._app(scope, receive, send)
             return
-        body = status_body(403, f"gpu-usher: {words}: wants one whose common name --client-subject lists")
+        body = status_body(403, f"gpu-usher: {problem}: wants one whose common name --client-subject lists")
         headers = {"Connection": "close"}  # the body stays unread
         await Response(body, 403, headers, "application/json")(scope, receive, send)
 
-    def _stranger(self, scope: Scope) -> str:
-        """Say why a caller is none that is allowed; empty for one that is."""
-        shown = scope.get(SUBJECT)
-        if shown not in self._allowed:
-            return f"client certificate of {shown[:64]!r}" if shown else "no client certificate"
+    def _problem(self, scope: Scope) -> str:
+        """Return why a caller is not allowed; an empty string if it is."""
+        subject = scope.get(SUBJECT)
+        if subject not in self._allowed:
+            return f"client certificate of {subject[:64]!r}" if subject else "no client certificate"
         if not self._trusts(scope[CONNECTION]):
-            return f"client certificate of {shown[:64]!r}, of a CA that --client-ca has no more: connect again"
+            return f"client certificate of {subject[:64]!r}, of a CA that --client-ca has no more: connect again"
         return ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions, said: one log line and the counts of each answer, always with the same fields (LOG-01).
+"""The log line and the counts of a decision; a line always has the same members (LOG-01).
 
-No environment values, no annotations, no whole objects: names, codes and counts.
+It holds names, codes and counts, but no environment values, no annotations and no whole objects.
 """
 
 import logging
@@ -19,10 +19,10 @@ from app.values.reasons import Code
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided. `reasons`: how many objects (nodes, or the one pod) were refused, by code.
+    """One decision of a verb.
 
-    `level`: how loud the line is; DEBUG where nothing was changed or refused (LOG-02). `nominated`: preemption has made
-    room for the pod on some node.
+    `reasons` is the number of refused objects (nodes, or the one pod) by reason code. `level` is DEBUG if nothing was
+    changed or refused (LOG-02). `nominated` is whether preemption has nominated a node for the pod.
     """
 
     outcome: str
@@ -43,12 +43,12 @@ class Decision:
 
     @property
     def result(self) -> str:
-        """Name what became of the pod, for the policies that matched it."""
+        """The result for the policies that matched the pod: the outcome, or `warned`."""
         return "warned" if self.warned and self.outcome == "allowed" else self.outcome
 
 
-def of_review(reviewed: Reviewed, backend: Backend) -> Decision:
-    """Say what a review decided."""
+def decision_of_review(reviewed: Reviewed, backend: Backend) -> Decision:
+    """Return the decision of a review."""
     verdict = reviewed.verdict
     if not verdict.concerned and verdict.allowed:
         outcome = "unconcerned" if reviewed.handled else "unhandled"
@@ -63,7 +63,7 @@ def of_review(reviewed: Reviewed, backend: Backend) -> Decision:
         reviewed.uid,
         reviewed.namespace,
         reviewed.name,
-        dict.fromkeys((each.code for each in verdict.reasons), 1),
+        dict.fromkeys((reason.code for reason in verdict.reasons), 1),
         verdict.policies,
         verdict.policy_hash or backend.policies.hash,
         verdict.record,
@@ -72,36 +72,36 @@ def of_review(reviewed: Reviewed, backend: Backend) -> Decision:
     )
 
 
-def of_answer(answered: ExtenderAnswer, backend: Backend) -> Decision:
-    """Say what an extender verb decided; the policies are looked up only for a line that is written."""
-    level = logging.INFO if answered.refused or answered.error else logging.DEBUG  # all fit: nothing to explain
-    outcome = "none_fits" if answered.asked and not answered.kept else "answered"
-    pod = answered.pod
+def decision_of_answer(answer: ExtenderAnswer, backend: Backend) -> Decision:
+    """Return the decision of an extender verb; policies are looked up only if the line is written."""
+    level = logging.INFO if answer.refused or answer.error else logging.DEBUG  # all nodes fit: nothing to explain
+    outcome = "none_fits" if answer.asked and not answer.kept else "answered"
+    pod = answer.pod
     written = pod is not None and LOGGER.isEnabledFor(level)
     return Decision(
-        "error" if answered.error else outcome,
+        "error" if answer.error else outcome,
         level,
         pod.uid if pod else "",
         pod.namespace if pod else "",
         pod.name if pod else "",
-        answered.refused,
+        answer.refused,
         backend.ruling(pod).policies if pod and written else (),
         backend.policies.hash,
-        asked=answered.asked,
-        kept=answered.kept,
+        asked=answer.asked,
+        kept=answer.kept,
         nominated=bool(pod and pod.nominated_node_name),
-        error=answered.error,
+        error=answer.error,
     )
 
 
-def count(verb: str, decision: Decision, metrics: Metrics) -> None:
-    """Count a decision by reason."""
+def count_refusals(verb: str, decision: Decision, metrics: Metrics) -> None:
+    """Count the refused objects of a decision by reason."""
     for code, number in decision.reasons.items():
         metrics.refusals.labels(verb, code.name).inc(number)
 
 
-def say(verb: str, decision: Decision, generation: int, cpu_ns: int) -> None:
-    """Write the line of a decision. `cpu_ns`: of this thread, from the body read to the answer made."""
+def log_decision(verb: str, decision: Decision, generation: int, cpu_ns: int) -> None:
+    """Write the log line of a decision. `cpu_ns` is the thread's CPU time from the read body to the answer."""
     if not LOGGER.isEnabledFor(decision.level):
         return
     fields: dict[str, Any] = {

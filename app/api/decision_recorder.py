@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder: optionally, per decision, all that is needed to decide it again (F94). Off unless asked for.
+"""The decision log: optionally records for each decision all that is needed to repeat it (F94). Off by default.
 
-A line holds the request's pod, reduced to what decides: of its environment the NVIDIA_* variables, of its annotations
-ours, no command, no volume but the memory-backed ones. The file is the owner's alone, and bounded; what finds no room
-in the queue or on the disk is counted, and nobody waits.
+A line holds the Pod of the request, reduced to what decides: of its environment the NVIDIA_* variables, of its
+annotations ours, no commands, and only memory-backed volumes. The file is readable by its owner alone and bounded in
+size. A line that finds no room in the queue or on the disk is counted and dropped; no request waits for it.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ from app.values.errors import BadInput
 VERSION = 1
 FILE_BYTES = 64 << 20
 FILES = 4
-"""At most a quarter of a gigabyte, some 100,000 pods asked about 100 nodes each (a guess, measured nowhere)."""
+"""At most 256 MiB in all, some 100,000 pods asked about 100 nodes each (a guess, not measured)."""
 WAITING_LINES = 256
-"""A line about 5,000 nodes has 60 kB, so that at most 16 MB wait."""
+"""Lines in the queue. A line about 5,000 nodes has 60 kB, so at most 16 MB wait."""
 
 
 class Recorder:
-    """Writes lines to a file that is rotated by size, or to stdout, in a thread of its own. Must be stopped."""
+    """Writes lines to a file that is rotated by size, or to stdout, in a thread of its own. `stop` must be called."""
 
     def __init__(self, target: str) -> None:
-        """Open the target: a file, or `stdout`.
+        """Open `target`, a file or `stdout`.
 
-        Raises BadInput where the file cannot be written.
+        Raises BadInput if the file cannot be written.
         """
         try:
             self._handler = _Counting(sys.stdout) if target == "stdout" else _Rotated(Path(target))
@@ -52,13 +52,13 @@ class Recorder:
 
     @property
     def unrecorded(self) -> int:
-        """How many lines found no room."""
+        """The number of lines that were dropped."""
         return self._queue.dropped + self._handler.failed
 
     def note(self, verb: str, body: bytes, answer: bytes, decision: Decision, generation: int) -> None:
-        """Record a decision, unless it is about nothing that we judge. `body`: one that was read without complaint."""
-        asked = _review(body) if verb in ("mutate", "validate") else _question(verb, body)
-        if asked is None:
+        """Record a decision, unless its object is not reviewed. `body` has been read without error before."""
+        request = _reduced_review(body) if verb in ("mutate", "validate") else _reduced_extender_args(verb, body)
+        if request is None:
             return
         line = {
             "v": VERSION,
@@ -67,7 +67,7 @@ class Recorder:
             "uid": decision.uid,
             "policy_hash": decision.policy_hash,
             "generation": generation,
-            **asked,
+            **request,
             "decision": decision.outcome,
             "reasons": {code.name: number for code, number in decision.reasons.items()},
             "actions": list(decision.actions),
@@ -76,14 +76,14 @@ class Recorder:
         self._queue.handle(logging.makeLogRecord({"msg": encode(line).decode()}))
 
     def stop(self) -> None:
-        """Write what waits, and close the file; a disk that hangs is left behind."""
+        """Write the lines in the queue and close the file; a disk that hangs is not waited for."""
         if self._writer.finish():
-            with contextlib.suppress(OSError):  # what the disk did not take is counted already
+            with contextlib.suppress(OSError):  # lines that the disk did not take are counted already
                 self._handler.close()
 
 
 def open_recorder(target: str) -> Recorder | None:
-    """Open the recorder. `target`: a file, `stdout`, or `off`.
+    """Open the recorder; None for `off`. `target` is a file, `stdout` or `off`.
 
     Raises BadInput.
     """
@@ -91,7 +91,7 @@ def open_recorder(target: str) -> Recorder | None:
 
 
 class _Counting(logging.StreamHandler[TextIO]):
-    """Writes lines as they are; what the stream does not take is counted."""
+    """Writes lines as they are, and counts those that the stream does not take."""
 
     failed = 0
 
@@ -100,7 +100,7 @@ class _Counting(logging.StreamHandler[TextIO]):
 
 
 class _Rotated(logging.handlers.RotatingFileHandler):
-    """The same into files that only their owner may read."""
+    """Writes lines to rotated files that only their owner may read, and counts those that the disk does not take."""
 
     failed = 0
 
@@ -118,31 +118,31 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _review(body: bytes) -> dict[str, Any] | None:
-    """Reduce an AdmissionReview; None for kinds and operations that are let through."""
+def _reduced_review(body: bytes) -> dict[str, Any] | None:
+    """Return the recorded members of an AdmissionReview; None for kinds and operations that are not reviewed."""
     request: Mapping[str, Any] = decode_json(body)["request"]
     subject = review_target_of(request)
     if subject is None:
         return None
-    asked: dict[str, Any] = {
+    members: dict[str, Any] = {
         "namespace": request.get("namespace") or "default",
         "form": subject.form.name,
         "pod": redact_pod(subject.document),
     }
     if subject.form is not PodForm.Pod:
-        asked["settled"] = sorted(subject.existing_ephemeral)
-        asked["before"] = None if subject.old_template is None else redact_pod(subject.old_template)
-    return asked
+        members["settled"] = sorted(subject.existing_ephemeral)
+        members["before"] = None if subject.old_template is None else redact_pod(subject.old_template)
+    return members
 
 
-def _question(verb: str, body: bytes) -> dict[str, Any]:
-    """Reduce a question of the scheduler: the pod, and the names of the nodes, or the victims' UIDs on each."""
+def _reduced_extender_args(verb: str, body: bytes) -> dict[str, Any]:
+    """Return the recorded members of an extender request: the pod and the names of nodes, or the UIDs of victims."""
     if verb == "preempt":
-        asked = decode_preemption_args(body)
-        given = asked.NodeNameToMetaVictims
-        if given is None:
-            given = {name: meta_victims(name, whole) for name, whole in (asked.NodeNameToVictims or {}).items()}
-        return {"pod": redact_pod(decode_json(bytes(asked.Pod))), "victims": given}
+        preemption = decode_preemption_args(body)
+        victims = preemption.NodeNameToMetaVictims
+        if victims is None:
+            victims = {name: meta_victims(name, pods) for name, pods in (preemption.NodeNameToVictims or {}).items()}
+        return {"pod": redact_pod(decode_json(bytes(preemption.Pod))), "victims": victims}
     args = decode_extender_args(body)
     if args.NodeNames is not None:
         names, whole = args.NodeNames, False

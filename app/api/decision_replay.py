@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaying the decision log: what a line is about is asked again, by the same code that answers requests (F94)."""
+"""Replays a decision log: each recorded request is decided again by the code that answers requests (F94)."""
 
 import hashlib
 from collections import Counter
@@ -18,16 +18,16 @@ from app.api.wire import encode
 from app.values.errors import BadInput, WireError
 
 VERBS = {"filter": filter_nodes, "prioritize": prioritize, "preempt": preempt}
-DECIDED = ("decision", "reasons", "actions", "answer")
-"""Members of a line that say what was decided; `answer` is a hash of the bytes."""
-ASKED = {"filter": "nodes", "prioritize": "nodes", "preempt": "victims"}
+DECISION_MEMBERS = ("decision", "reasons", "actions", "answer")
+"""Members of a line that record the decision; `answer` is a SHA-256 of the answer's bytes."""
+NODES_MEMBER = {"filter": "nodes", "prioritize": "nodes", "preempt": "victims"}
 
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DifferingDecision:
-    """A line that decides otherwise. `line`: its number, from 1; `was`, `now`: its members of DECIDED."""
+    """A line whose decision differs. `line` is its number, from 1; `was` and `now` are its DECISION_MEMBERS."""
 
     line: int
     verb: str
@@ -38,13 +38,13 @@ class DifferingDecision:
 
 
 def read_lines(file: str, text: Iterable[str]) -> Iterator[Line]:
-    """Read a decision log, line by line.
+    """Read the lines of a decision log.
 
-    Raises BadInput, with the line's number.
+    Raises BadInput with the number of the line.
     """
-    for number, each in enumerate(text, 1):
+    for number, row in enumerate(text, 1):
         try:
-            line = msgspec.json.decode(each)
+            line = msgspec.json.decode(row)
         except msgspec.DecodeError as error:
             raise BadInput(f"{file}:{number}: not JSON: {error}: wants a file of serve --decision-log") from error
         if problem := _problem(line):
@@ -53,27 +53,31 @@ def read_lines(file: str, text: Iterable[str]) -> Iterator[Line]:
 
 
 def _problem(line: Any) -> str | None:
-    """Say why this is no line of ours; None if it is one."""
+    """Return why this is not a line of a decision log; None if it is one."""
     if not isinstance(line, dict) or line.get("v") != VERSION:
         return f"no line of version {VERSION}"
     verb = str(line.get("verb"))
     if verb not in REVIEWS and verb not in VERBS:
         return f"verb {verb[:40]!r}"
-    wanted = {"namespace": str, "form": str} if verb in REVIEWS else {ASKED[verb]: list if verb != "preempt" else dict}
-    for key, kind in {**wanted, "pod": dict, "decision": str, "reasons": dict, "actions": list, "answer": str}.items():
+    kinds = (
+        {"namespace": str, "form": str}
+        if verb in REVIEWS
+        else {NODES_MEMBER[verb]: list if verb != "preempt" else dict}
+    )
+    for key, kind in {**kinds, "pod": dict, "decision": str, "reasons": dict, "actions": list, "answer": str}.items():
         if not isinstance(line.get(key), kind):
             return f"no {key}"
     return "no such form" if verb in REVIEWS and line["form"] not in PodForm.__members__ else None
 
 
-def differing(lines: Iterable[Line], backend: Backend) -> Iterator[DifferingDecision | None]:
-    """Decide each line again, in the order of the log: promises rest on it. Gives None for one that decides the same.
+def replay_decisions(lines: Iterable[Line], backend: Backend) -> Iterator[DifferingDecision | None]:
+    """Decide each line again, in the order of the log, because promises depend on it; None for an equal decision.
 
-    Of questions with whole nodes the answer's bytes are not compared: the nodes are recorded by name only.
+    The answers to requests with whole nodes are not compared, because such nodes are recorded by name only.
     """
     for number, line in enumerate(lines, 1):
-        was = {key: line[key] for key in DECIDED}
-        now = decided_again(line, backend)
+        was = {key: line[key] for key in DECISION_MEMBERS}
+        now = decide_again(line, backend)
         if line.get("whole_nodes"):
             now["answer"] = was["answer"]
         yield (
@@ -89,43 +93,43 @@ def _name(line: Line) -> str:
     return f"{namespace}/{metadata.get('name') or metadata.get('generateName') or ''}"
 
 
-def decided_again(line: Line, backend: Backend) -> dict[str, Any]:
-    """Decide again what a line is about; gives the members that say what was decided.
+def decide_again(line: Line, backend: Backend) -> dict[str, Any]:
+    """Decide the request of a line again and return its DECISION_MEMBERS.
 
-    Raises MalformedPod, QuantityError, WireError for a pod that nobody could have recorded.
+    Raises MalformedPod, QuantityError, WireError for a pod that cannot have been recorded.
     """
-    return _reviewed(line, backend) if line["verb"] in REVIEWS else _answered(line, backend)
+    return _review_again(line, backend) if line["verb"] in REVIEWS else _answer_again(line, backend)
 
 
-def _reviewed(line: Line, backend: Backend) -> dict[str, Any]:
-    setting = replace(
+def _review_again(line: Line, backend: Backend) -> dict[str, Any]:
+    context = replace(
         backend.setting(),
         form=PodForm[line["form"]],
         existing_ephemeral=frozenset(line.get("settled", ())),
         old_template=line.get("before"),
     )
     namespace = line["namespace"]
-    verdict = REVIEWS[line["verb"]](line["pod"], namespace, backend.namespace_labels(namespace), setting)
+    verdict = REVIEWS[line["verb"]](line["pod"], namespace, backend.namespace_labels(namespace), context)
     outcome = "patched" if verdict.operations else "allowed" if verdict.concerned else "unconcerned"
     return {
         "decision": outcome if verdict.allowed else "denied",
-        "reasons": {each.code.name: 1 for each in verdict.reasons},
+        "reasons": {reason.code.name: 1 for reason in verdict.reasons},
         "actions": list(verdict.record),
         "answer": "",
     }
 
 
-def _answered(line: Line, backend: Backend) -> dict[str, Any]:
-    asked = {"Pod": line["pod"]}
-    asked |= {"NodeNameToMetaVictims": line["victims"]} if "victims" in line else {"NodeNames": line["nodes"]}
+def _answer_again(line: Line, backend: Backend) -> dict[str, Any]:
+    args = {"Pod": line["pod"]}
+    args |= {"NodeNameToMetaVictims": line["victims"]} if "victims" in line else {"NodeNames": line["nodes"]}
     try:
-        answered = VERBS[line["verb"]](encode(asked), backend)
+        answer = VERBS[line["verb"]](encode(args), backend)
     except WireError as error:
         return {"decision": "error", "reasons": {}, "actions": [str(error)], "answer": ""}
-    outcome = "none_fits" if answered.asked and not answered.kept else "answered"
+    outcome = "none_fits" if answer.asked and not answer.kept else "answered"
     return {
-        "decision": "error" if answered.error else outcome,
-        "reasons": {code.name: count for code, count in Counter(answered.refused).items()},
+        "decision": "error" if answer.error else outcome,
+        "reasons": {code.name: count for code, count in Counter(answer.refused).items()},
         "actions": [],
-        "answer": hashlib.sha256(answered.body).hexdigest(),
+        "answer": hashlib.sha256(answer.body).hexdigest(),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POST /explain: one explanation at a time, in slices short enough for scheduling not to notice."""
+"""POST /explain: one explanation at a time, in slices so short that scheduling is not delayed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from app.values.steps import finish
 
 
 class Explainer:
-    """Explains pods, one after the other."""
+    """Explains pods, one at a time."""
 
     def __init__(self, backend: Backend, seconds: float = JOB_SECONDS) -> None:
         self._backend = backend
         self._turns = JobQueue("explanations", seconds)
 
     async def answer(self, body: Any, by_node: bool) -> Explanation:
-        """Explain a Pod, or the pod of the cluster that a reference names.
+        """Explain a Pod in the body, or the pod of the cluster that the body names.
 
         Raises WireError (400, 404, 429, 502, 503), MalformedPod, QuantityError.
         """
@@ -30,7 +30,7 @@ class Explainer:
             return await in_slices(explain(document, self._backend.world(), live, by_node))
 
     async def of(self, document: Mapping[str, Any], live: bool) -> Explanation:
-        """Explain a pod as it is in the cluster (`live`), or as it would be.
+        """Explain a pod as it is in the cluster (with `live`), or as it would be.
 
         Raises WireError (429, 503), MalformedPod, QuantityError.
         """
@@ -49,7 +49,7 @@ class Explainer:
 
 
 def explain_pod(document: Mapping[str, Any], backend: Backend) -> Explanation:
-    """Explain a Pod at once.
+    """Explain a Pod in one step.
 
     Raises MalformedPod, QuantityError.
     """

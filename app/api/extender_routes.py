@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extender routes: ExtenderArgs bytes in, the scheduler's answers out; the form of the request is mirrored.
+"""The extender routes: ExtenderArgs in, the answers of filter, prioritize and preempt out, in the form of the request.
 
-No await, no I/O: each verb reads the state as it stands and answers (docs/reference/listeners.md#state).
+No await and no I/O: each verb reads the state as it stands and answers (docs/reference/listeners.md#state).
 """
 
 from collections import Counter
@@ -39,23 +39,24 @@ from app.values.steps import finish
 
 PODS_KEPT = 64
 LARGEST_KEPT_BYTES = 1 << 16
-"""A pod is asked about twice within milliseconds; what is kept of such questions is at most 4 MiB."""
+"""A scheduler asks about a pod twice within milliseconds; the bodies kept for that are 4 MiB at most."""
 MOST_NAMES = 20_000
-"""Names of a question, or twice the nodes that we know: Kubernetes supports 5,000; 20,000 take prioritize 30 ms."""
+"""Most names of a request, or twice the nodes that we know. Kubernetes supports 5,000; 20,000 take prioritize 30 ms."""
 MOST_CANDIDATES = 5_000
-"""Nodes that preemption may ask about; kube-scheduler tries a tenth of the nodes, and at least 100."""
+"""Most nodes of a preemption request; kube-scheduler tries a tenth of the nodes, and at least 100."""
 MOST_VICTIMS = 50_000
-"""On all candidates together: 500 nodes of 100 pods each."""
+"""Most victims on all candidates together: 500 nodes with 100 pods."""
 NODES_AT_ONCE = 32
-"""Whole nodes read and judged between two rests; 1 ms (measured)."""
+"""Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderAnswer:
-    """An answer, and what the log and the metrics say of it.
+    """An answer, and what the log and the metrics need.
 
-    `refused`: how many nodes, by reason. `behind`: how many kept nodes are full in our view, which is a pod late.
+    `refused` is the number of nodes by reason. `behind` is the number of kept nodes that are full in our view, because
+    our watch is late by a pod.
     """
 
     body: bytes
@@ -68,12 +69,12 @@ class ExtenderAnswer:
 
 
 def filter_nodes(body: bytes, backend: Backend) -> ExtenderAnswer:
-    """Answer filter at once, as filter_steps does."""
+    """Answer filter in one step; see `filter_steps`."""
     return finish(filter_steps(body, backend))
 
 
 def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
-    """Answer filter: which of the given nodes fit, and why the others do not. Names in one step, whole nodes in many.
+    """Answer filter: which nodes fit, and why the others do not. Names take one step, whole nodes many.
 
     Raises WireError 400 and 413.
     """
@@ -87,20 +88,20 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
         filtered, kept = yield from _filter_full(args, demand, backend)
     else:
         filtered, kept = _filter_names(names, demand, backend)
-    if len(kept) == 1:  # then the scheduler takes it without asking prioritize
+    if len(kept) == 1:  # the scheduler takes a single node without asking prioritize
         backend.promise(pod, demand, kept[0])
-    elif not kept and pod.nominated_node_name:  # its victims are still going
+    elif not kept and pod.nominated_node_name:  # the victims on the nominated node are still terminating
         backend.promise(pod, demand, pod.nominated_node_name)
     return replace(filtered, pod=pod)
 
 
 def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[ExtenderAnswer, Sequence[str]]:
-    """Filter names; gives the answer, and the names of the nodes that fit."""
+    """Filter nodes given by name; return the answer and the names of the nodes that fit."""
     appraised = backend.appraise(demand)
     kept: list[str] = names
     lost: list[str] = []
     if not appraised.feasible.issuperset(names):
-        fits = list(map(appraised.feasible.__contains__, names))  # one look-up a name; the rest is sieving
+        fits = list(map(appraised.feasible.__contains__, names))  # one look-up per name, for speed
         kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
     if backend.best_only and kept:
         kept, lost = [kept[best_position(kept, appraised.totals(kept))]], []
@@ -119,7 +120,7 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[E
 def _filter_full(
     args: ExtenderArgs, demand: Demand, backend: Backend
 ) -> Generator[None, None, tuple[ExtenderAnswer, Sequence[str]]]:
-    """Filter whole nodes; gives the answer, and the names of the nodes that fit."""
+    """Filter whole nodes; return the answer and the names of the nodes that fit."""
     raws, nodes = yield from _full_nodes(args, backend)
     verdicts = []
     for index, node in enumerate(nodes, 1):
@@ -142,7 +143,7 @@ def _filter_full(
 
 
 def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> ExtenderAnswer:
-    """Let every node through, and keep the real verdict for the log."""
+    """Answer that every node fits, and keep the real verdict for the log."""
     body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
     return ExtenderAnswer(body, None, asked, kept, refused)
 
@@ -160,12 +161,12 @@ def _filtered(
 
 
 def prioritize(body: bytes, backend: Backend) -> ExtenderAnswer:
-    """Answer prioritize at once, as prioritize_steps does."""
+    """Answer prioritize in one step; see `prioritize_steps`."""
     return finish(prioritize_steps(body, backend))
 
 
 def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
-    """Answer prioritize: one integer 0..10 per given node, the winner 10; all 0 without a view of the cluster.
+    """Answer prioritize: an integer 0..10 per node, 10 for the best; all 0 while the state is not synced.
 
     Raises WireError 400 and 413.
     """
@@ -191,15 +192,15 @@ def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Ext
 
 
 def preempt(body: bytes, backend: Backend) -> ExtenderAnswer:
-    """Answer preempt at once, as preempt_steps does."""
+    """Answer preempt in one step; see `preempt_steps`."""
     return finish(preempt_steps(body, backend))
 
 
 def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
-    """Answer preempt: the candidates on which evicting the given victims would let the pod run.
+    """Answer preempt: the candidates on which evicting the given victims lets the pod run.
 
-    Always as NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises WireError 400,
-    and 503 while the state is not known: then nothing is evicted.
+    The answer always has NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises
+    WireError 400, and 503 while the state is not synced, so that nothing is evicted then.
     """
     check_bulk(body, len(backend.nodes))
     args = decode_preemption_args(body)
@@ -222,7 +223,7 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
 
 
 def _check_candidates(candidates: Mapping[str, Mapping[str, Any]] | None) -> None:
-    """Bound what is asked about evictions.
+    """Check the number of candidates and victims.
 
     Raises WireError 413.
     """
@@ -235,7 +236,7 @@ def _check_candidates(candidates: Mapping[str, Mapping[str, Any]] | None) -> Non
 
 
 def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
-    """Read the body of filter or prioritize, of no more names than a fleet like this has.
+    """Read the body of filter or prioritize, and check the number of names against the fleet.
 
     Raises WireError 400 and 413.
     """
@@ -248,7 +249,7 @@ def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
 
 
 def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
-    """Write whole victims as UIDs; how many and in which order stays as given."""
+    """Convert whole victims to UIDs; their number and order stay."""
     pods = member_folded(victims, "Pods")
     if pods is not None and not isinstance(pods, list):
         raise WireError(400, f"NodeNameToVictims[{name[:80]}].Pods: wants a list")
@@ -258,7 +259,7 @@ def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _uids(victims: Mapping[str, Any]) -> frozenset[str]:
-    """List the UIDs of victims; one that says none is a victim nevertheless."""
+    """Return the UIDs of victims; one without a UID counts as a victim too."""
     pods = member_folded(victims, "Pods")
     listed = pods if isinstance(pods, list) else ()
     return frozenset(str(member_folded(each, "UID") if isinstance(each, dict) else "") for each in listed)
@@ -273,7 +274,7 @@ def _uid(pod: Any, where: str) -> str:
 
 
 def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:
-    """Read the nodes of full-node mode: labels and amounts as given, and what else is known of them."""
+    """Read whole nodes: labels and amounts from the body, and what else is known of them from the state."""
     raws = (args.Nodes.items if args.Nodes else None) or []
     knowledge = backend.setting().knowledge
     nodes = []
@@ -296,7 +297,7 @@ def _asked_demand(pod: Pod, backend: Backend) -> Demand:
 
 
 def read_asked(raw: bytes) -> Pod:
-    """Read the pod asked about; prioritize brings the very bytes that filter brought.
+    """Read the pod of a request; prioritize sends the same bytes as filter, which are read once.
 
     Raises WireError 400.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loopback listeners answer only requests addressed to loopback: a web page cannot rebind its name to them."""
+"""Restricts loopback listeners to requests addressed to loopback, so that no web page can rebind its name to them."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -8,13 +8,13 @@ from app.api.wire import status_body
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-def loopback(host: str) -> bool:
-    """Tell whether a listener's address is loopback."""
+def is_loopback(host: str) -> bool:
+    """Tell whether a listener's address is a loopback address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 class OnlyHosts:
-    """Pure ASGI middleware that answers 403 where the Host header is not on the list."""
+    """ASGI middleware that answers 403 if the Host header is not one of `names`."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str] = LOOPBACK_NAMES) -> None:
         self._app = app
@@ -36,9 +36,9 @@ class OnlyHosts:
 
 
 class OnlyOwnPages:
-    """Pure ASGI middleware that answers 403 to what another site's page sends; following a link is nothing of that.
+    """ASGI middleware that answers 403 to requests sent by pages of other sites; following a link is allowed.
 
-    Browsers say who asks (W3C Fetch Metadata, Sec-Fetch-Site and -Mode); without the headers it is no browser.
+    Browsers send the origin of a request (W3C Fetch Metadata, Sec-Fetch-Site and -Mode); other clients send none.
     """
 
     def __init__(self, app: ASGIApp) -> None:

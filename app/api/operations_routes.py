@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations listener: probes, metrics, version; plain HTTP for the kubelet and Prometheus."""
+"""The operations listener: probes, metrics and version, as plain HTTP for the kubelet and Prometheus."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app import __version__
 from app.api.backend import Backend
-from app.api.readiness import Ask, Readiness, here
+from app.api.readiness import Ask, Readiness, call_here
 from app.api.scrapes import MetricsText
 from app.api.tracing import Tracing, untraced
 from app.api.wire import encode, status_body
@@ -17,20 +17,20 @@ from app.telemetry.metrics import Metrics
 JSON = "application/json"
 
 
-def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = here) -> FastAPI:
-    """Build the application of the operations listener. `ask`: how to ask the loop that has the service's state."""
+def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = call_here) -> FastAPI:
+    """Build the application. `ask` calls a function on the event loop that holds the service's state."""
     app = bare_app()
     readiness = Readiness(backend, ask)
 
     async def ready(_request: Request) -> Response:
-        health = await readiness.now()
+        health = await readiness.health()
         return Response(encode(health), 200 if health["ready"] else 503, media_type=JSON)
 
     async def startup(request: Request) -> Response:
-        return Response(encode({"started": True}), media_type=JSON) if readiness.ever else await ready(request)
+        return Response(encode({"started": True}), media_type=JSON) if readiness.was_ready else await ready(request)
 
     def live(_request: Request) -> Response:
-        alive = backend.alive()  # of the main loop, whichever loop this is
+        alive = backend.alive()  # of the main loop, also if this one is another
         return Response(encode({"alive": alive}), 200 if alive else 503, media_type=JSON)
 
     def version(_request: Request) -> Response:
@@ -50,13 +50,13 @@ def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = here) -> FastA
 
 
 def bare_app(tracing: Tracing | None = None) -> FastAPI:
-    """Make an application without pages of its own: the routes of a listener are all that answers."""
+    """Make an application without documentation pages, so that it answers only its listener's routes."""
     telemetry = tracing.telemetry if tracing is not None else untraced()
     return FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, telemetry=telemetry)
 
 
 def answer_unknown_routes(app: FastAPI) -> None:
-    """Answer a route or method that is not there with a Status, whose message says what was asked."""
+    """Answer unknown routes and methods with a Status whose message repeats the request."""
 
     async def not_found(request: Request, _error: Exception) -> Response:
         message = f"{request.method} {request.url.path[:200]}: no such route"
@@ -67,7 +67,7 @@ def answer_unknown_routes(app: FastAPI) -> None:
 
 
 def on_loop(handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """Run a quick handler on the event loop; as a plain function it would go to a thread and race with the state."""
+    """Make a handler run on the event loop; a plain function would run in a thread and race with the state."""
 
     async def handle(request: Request) -> Response:
         return handler(request)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last decisions, for people who watch: a bounded ring; what a request pays for it is one append."""
+"""The recent decisions that the web page shows: a bounded ring, to which a request appends once."""
 
 import datetime as dt
 import time
@@ -10,13 +10,13 @@ from itertools import islice
 from app.admission.decision_annotation import MOST_ACTIONS
 from app.api.decision_line import Decision
 
-KEPT = 500
-"""Decisions; one is under 1 kB. A person reads no more than that of a live tail."""
+MOST_DECISIONS = 500
+"""Decisions in the ring; one is under 1 kB. Nobody reads more of a live list."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentDecision:
-    """One decision. `number`: of all since the start; `seconds`: of the wall clock; `cpu_ns`: what it took."""
+    """One decision. `number` counts from the start, `seconds` is Unix time, `cpu_ns` the CPU time of the answer."""
 
     number: int
     seconds: float
@@ -26,19 +26,19 @@ class RecentDecision:
 
     @property
     def at(self) -> str:
-        """Write the time of the day, in UTC, with milliseconds."""
+        """The time of day in UTC, with milliseconds."""
         return f"{dt.datetime.fromtimestamp(self.seconds, dt.UTC):%H:%M:%S.%f}"[:-3] + "Z"
 
 
 class RecentDecisions:
-    """The last decisions. `total`: how many there were since the start."""
+    """The recent decisions. `total` is their number since the start."""
 
     def __init__(self) -> None:
         self.total = 0
-        self._ring: deque[tuple[float, str, Decision, int]] = deque(maxlen=KEPT)
+        self._ring: deque[tuple[float, str, Decision, int]] = deque(maxlen=MOST_DECISIONS)
 
     def note(self, verb: str, decision: Decision, cpu_ns: int) -> None:
-        """Take a decision in."""
+        """Append a decision."""
         self.total += 1
         if len(decision.actions) > MOST_ACTIONS:
             more = f"and {len(decision.actions) - MOST_ACTIONS + 1} more"
@@ -46,8 +46,8 @@ class RecentDecisions:
         self._ring.append((time.time(), verb, decision, cpu_ns))
 
     def since(self, number: int) -> list[RecentDecision]:
-        """List the decisions after that many, as far as they are kept, the oldest first."""
+        """Return the decisions after the first `number` ones that are still in the ring, the oldest first."""
         gone = self.total - len(self._ring)
         skipped = max(number - gone, 0)
-        kept = islice(self._ring, skipped, None)
-        return [RecentDecision(gone + skipped + index, *each) for index, each in enumerate(kept, 1)]
+        entries = islice(self._ring, skipped, None)
+        return [RecentDecision(gone + skipped + index, *entry) for index, entry in enumerate(entries, 1)]

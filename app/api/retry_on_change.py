@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second look at a pod that no node is offered to, where what refuses it may have ended already.
+"""Repeats a filter decision without a node for reasons that may have ended already.
 
 See docs/reference/sharing-and-memory.md#memory-budgets.
 
-Only we count the memory of shared GPUs, and we refuse nodes that are being changed. kube-scheduler asks again when a
-pod goes, or when the label that tells of a change is edited, often before our own watch has told us, and a pod refused
-then waits for its five-minute flush where nothing else happens in the cluster. So we wait a moment for our view,
-seldom enough: the scheduler has one loop.
+Only gpu-usher counts the memory of shared GPUs, and it refuses nodes that are being changed. kube-scheduler retries a
+pod when another pod goes or when a label of a node changes, often before our own watch has the event. A pod refused
+then waits for the scheduler's five-minute flush if nothing else happens in the cluster. So filter waits shortly for
+the watch, and does so seldom, because the scheduler has one loop.
 """
 
 import asyncio
@@ -18,45 +18,45 @@ from app.api.decision_line import Decision
 from app.values.reasons import Code
 
 WAIT_SECONDS = 0.5
-"""A quarter of the scheduler's httpTimeout; that a deletion reaches us by then is a guess."""
+"""A quarter of the scheduler's httpTimeout; that a deletion arrives by then is a guess."""
 APART_SECONDS = 10.0
-"""Between two waits, of whatever pods: a twentieth of the scheduler's time at most. A pod for which others were evicted
-always waits: we are asked about its node only once the scheduler has seen a share go there, so it is seldom in vain."""
+"""Between two waits for any pods: at most a twentieth of the scheduler's time. A pod with a nominated node always
+waits: the scheduler asks about that node only after it has seen a victim go, so the wait is seldom in vain."""
 LOOK_SECONDS = 0.01
 
 
 PASSING = frozenset({Code.GPUMemoryBudgetExceeded, Code.MIGReconfiguring, Code.DriverUpgrading})
-"""Reasons that end by what kube-scheduler sees too, perhaps before us.
+"""Reasons that end through an event that kube-scheduler sees too, perhaps before us.
 
-Required node affinity keeps it from asking about nodes that are being changed, so our view is behind where we say so.
+Required node affinity keeps it from asking about nodes that are being changed; if it asks, our view is behind.
 """
 
 
 def may_have_ended(decision: Decision) -> bool:
-    """Tell whether no node was offered, and on one at least the reason is one that passes."""
+    """Tell whether no node fits and at least one was refused for a reason of PASSING."""
     return decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
 
 
 class RetryOnChange:
-    """When to look again; `clock`: seconds, monotonic."""
+    """Decides when to repeat a decision; `clock` returns monotonic seconds."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
         self._backend = backend
         self._clock = clock
         self._not_before = float("-inf")
 
-    async def news(self, decision: Decision) -> AsyncIterator[None]:
-        """Come back at each change of the view while waiting may help."""
-        begun = self._clock()
+    async def changes(self, decision: Decision) -> AsyncIterator[None]:
+        """Yield at each change of the state, as long as waiting may help."""
+        started = self._clock()
         if not may_have_ended(decision) or self._backend.shadow:
             return
         if not decision.nominated:
-            if begun < self._not_before:
+            if started < self._not_before:
                 return
-            self._not_before = begun + APART_SECONDS
-        seen = self._backend.generation
-        while self._clock() - begun < WAIT_SECONDS:
+            self._not_before = started + APART_SECONDS
+        generation = self._backend.generation
+        while self._clock() - started < WAIT_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._backend.generation != seen:
-                seen = self._backend.generation
+            if self._backend.generation != generation:
+                generation = self._backend.generation
                 yield

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of /metrics: made anew for each scrape, unless there are more scrapes than any Prometheus makes."""
+"""The text of /metrics, rendered for each scrape up to a rate that no Prometheus exceeds."""
 
 import time
 from collections.abc import Callable
 
-A_SECOND = 20.0
-"""Texts made; one takes some milliseconds, and a Prometheus asks every 15 s."""
-AT_ONCE = 20.0
-"""So many after a rest: several Prometheuses, and a person who looks."""
+RENDERS_PER_SECOND = 20.0
+"""Texts rendered per second; one takes some milliseconds, and a Prometheus scrapes every 15 s."""
+BURST = 20.0
+"""Texts rendered in a burst: several Prometheus servers and a person."""
 
 
 class MetricsText:
-    """Gives the text; beyond the rate the last one again, whose bytes all who ask share.
+    """Returns the text; above the rate it returns the last one again, whose bytes all callers share.
 
-    `clock`: seconds, monotonic.
+    `clock` returns monotonic seconds.
     """
 
     def __init__(self, render: Callable[[], bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._render, self._clock = render, clock
-        self._left, self._at = AT_ONCE, clock()
+        self._left, self._at = BURST, clock()
         self._text = b""
 
     def latest(self) -> bytes:
-        """Give the text of now, or that of a moment ago."""
+        """Return the current text, or a recent one."""
         now = self._clock()
-        self._left = min(AT_ONCE, self._left + (now - self._at) * A_SECOND)
+        self._left = min(BURST, self._left + (now - self._at) * RENDERS_PER_SECOND)
         self._at = now
         if self._left >= 1.0 or not self._text:
             self._left -= 1.0

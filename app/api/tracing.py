@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing: optionally, one OpenTelemetry span a request of the five verbs (F97). Off unless asked for.
+"""Tracing: optionally one OpenTelemetry span per request of the five verbs (F97). Off by default.
 
-FastAPI makes the span, with the parent that `traceparent` names; here is where spans go, and what of a decision they
-say. Nothing of the SDK is imported before `Tracing` is made. Sent are spans in batches, by a thread of the SDK's own;
-what finds no room there, or no collector, is dropped, and nobody waits.
+FastAPI makes the span, with the parent that `traceparent` names; this module sets the exporter and the attributes of a
+decision. The SDK is imported only when `Tracing` is made. A thread of the SDK exports spans in batches; spans that find
+no room or no collector are dropped, and no request waits.
 """
 
 import os
@@ -23,21 +23,21 @@ ROUTES = frozenset({"/mutate", "/validate", "/scheduler/filter", "/scheduler/pri
 REMEDY = "pip install 'gpu-usher[tracing]', or build the image with LOCK=requirements-tracing.lock"
 ADDRESSES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-"""The standard variables, the first that is set counts; all others (headers, CA, sampler, …) are read by the SDK."""
+"""The standard variables; the first that is set counts. The SDK reads all others (headers, CA, sampler, …)."""
 
 
 def untraced() -> "TelemetryConfig":
-    """Switch all that FastAPI can tell off, whatever the environment or a global provider says."""
+    """Return FastAPI's settings without telemetry, whatever the environment or a global provider says."""
     return {"tracing": False, "metrics": False, "logs": False, "operation_spans": False, "auto_configure": False}
 
 
 class Tracing:
-    """Where the spans of one process go. Must be stopped."""
+    """The exporter of this process's spans. `stop` must be called."""
 
     def __init__(self) -> None:
-        """Start the exporting thread.
+        """Start the thread that exports spans.
 
-        Raises BadInput without the packages, and for an address or protocol that cannot be.
+        Raises BadInput without the packages, and for an invalid address or protocol.
         """
         _check_environment()
         try:
@@ -48,9 +48,9 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
             raise BadInput(f"--tracing: {error.name} is not installed: {REMEDY}") from error
-        ours = {"service.name": "gpu-usher", "service.version": __version__, "service.instance.id": REPLICA}
-        named = Resource.create().merge(Resource(ours)).merge(OTELResourceDetector().detect())
-        self._provider = TracerProvider(resource=named, shutdown_on_exit=False)
+        service = {"service.name": "gpu-usher", "service.version": __version__, "service.instance.id": REPLICA}
+        resource = Resource.create().merge(Resource(service)).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         try:
             self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         except (ValueError, OSError) as error:
@@ -59,11 +59,11 @@ class Tracing:
 
     @property
     def telemetry(self) -> "TelemetryConfig":
-        """Give FastAPI's setting: one span a request, for the verbs alone."""
-        return {**untraced(), "tracing": True, "tracer_provider": self._provider, "exclude": _not_a_verb}
+        """FastAPI's settings: one span per request of the five verbs."""
+        return {**untraced(), "tracing": True, "tracer_provider": self._provider, "exclude": _is_untraced}
 
     def note(self, verb: str, decision: Decision) -> None:
-        """Say on the request's span what was decided, in the words of the log; nothing else of a pod."""
+        """Set the decision as attributes of the request's span, with the names of the log; nothing else of a pod."""
         self._span().set_attributes(
             {
                 "gpu_usher.verb": verb,
@@ -75,7 +75,7 @@ class Tracing:
         )
 
     def stop(self) -> None:
-        """Send what waits; a collector that does not answer in time is left behind."""
+        """Send the remaining spans; a collector that does not answer in time is not waited for."""
         last = threading.Thread(target=self._provider.shutdown, daemon=True)
         last.start()
         last.join(FINISH_SECONDS)
@@ -90,5 +90,5 @@ def _check_environment() -> None:
         raise BadInput(f"{protocol[0]}: got {protocol[1][:40]!r}, wants http/protobuf (port 4318 of most collectors)")
 
 
-def _not_a_verb(scope: MutableMapping[str, Any]) -> bool:
+def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
     return scope["path"] not in ROUTES

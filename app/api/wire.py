@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wire types, named as upstream names them, and the strict reading of bodies.
+"""The wire types, named as in Kubernetes, and the strict reading of request bodies.
 
-Extender types: k8s.io/kube-scheduler extender/v1 types.go (no JSON tags, so Go's field names; Go reads them
-without regard to case, and so do we). AdmissionReview: k8s.io/api admission/v1.
+Extender types are those of k8s.io/kube-scheduler extender/v1 types.go, which has no JSON tags: members have Go's field
+names, and like Go we read them without regard to case. AdmissionReview is k8s.io/api admission/v1.
 """
 
 from collections.abc import Mapping
@@ -15,25 +15,25 @@ from app.kube.pods import Pod, read_pod
 from app.values.errors import MalformedPod, QuantityError, WireError
 
 DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises on hostile bodies; UnicodeDecodeError is no DecodeError
+"""All errors that msgspec raises on hostile bodies; UnicodeDecodeError is not a DecodeError
 (docs/reference/measurements.md#hostile-json)."""
 
 
 MOST_VALUES = 100_000
-"""Commas, brackets and braces of a JSON body. A review of a Deployment of 1,000 containers, each with eight amounts and
-ten variables, holds 90,000 (old and new object); they take 25 ms of CPU at most to read (measured)."""
+"""Commas, brackets and braces in a JSON body. A review of a Deployment with 1,000 containers of eight amounts and ten
+variables holds 90,000 (old and new object); reading them takes at most 25 ms of CPU (measured)."""
 VALUES_OF_NODE = 4_096
-"""Commas of a whole Node, in the bodies of a scheduler without node cache: five times those of the recorded ones."""
+"""Commas of a whole Node in the bodies of a scheduler without node cache: five times those of recorded nodes."""
 ORDINARY = 1 << 18
-"""Bytes; 5,000 names are 160 kB, most reviews 10 kB. What is larger is looked at before it is read."""
+"""Bytes. 5,000 names are 160 kB, most reviews 10 kB. Larger bodies are checked before they are read."""
 LONGEST_NUMBER = 310
-"""Digits in a row; the largest number that a double holds has 309. Longer integers cost the square of their length."""
+"""Digits in a row. The largest number of a double has 309; reading longer integers costs the square of their length."""
 _LONG_NUMBER = b"9" * (LONGEST_NUMBER + 1)
 _DIGITS = bytes(ord("9") if 48 <= byte < 58 else byte for byte in range(256))
 
 
 class WireNodeList(msgspec.Struct):
-    """A NodeList whose items stay bytes: they are sent back as they came."""
+    """A NodeList whose items stay bytes, because they are sent back as they came."""
 
     items: list[msgspec.Raw] | None = None
 
@@ -42,7 +42,7 @@ ABSENT = msgspec.Raw(b"null")
 
 
 class ExtenderArgs(msgspec.Struct):
-    """Body of filter and prioritize. `Pod` stays bytes: the same pod is asked about twice, and read once."""
+    """Body of filter and prioritize. `Pod` stays bytes: it comes in both, and is read once."""
 
     Pod: msgspec.Raw = ABSENT
     Nodes: WireNodeList | None = None
@@ -58,7 +58,7 @@ class PreemptionArgs(msgspec.Struct):
 
 
 class HostPriority(msgspec.Struct, gc=False):
-    """One score; an integer, because one float would void the whole list.
+    """The score of a node: an integer, because a float would make Go reject the whole list.
 
     See docs/reference/control-plane.md#scores-of-the-scheduler.
     """
@@ -71,12 +71,12 @@ _EXTENDER = msgspec.json.Decoder(ExtenderArgs)
 _PREEMPTION = msgspec.json.Decoder(PreemptionArgs, float_hook=float)
 _NODE = msgspec.json.Decoder(PartialNode)
 _ANY = msgspec.json.Decoder(Any, float_hook=float)
-"""Reads fractions with Python's own parser: msgspec's takes 14 µs for `1.7976931348623157e308`, 8 MiB of them 5 s."""
+"""Reads fractions with Python's parser: msgspec's takes 14 µs for `1.7976931348623157e308`, 5 s for 8 MiB of them."""
 encode = msgspec.json.Encoder().encode
 
 
 def decode_json(body: bytes) -> Any:
-    """Read any JSON, unless it holds more values than any Kubernetes object, or a number longer than any.
+    """Read JSON, unless it holds more values or longer numbers than any Kubernetes object.
 
     Raises WireError 400, and 413 for too many values.
     """
@@ -88,23 +88,23 @@ def decode_json(body: bytes) -> Any:
 
 
 def check_values(body: bytes | msgspec.Raw) -> None:
-    """Bound what reading a JSON text can cost before it is read, by its bytes alone.
+    """Check the cost of reading a JSON text from its bytes alone, before it is read.
 
-    Marks within strings count too: an object would need a hundred thousand commas in its texts to be refused for them.
+    Marks within strings count too; an object would need 100,000 commas in its strings to be refused for them.
     Raises WireError 413, and 400 for a number of too many digits.
     """
     if len(body) <= MOST_VALUES:
         return
     text = bytes(body)
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        wanted = f"wants at most {MOST_VALUES}: send a smaller object"
-        raise WireError(413, f"body: too many values (commas, brackets, braces), {wanted}")
+        remedy = f"wants at most {MOST_VALUES}: send a smaller object"
+        raise WireError(413, f"body: too many values (commas, brackets, braces), {remedy}")
     if _LONG_NUMBER in text.translate(_DIGITS):
         raise WireError(400, f"body: more than {LONGEST_NUMBER} digits in a row, which no number of Kubernetes has")
 
 
 def check_bulk(body: bytes, nodes: int) -> None:
-    """Bound what reading a scheduler's question can cost by the fleet that we know, before it is read.
+    """Check the cost of reading a scheduler's request against the number of nodes in the fleet, before it is read.
 
     Raises WireError 413.
     """
@@ -114,7 +114,7 @@ def check_bulk(body: bytes, nodes: int) -> None:
 
 
 def decode_extender_args(body: bytes) -> ExtenderArgs:
-    """Read filter's or prioritize's body, in any letter case of its keys.
+    """Read the body of filter or prioritize, in any letter case of its keys.
 
     Raises WireError 400.
     """
@@ -130,7 +130,7 @@ def decode_extender_args(body: bytes) -> ExtenderArgs:
 
 
 def decode_preemption_args(body: bytes) -> PreemptionArgs:
-    """Read preempt's body, in any letter case of its keys.
+    """Read the body of preempt, in any letter case of its keys.
 
     Raises WireError 400.
     """
@@ -146,12 +146,12 @@ def decode_preemption_args(body: bytes) -> PreemptionArgs:
 
 
 def absent(raw: msgspec.Raw) -> bool:
-    """Tell whether a member was not there, or null."""
+    """Tell whether a member was absent or null."""
     return bytes(raw) == b"null"
 
 
 def decode_pod(raw: bytes) -> Pod:
-    """Read the Pod of a scheduler's question.
+    """Read the Pod of a scheduler's request.
 
     Raises WireError 400.
     """
@@ -165,7 +165,7 @@ def decode_pod(raw: bytes) -> Pod:
 
 
 def decode_node(raw: msgspec.Raw) -> PartialNode:
-    """Read a Node of full-node mode. All of it is text: it is sent back whole, and the decoder skips what is not read.
+    """Read a whole Node. All of it must be UTF-8, because it is sent back and the decoder skips unread members.
 
     Raises WireError 400.
     """
@@ -177,7 +177,7 @@ def decode_node(raw: msgspec.Raw) -> PartialNode:
 
 
 def member_folded(victims: Mapping[str, Any], name: str) -> Any:
-    """Read a member whatever the case of its key; None if it is absent."""
+    """Return a member in any letter case of its key; None if it is absent."""
     if name in victims:
         return victims[name]
     return next((value for key, value in victims.items() if key.lower() == name.lower()), None)
@@ -191,7 +191,7 @@ def _decode(decoder: Any, body: bytes | msgspec.Raw, kind: type) -> Any:
 
 
 def _folded(body: bytes | msgspec.Raw, kind: type[msgspec.Struct]) -> bytes:
-    """Rewrite the keys in Go's case, those of a NodeList too; the values stay the bytes they are."""
+    """Rewrite the keys of a body and its NodeList in Go's letter case; the values stay bytes."""
     names = {name.lower(): name for name in kind.__struct_fields__}
     members: dict[str, msgspec.Raw] = _decode(msgspec.json.Decoder(dict[str, msgspec.Raw]), body, kind)
     folded = {names.get(key.lower(), key): value for key, value in members.items()}
@@ -209,7 +209,7 @@ def _short(error: BaseException) -> str:
 
 
 def status_body(code: int, message: str) -> bytes:
-    """Write a failure as a Kubernetes Status, which both callers log in full."""
+    """Return a Kubernetes Status for a failure; API server and scheduler log it in full."""
     status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
     return encode({**status, "reason": _REASONS.get(code, "InternalError")})
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.api.decision_replay import DECIDED, DifferingDecision, Line, differing, read_lines
+from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.output import Output, show
 from app.cli.progress import counted
 from app.cli.source import DemoFleet, Policies, Snapshots
@@ -51,7 +51,7 @@ def replay(
     service = offline(snapshot, demo_fleet, policies, recount, filter_answer)
     lines = read_logs(logs)
     other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
-    with counted(differing(lines, service), "deciding again", len(lines)) as told:
+    with counted(replay_decisions(lines, service), "deciding again", len(lines)) as told:
         found = ReplayResult(len(lines), other, tuple(each for each in told if each is not None))
     show(found, output, lambda console: _show(console, found))
     raise typer.Exit(1 if found.differing else 0)
@@ -115,7 +115,7 @@ def _show(console: Console, found: ReplayResult) -> None:
 def _change(each: DifferingDecision) -> str:
     parts = [
         f"{key} {_words(each.was[key])}, now {_words(each.now[key])}"
-        for key in DECIDED
+        for key in DECISION_MEMBERS
         if key != "answer" and each.was[key] != each.now[key]
     ]
     return "; ".join(parts) or "another answer in detail"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renews the served certificate: checks the files every few seconds by wall clock, logs and measures what happened."""
+"""Renews the served certificate: checks the files every few seconds by wall clock, logs and measures the result."""
 
 import datetime as dt
 import logging
@@ -10,14 +10,14 @@ from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import CertificateError
 
 TURN_SECONDS = 5.0
-"""Interval of the checks. It bounds how soon a bad pair is tried again (fault 43), and how soon a machine that slept
+"""Interval of the checks. It bounds how soon a bad pair is tried again (fault 43) and how soon a machine that slept
 has a valid certificate (TLS-03). A check reads two small files."""
 REPEAT = dt.timedelta(minutes=1)
 """Interval at which a problem that lasts is logged again (fault 42)."""
 
 
 class CertificateRenewal:
-    """Issues a new serving certificate when the current one nears its end, and loads changed files if they are valid."""
+    """Issues a new serving certificate when the current one nears its end, and loads changed files if valid."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -14,7 +14,7 @@ BODIES_CHECKED = 16
 
 
 class BoundedConnection(Protocol):
-    """What `Connections` needs of a connection."""
+    """What `Connections` needs of a connection of its listener."""
 
     since: float
     """The start of the current wait, by the loop's clock in seconds."""
@@ -24,7 +24,7 @@ class BoundedConnection(Protocol):
         """Close at once. `reason` is the label of the metric of closed connections."""
 
     def seconds_too_slow(self, now: float) -> float:
-        """Return the seconds for which the body has arrived below the required rate; 0.0 if it has not, or none is due."""
+        """Return the seconds for which the body has arrived below the required rate, or 0.0."""
 
     def __hash__(self) -> int: ...
 
@@ -92,7 +92,7 @@ class Connections:
             next(iter(self.idle)).evict("idle")
 
     def set_held_bytes(self, connection: BoundedConnection, size: int) -> None:
-        """Note the bytes of later requests that a connection holds; the largest holder is closed if all hold too many."""
+        """Note the bytes of later requests that a connection holds; the largest holder is closed if the sum is high."""
         before = self._held.pop(connection, 0)
         self._held_bytes += size - before
         if size:

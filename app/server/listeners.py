@@ -133,7 +133,7 @@ class Listeners:
             settings.role,
             recorder=self._recorder,
             tracing=service.tracing,
-            tail=self._recent_decisions,
+            recent=self._recent_decisions,
         )
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)

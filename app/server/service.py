@@ -42,7 +42,7 @@ from app.values.errors import WireError
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
-"""Kinds that every snapshot of a GPU cluster holds; a snapshot without one was taken with too short a `kubectl get`."""
+"""Kinds that every snapshot of a GPU cluster holds; without one, `kubectl get` was asked for too few kinds."""
 
 
 class Service:
@@ -134,7 +134,7 @@ class Service:
         self._learning.learn(pod, demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
-        """Note the node named for a Pod, if later decisions depend on it: for declared GPU memory, or for its pod group."""
+        """Note the node named for a Pod, if later decisions depend on it: for declared GPU memory or a pod group."""
         group = workload_group(pod.namespace, pod.labels)
         if demand.declared_mib or group:
             name = f"{pod.namespace}/{pod.name}"
@@ -214,12 +214,12 @@ class Service:
         """Return the body of /statusz."""
         loaded = [
             {
-                "name": each.name,
-                "priority": each.spec.priority,
-                "from": each.origin,
-                "description": each.spec.description,
+                "name": policy.name,
+                "priority": policy.spec.priority,
+                "from": policy.origin,
+                "description": policy.spec.description,
             }
-            for each in self.policies.policies
+            for policy in self.policies.policies
         ]
         return {
             "version": __version__,
@@ -233,7 +233,7 @@ class Service:
                 "hash": self.policies.hash,
                 "loaded": loaded,
                 "error": self.book.error,
-                "expired_exceptions": [list(each) for each in self.book.expired_exceptions()],
+                "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
             },
         }
 

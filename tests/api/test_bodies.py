@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, BodyReader
-from app.api.scrapes import AT_ONCE, MetricsText
+from app.api.scrapes import BURST, MetricsText
 from app.values.errors import WireError
 
 MIB = 1 << 20
@@ -79,6 +79,6 @@ def test_scrapes_beyond_any_prometheus_get_the_last_text() -> None:
     clock[0] += 0.05
     later = scrapes.latest()
 
-    assert flood[: int(AT_ONCE)] == [b"%d" % number for number in range(int(AT_ONCE))]
-    assert set(flood[int(AT_ONCE) :]) == {flood[int(AT_ONCE) - 1]}
-    assert later == b"%d" % AT_ONCE
+    assert flood[: int(BURST)] == [b"%d" % number for number in range(int(BURST))]
+    assert set(flood[int(BURST) :]) == {flood[int(BURST) - 1]}
+    assert later == b"%d" % BURST

@@ -16,7 +16,7 @@ import pytest
 from app.api import decision_recorder as recorder
 from app.api.app import create_tls_app
 from app.api.decision_recorder import Recorder, open_recorder
-from app.api.decision_replay import DECIDED, decided_again
+from app.api.decision_replay import DECISION_MEMBERS, decide_again
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
@@ -117,7 +117,7 @@ def test_lines_replayed_on_the_same_snapshot_and_policies_decide_the_same(tmp_pa
     lines = posted(list(questions(400)), rooms(tmp_path, policy_set), str(tmp_path / "log"))
 
     fresh = rooms(tmp_path, policy_set)
-    differing = [line for line in lines if decided_again(line, fresh) != {key: line[key] for key in DECIDED}]
+    differing = [line for line in lines if decide_again(line, fresh) != {key: line[key] for key in DECISION_MEMBERS}]
 
     assert len(lines) == 400
     assert {line["decision"] for line in lines} >= {"denied", "patched", "allowed", "answered", "none_fits"}
@@ -129,7 +129,7 @@ def test_replay_tells_another_fleet(tmp_path: Path) -> None:
     lines = posted(list(questions(100)), rooms(tmp_path), str(tmp_path / "log"))
     other = make_service(tmp_path, [node_document("t4-0", "Tesla-T4")])
 
-    assert any(decided_again(line, other) != {key: line[key] for key in DECIDED} for line in lines)
+    assert any(decide_again(line, other) != {key: line[key] for key in DECISION_MEMBERS} for line in lines)
 
 
 def test_nothing_is_written_down_that_decides_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.app import create_tls_app
-from app.api.loopback_hosts import OnlyHosts, loopback
+from app.api.loopback_hosts import OnlyHosts, is_loopback
 from app.api.operations_routes import create_ops_app
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
@@ -231,7 +231,7 @@ def test_loopback_listener_answers_only_loopback_names(service: Service, ask: As
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("::", False), ("10.0.0.1", False)],
 )
 def test_loopback_is_told_from_other_addresses(address: str, expected: bool) -> None:
-    assert expected is loopback(address)
+    assert expected is is_loopback(address)
 
 
 def test_status_names_each_policy_and_where_it_is_from(service: Service, ask: Ask) -> None:

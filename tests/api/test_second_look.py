@@ -148,6 +148,6 @@ def test_pod_for_which_others_were_evicted_always_waits(
 
 def looks(seconds: RetryOnChange, decision: Decision) -> int:
     async def count() -> int:
-        return len([None async for _ in seconds.news(decision)])
+        return len([None async for _ in seconds.changes(decision)])
 
     return asyncio.run(count())

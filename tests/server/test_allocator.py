@@ -10,9 +10,9 @@ import pytest
 BODIES = """
 import resource, sys
 from pathlib import Path
-from app.server.allocator import give_large_blocks_back
+from app.server.allocator import return_large_blocks
 if sys.argv[1] == "told":
-    give_large_blocks_back()
+    return_large_blocks()
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
 del (first := [bytearray(30 << 20)])[:]

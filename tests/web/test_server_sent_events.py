@@ -12,7 +12,7 @@ import pytest
 
 from app.api.client_certificates import ABORT
 from app.api.decision_line import Decision
-from app.api.recent_decisions import KEPT, RecentDecisions
+from app.api.recent_decisions import MOST_DECISIONS, RecentDecisions
 from app.values.reasons import Code
 from app.web.server_sent_events import MOST_LISTENERS, MOST_UNTOLD, EventListener, EventListeners, Stream
 from app.web.views.decision_rows import DecisionFilter, rows_of
@@ -154,13 +154,17 @@ def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
 def test_tail_keeps_the_last_and_counts_all() -> None:
     """F132: a bounded ring."""
     tail = RecentDecisions()
-    for index in range(KEPT + 7):
+    for index in range(MOST_DECISIONS + 7):
         tail.note("filter", Decision("answered", pod=str(index)), 1000)
 
     kept = tail.since(0)
 
-    assert (tail.total, len(kept)) == (KEPT + 7, KEPT)
-    assert [each.number for each in tail.since(KEPT + 4)] == [KEPT + 5, KEPT + 6, KEPT + 7]
+    assert (tail.total, len(kept)) == (MOST_DECISIONS + 7, MOST_DECISIONS)
+    assert [each.number for each in tail.since(MOST_DECISIONS + 4)] == [
+        MOST_DECISIONS + 5,
+        MOST_DECISIONS + 6,
+        MOST_DECISIONS + 7,
+    ]
     assert (kept[0].number, kept[0].decision.pod) == (8, "7")
     assert tail.since(tail.total) == []
 
