@@ -41,7 +41,7 @@ def mig(
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
     pods = list(pods_wanting(objects, state, policies_in(objects, policies, state)))
-    idle = [name for name in selected(state, nodes) if not state.holdings(name)]
+    idle = [name for name in selected(state, nodes) if not state.usage_on(name)]
     with doing("finding slices for waiting pods"):
         found = advise_layout(state.nodes, idle, pods, state.knowledge)
     show(found, output, lambda console: _show(console, found))

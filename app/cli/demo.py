@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cluster.files import HERE
+from app.cluster.files import PACKAGE
 from app.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, seat, spared
 from app.server.listeners import Listeners
 from app.server.service import build
@@ -90,7 +90,7 @@ def payload_folder() -> Path:
 
     Raises BadInput.
     """
-    for folder in (HERE / "demo" / "payloads", HERE.parent / "tests" / "contract"):
+    for folder in (PACKAGE / "demo" / "payloads", PACKAGE.parent / "tests" / "contract"):
         if folder.is_dir():
             return folder
     raise BadInput("demo: no recorded payloads found, wants a checkout or the released package")

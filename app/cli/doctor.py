@@ -15,8 +15,8 @@ from app.cli.output import Output, show
 from app.cli.progress import doing
 from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.access import find_cluster
-from app.cluster.doctor_survey import ClusterObjects, look_over
-from app.cluster.gpu_health_polling import ask_once, find_source
+from app.cluster.doctor_survey import ClusterObjects, survey_cluster
+from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.snapshot import KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
@@ -60,7 +60,7 @@ def doctor(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
     with doing(f"examining {len(nodes)} nodes"):
-        health = asyncio.run(ask_once(source, state.knowledge)) if source else {}
+        health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         findings = examine(ExaminedFleet(nodes, health, frozenset(state.overrun)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
@@ -71,7 +71,7 @@ def doctor(
 def _look_over(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
     concerns = partial(asks_for_gpus, families=state.knowledge.families)
     with doing("looking the cluster over") as say:
-        survey = asyncio.run(look_over(find_cluster(kubeconfig, None), namespace, now, concerns, say))
+        survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, concerns, say))
     fill(state, [each for kind in KINDS for each in survey.objects.get(kind, ())])
     return survey
 

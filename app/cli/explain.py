@@ -16,7 +16,7 @@ from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import doing
 from app.cli.source import DRA, LIVE, POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
-from app.cluster.fast_snapshot import read_lean
+from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_snapshot_file
 from app.cluster.view import bound_volumes, view
 from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
@@ -136,7 +136,7 @@ def _objects(
         found: list[Any] = []
         for path in snapshots:
             with doing(f"reading {path}"):
-                found += read_lean(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
+                found += read_partial_snapshot(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
         return found
     return read_live(kubeconfig, context, LIVE, OPTIONAL)
 

@@ -65,7 +65,7 @@ def inventory(
 
 
 def _take(state: State) -> Inventory:
-    return take_inventory(state.nodes, {name: state.holdings(name) for name in state.nodes}, state.knowledge.products)
+    return take_inventory(state.nodes, {name: state.usage_on(name) for name in state.nodes}, state.knowledge.products)
 
 
 async def _watch(kubeconfig: Path) -> None:

@@ -130,7 +130,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
     )
     for document in survey.objects.get("Pod", ()):
         metadata: dict[str, Any] = document.get("metadata") or {}
-        holding = state.holding(metadata.get("uid", ""))
+        holding = state.usage_of(metadata.get("uid", ""))
         node = state.nodes.get(holding.node) if holding is not None and holding.bound else None
         if node is None:
             continue

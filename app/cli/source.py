@@ -78,9 +78,11 @@ def read_live(kubeconfig: Path | None, context: str | None, kinds: Iterable[str]
     Raises ApiError, BadInput.
     """
     hidden: list[str] = []
-    with doing("reading the cluster") as say:
+    with doing("reading the cluster") as report:
         load = find_cluster(kubeconfig, context)
-        found = asyncio.run(read_objects(load, *kinds, optional=tuple(optional), say=say, refused=hidden.append))
+        found = asyncio.run(
+            read_objects(load, *kinds, optional=tuple(optional), report=report, report_forbidden=hidden.append)
+        )
     if hidden:
         words = f"not shown to this user, or not there, and left out: {', '.join(hidden)}"
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(words)}[/]")

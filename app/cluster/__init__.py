@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cluster: what is known of nodes and pods, and the one place where state changes."""
+"""The state of the cluster: watches, the index of nodes and pods, caches of decisions. State changes only here."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to the API server: address, trust and credentials, found by the official `kubernetes` package.
+"""How to reach the API server: address, TLS and credentials, read by the official `kubernetes` package.
 
-It knows kubeconfig files with exec plugins and OIDC, and a pod's own service account; its models and its
-informer are not used (docs/reference/measurements.md#decoding: 40 to 130 times the CPU, no back-off, no bookmarks).
+The package reads kubeconfig files with exec plugins and OIDC, and a pod's service account. Its models and its informer
+are not used (docs/reference/measurements.md#decoding: 40 to 130 times the CPU, no back-off, no bookmarks).
 """
 
 import os
@@ -23,7 +23,7 @@ REMEDY = "wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the API server now. `proxy`: None for a direct connection."""
+    """How to reach the API server now. `proxy` is None for a direct connection."""
 
     url: str
     context: ssl.SSLContext | None
@@ -32,9 +32,9 @@ class Access:
 
 
 def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
-    """Choose where access comes from: the file given, else our pod's service account, else the user's kubeconfig.
+    """Choose the configuration: the given file, or the pod's service account, or the user's kubeconfig.
 
-    Raises BadInput where there is none.
+    Raises BadInput if there is none.
     """
     in_pod = kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
 
@@ -54,23 +54,23 @@ def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
     return load
 
 
-def access(configuration: Configuration) -> Access:
-    """Read where the API server is and whom to trust.
+def read_access(configuration: Configuration) -> Access:
+    """Read the API server's address and build the TLS context.
 
     Raises BadInput for certificates that cannot be read.
     """
     try:
-        trust = _trust(configuration) if configuration.host.startswith("https:") else None
+        context = _ssl_context(configuration) if configuration.host.startswith("https:") else None
     except (OSError, ssl.SSLError) as error:
         raise BadInput(f"{configuration.host}: certificates of the kubeconfig: {error}") from error
     host = configuration.host.partition("://")[2].partition("/")[0]
     proxy = configuration.proxy if configuration.proxy and not proxy_bypass(host) else None
-    return Access(configuration.host.rstrip("/"), trust, configuration.tls_server_name or None, proxy)
+    return Access(configuration.host.rstrip("/"), context, configuration.tls_server_name or None, proxy)
 
 
-def _trust(configuration: Configuration) -> ssl.SSLContext:
+def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
-    if not configuration.verify_ssl:  # the kubeconfig's own insecure-skip-tls-verify
+    if not configuration.verify_ssl:  # insecure-skip-tls-verify of the kubeconfig
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if configuration.cert_file:
@@ -79,9 +79,9 @@ def _trust(configuration: Configuration) -> ssl.SSLContext:
 
 
 def credentials(configuration: Configuration) -> dict[str, str]:
-    """Give the headers that say who we are; a service account's token file is read again by the minute (CACHE-09).
+    """Return the headers that authenticate us; a service account's token file is read again each minute (CACHE-09).
 
-    May run an exec plugin: not for the event loop. Raises BadInput.
+    This may run an exec plugin, so it must not run on the event loop. Raises BadInput.
     """
     try:
         bearer = configuration.auth_settings().get("BearerToken")

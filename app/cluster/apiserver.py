@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server over HTTP: a body at a time, or a stream of lines. Reads, and reviews, which nothing keeps.
+"""An HTTP client of the API server: reads of whole bodies, streams of lines, and reviews, which are not stored.
 
-aiohttp, which the `kubernetes` package brings along, costs 5.5 µs a watch event where httpx costs 14
+aiohttp, which the `kubernetes` package requires, costs 5.5 µs per watch event where httpx costs 14
 (docs/decisions/0010-watch-the-api-server-with-a-reflector-of-our-own.md).
 """
 
@@ -14,121 +14,121 @@ import aiohttp
 import msgspec
 from kubernetes.client import Configuration
 
-from app.cluster.access import Access, Load, access, credentials
+from app.cluster.access import Access, Load, credentials, read_access
 from app.values.errors import ApiError, BadInput
 
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
 BUFFER_BYTES = 1 << 18
-"""Fewer wake-ups in a burst of events; a line may be longer."""
+"""Read buffer: a large one means fewer wake-ups in a burst of events. A line may be longer."""
 WHOLE = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
 REVIEWS = "authorization.k8s.io/v1"
 LONGEST_LINE_BYTES = 1 << 24
-"""An object in etcd is at most 1.5 MiB; a line past this is no watch event."""
+"""An object in etcd is at most 1.5 MiB, so a longer line is not a watch event."""
 
 
 class ApiServer:
-    """One client for all reflectors; credentials are asked for at each connection."""
+    """One client for all reflectors. Credentials are read for every request."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._configuration: Configuration | None = None
         self._access: Access | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def get(self, path: str, params: Mapping[str, str], accept: str = "application/json") -> bytes:
-        """Read one answer whole.
+        """Read one answer.
 
         Raises ApiError.
         """
-        async with self._asked(path, params, accept, WHOLE) as answer:
+        async with self._request(path, params, accept, WHOLE) as answer:
             return await answer.read()
 
     async def version(self) -> tuple[bytes, str]:
-        """Read which version it is, and the Date header of its answer; empty where a proxy took that away.
+        """Read the API server's version and the Date header of its answer, which is empty if a proxy removed it.
 
         Raises ApiError.
         """
-        async with self._asked("/version", {}, "application/json", WHOLE) as answer:
+        async with self._request("/version", {}, "application/json", WHOLE) as answer:
             return await answer.read(), answer.headers.get("Date", "")
 
     async def rules(self, user: str, groups: tuple[str, ...], namespace: str) -> bytes:
-        """Ask what an account may do in a namespace, as that account (SelfSubjectRulesReview): wants `impersonate`.
+        """Ask, as an account, what it may do in a namespace (SelfSubjectRulesReview); needs the verb `impersonate`.
 
         Raises ApiError.
         """
         headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
         review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
         path = f"/apis/{REVIEWS}/selfsubjectrulesreviews"
-        async with self._asked(path, {}, "application/json", WHOLE, headers, review) as answer:
+        async with self._request(path, {}, "application/json", WHOLE, headers, review) as answer:
             return await answer.read()
 
     @asynccontextmanager
     async def watch(
         self, path: str, params: Mapping[str, str], silent_seconds: float
     ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
-        """Follow a watch: whole lines, as many as came at once. Ends where the server ends it.
+        """Open a watch and yield whole lines, as many as arrived together, until the server ends it.
 
-        Raises ApiError, also where nothing comes for `silent_seconds`.
+        Raises ApiError, also if nothing arrives for `silent_seconds`.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds)
-        async with self._asked(path, params, "application/json", limits) as answer:
+        async with self._request(path, params, "application/json", limits) as answer:
             try:
                 yield _lines(answer.content)
             finally:
                 _abort(answer)
 
     @asynccontextmanager
-    async def _asked(
+    async def _request(
         self,
         path: str,
         params: Mapping[str, str],
         accept: str,
         limits: aiohttp.ClientTimeout,
-        more: Sequence[tuple[str, str]] = (),
+        more_headers: Sequence[tuple[str, str]] = (),
         review: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            session, reached, headers = await self._ready()
+            session, access, headers = await self._connect()
             headers |= {"Accept": accept, "Accept-Encoding": "identity"}
             async with session.request(
                 "GET" if review is None else "POST",
-                reached.url + path,
+                access.url + path,
                 params=params,
-                headers=[*headers.items(), *more],
+                headers=[*headers.items(), *more_headers],
                 json=review,
                 timeout=limits,
-                proxy=reached.proxy,
-                server_hostname=reached.server_name,
+                proxy=access.proxy,
+                server_hostname=access.server_name,
                 allow_redirects=False,
             ) as answer:
                 if answer.status == 401:
-                    await self._forget(session)
+                    await self._forget_credentials(session)
                 if answer.status != (200 if review is None else 201):
-                    raise ApiError(answer.status, _words(answer.status, await answer.read()))
+                    raise ApiError(answer.status, _status_message(answer.status, await answer.read()))
                 yield answer
-        except BadInput as error:  # a kubeconfig or a token file that is no longer what it was
+        except BadInput as error:  # the kubeconfig or token file has changed and cannot be read
             raise ApiError(None, str(error)) from error
         except TimeoutError as error:
             raise ApiError(None, "no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ApiError(None, str(error) or type(error).__name__) from error
 
-    async def _ready(self) -> tuple[aiohttp.ClientSession, Access, dict[str, str]]:
-        async with self._turn:
+    async def _connect(self) -> tuple[aiohttp.ClientSession, Access, dict[str, str]]:
+        async with self._lock:
             if self._configuration is None:
                 self._configuration = await asyncio.to_thread(self._load)
             if self._session is None or self._access is None:
-                self._access = access(self._configuration)
+                self._access = read_access(self._configuration)
                 connector = aiohttp.TCPConnector(ssl=self._access.context or True, limit=0)
                 self._session = aiohttp.ClientSession(connector=connector, read_bufsize=BUFFER_BYTES)
             headers = await asyncio.to_thread(credentials, self._configuration)
             return self._session, self._access, headers
 
-    async def _forget(self, refused: aiohttp.ClientSession) -> None:
-        """Forget credentials that were refused; the next request finds new ones. Streams on the old end, and resume."""
+    async def _forget_credentials(self, refused: aiohttp.ClientSession) -> None:
+        """Forget credentials that were refused; the next request reads new ones. Open watches end, and resume."""
         if self._session is refused:
             self._configuration = self._access = self._session = None
             await refused.close()
@@ -140,17 +140,17 @@ class ApiServer:
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:
-    """End the connection of an answer that was not read to its end.
+    """Abort the connection of an answer that was not read to its end.
 
-    If it were closed, TLS would wait for a farewell of a peer that may be gone, and leave a socket behind at our end.
+    If it were closed, TLS would wait for the close_notify of a peer that may be gone, and leave a socket open here.
     """
     connection = answer.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
 
 
-def _words(status: int, body: bytes) -> str:
-    """Take the message out of a Status."""
+def _status_message(status: int, body: bytes) -> str:
+    """Return the message of a Status with its code."""
     try:
         message = msgspec.json.decode(body).get("message")
     except (msgspec.DecodeError, AttributeError, UnicodeDecodeError, RecursionError):

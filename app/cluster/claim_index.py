@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What claims ask, by their key: a part of State. Of an object nothing but its requests is kept (S13)."""
+"""The requests of claims, by the claim's key. A part of State; nothing else of a claim is kept (S13)."""
 
 from app.kube.resource_claims import Claim, Requests
 
 REQUESTS_SHARED = 1_000
-"""Different requests that share one object; beyond, sharing starts over. Guess, measured nowhere."""
+"""Distinct requests that share one object; above it, sharing starts over. A guess, not measured."""
 
 
 class ClaimIndex:
-    """ResourceClaims, or ResourceClaimTemplates, as last seen.
+    """The ResourceClaims, or ResourceClaimTemplates, as last seen.
 
-    Those that ask for no GPU are kept too: a claim that is known to be for none is not one that nobody has seen yet,
-    and a DeviceClass may come, or begin to serve nvidia.com/gpu, after the claims that name it. Equal requests share
-    one object: a template's thousand claims cost a thousand keys.
+    Claims without GPUs are kept too: such a claim differs from one that was not seen yet, and a DeviceClass may be
+    created, or begin to serve nvidia.com/gpu, after the claims that name it. Equal requests share one object, so that a
+    template's thousand claims cost a thousand keys.
     """
 
     def __init__(self) -> None:
@@ -20,15 +20,15 @@ class ClaimIndex:
         self._shared: dict[Requests, Requests] = {}
 
     def get(self, key: str) -> Requests | None:
-        """Say what is asked under namespace/name; None if that is not known."""
+        """Return the requests of the claim namespace/name; None if it is unknown."""
         return self._by_key.get(key)
 
     def put(self, claim: Claim) -> None:
-        """Take in what a claim asks, new or changed."""
+        """Add or change a claim."""
         if len(self._shared) >= REQUESTS_SHARED:
             self._shared.clear()
         self._by_key[claim.key] = self._shared.setdefault(claim.requests, claim.requests)
 
     def drop(self, key: str) -> None:
-        """Forget a claim."""
+        """Remove a claim."""
         self._by_key.pop(key, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DRA shows of nodes: their ResourceSlices, and the devices that claims hold. A part of State (F60, F135)."""
+"""The ResourceSlices of nodes and the devices allocated to claims. A part of State (F60, F135)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,10 +11,10 @@ from app.nodes.dra_devices import NodeGPUs, group_by_gpu
 
 
 class DeviceIndex:
-    """Slices by node, and allocated devices by pool.
+    """The slices by node, and the allocated devices by pool.
 
-    Every change names the nodes that it touches, and costs what those have of slices and claims. An allocation may
-    come before the slices of its pool.
+    Every change returns the names of the nodes that it affects, and costs what those have of slices and claims. An
+    allocation may arrive before the slices of its pool.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -23,72 +23,77 @@ class DeviceIndex:
         self._by_node: dict[str, dict[str, ResourceSlice]] = {}
         self._by_pool: dict[str, dict[str, str]] = {}
         self._gpus: dict[str, NodeGPUs] = {}
-        self._given: dict[str, tuple[AllocatedDevice, ...]] = {}
-        self._held: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._allocated: dict[str, tuple[AllocatedDevice, ...]] = {}
+        self._allocated_by_pool: dict[str, dict[str, tuple[str, ...]]] = {}
 
-    def put(self, found: ResourceSlice) -> set[str]:
-        """Take a ResourceSlice in, new or changed."""
-        touched = self.drop(found.name)
-        if found.node is not None:
-            self._slices[found.name] = found
-            self._by_node.setdefault(found.node, {})[found.name] = found
-            self._by_pool.setdefault(found.pool, {})[found.name] = found.node
-            self._gpus.pop(found.node, None)
-            touched.add(found.node)
-        return touched
+    def put(self, resource_slice: ResourceSlice) -> set[str]:
+        """Add or change a ResourceSlice; return the affected nodes."""
+        affected = self.drop(resource_slice.name)
+        if resource_slice.node is not None:
+            self._slices[resource_slice.name] = resource_slice
+            self._by_node.setdefault(resource_slice.node, {})[resource_slice.name] = resource_slice
+            self._by_pool.setdefault(resource_slice.pool, {})[resource_slice.name] = resource_slice.node
+            self._gpus.pop(resource_slice.node, None)
+            affected.add(resource_slice.node)
+        return affected
 
     def drop(self, name: str) -> set[str]:
-        """Forget a ResourceSlice."""
-        known = self._slices.pop(name, None)
-        if known is None or known.node is None:
+        """Remove a ResourceSlice; return the affected nodes."""
+        resource_slice = self._slices.pop(name, None)
+        if resource_slice is None or resource_slice.node is None:
             return set()
-        _remove(self._by_node, known.node, name)
-        _remove(self._by_pool, known.pool, name)
-        self._gpus.pop(known.node, None)
-        return {known.node}
+        _delete(self._by_node, resource_slice.node, name)
+        _delete(self._by_pool, resource_slice.pool, name)
+        self._gpus.pop(resource_slice.node, None)
+        return {resource_slice.node}
 
-    def give(self, claim: str, devices: Iterable[AllocatedDevice] = ()) -> set[str]:
-        """Take in which devices a claim (namespace/name) holds now; none: it holds nothing any more."""
-        ours = tuple(each for each in devices if each.driver == NVIDIA_DRIVER)
-        before = self._given.pop(claim, ())
-        if ours:
-            self._given[claim] = ours
-        if ours == before:
+    def allocate(self, claim: str, devices: Iterable[AllocatedDevice] = ()) -> set[str]:
+        """Set the devices allocated to a claim (namespace/name), none by default; return the affected nodes."""
+        nvidia_devices = tuple(device for device in devices if device.driver == NVIDIA_DRIVER)
+        before = self._allocated.pop(claim, ())
+        if nvidia_devices:
+            self._allocated[claim] = nvidia_devices
+        if nvidia_devices == before:
             return set()
-        for pool in {each.pool for each in before}:
-            _remove(self._held, pool, claim)
-        for pool in {each.pool for each in ours}:
-            names = tuple(each.device for each in ours if each.pool == pool)
-            self._held.setdefault(pool, {})[claim] = names
-        pools = {each.pool for each in (*before, *ours)}
+        for pool in {device.pool for device in before}:
+            _delete(self._allocated_by_pool, pool, claim)
+        for pool in {device.pool for device in nvidia_devices}:
+            names = tuple(device.device for device in nvidia_devices if device.pool == pool)
+            self._allocated_by_pool.setdefault(pool, {})[claim] = names
+        pools = {device.pool for device in (*before, *nvidia_devices)}
         return {node for pool in pools for node in self._by_pool.get(pool, {}).values()}
 
     def nodes(self) -> tuple[str, ...]:
-        """Name the nodes that have slices."""
+        """Return the names of the nodes that have slices."""
         return tuple(self._by_node)
 
     def devices(self, node: str) -> tuple[Device, ...]:
-        """List a node's devices, those of the newest generation of each pool."""
+        """Return a node's devices: those of the newest generation of each pool."""
         slices = self._by_node.get(node, {}).values()
         newest: dict[str, int] = {}
-        for each in slices:
-            newest[each.pool] = max(each.generation, newest.get(each.pool, 0))
-        return tuple(device for each in slices if each.generation == newest[each.pool] for device in each.devices)
+        for resource_slice in slices:
+            newest[resource_slice.pool] = max(resource_slice.generation, newest.get(resource_slice.pool, 0))
+        return tuple(
+            device
+            for resource_slice in slices
+            if resource_slice.generation == newest[resource_slice.pool]
+            for device in resource_slice.devices
+        )
 
     def gpus(self, node: str) -> NodeGPUs:
-        """Give a node's devices by GPU."""
+        """Return a node's devices by GPU."""
         if node not in self._gpus:
             self._gpus[node] = group_by_gpu(self.devices(node), self._knowledge)
         return self._gpus[node]
 
-    def held(self, node: str) -> set[str]:
-        """Name the devices of a node that claims hold."""
-        pools = {each.pool for each in self._by_node.get(node, {}).values()}
-        return {name for pool in pools for names in self._held.get(pool, {}).values() for name in names}
+    def allocated(self, node: str) -> set[str]:
+        """Return the names of a node's devices that are allocated to claims."""
+        pools = {resource_slice.pool for resource_slice in self._by_node.get(node, {}).values()}
+        return {name for pool in pools for names in self._allocated_by_pool.get(pool, {}).values() for name in names}
 
 
-def _remove(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
-    """Take a key out of its group, and the group with its last key: names of nodes that are gone must not pile up."""
+def _delete(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
+    """Delete a key, and its group with the last key, so that names of removed nodes do not pile up."""
     del groups[group][key]
     if not groups[group]:
         del groups[group]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live cluster looked over once, for the doctor: what cannot be read is noted, and the rest is read all the same."""
+"""Reads a live cluster once for the doctor; what cannot be read is noted, and everything else is still read."""
 
 import datetime as dt
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from app.cluster.list_once import list_objects
 from app.values.errors import ApiError
 
 Object = dict[str, Any]
-EVERYWHERE = {
+CLUSTER_WIDE = {
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/pods",
     "Namespace": "/api/v1/namespaces",
@@ -37,23 +37,23 @@ EVERYWHERE = {
     "RayCluster": "/apis/ray.io/v1/rayclusters",
     "WorkflowTemplate": "/apis/argoproj.io/v1alpha1/workflowtemplates",
 }
-"""By kind. What a cluster does not serve (404) is not there, and no finding."""
-OURS = {
+"""Paths by kind. A kind that the cluster does not serve (404) is no finding."""
+IN_OUR_NAMESPACE = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
 }
-"""Of our own namespace alone."""
+"""Paths by kind of objects in the namespace of gpu-usher."""
 SECRET = "gpu-usher-tls"
 UNREACHABLE = "API server"
 
 
 @dataclass(slots=True)
 class ClusterObjects:
-    """What was read, by kind; what was refused, with the API server's words. Filled while reading, then left alone.
+    """The objects read, by kind, and the API server's message for each kind that was refused.
 
-    `ahead_seconds`: how far the API server's clock is ahead; None where it did not say. `rules`: resourceRules of our
-    service account; None where refused. `certificate`: of the Secret gpu-usher-tls, PEM in base64;
-    empty where there is none.
+    `ahead_seconds` is how far the API server's clock is ahead; None if its answer had no date. `rules` are the
+    resourceRules of our service account; None if refused. `certificate` is that of the Secret gpu-usher-tls, PEM in
+    base64; empty if there is none.
     """
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
@@ -65,96 +65,98 @@ class ClusterObjects:
     certificate: str = ""
 
 
-async def look_over(
+async def survey_cluster(
     load: Load,
     namespace: str,
     now: Callable[[], dt.datetime],
-    concerns: Callable[[Object], bool],
-    say: Callable[[str], None] = lambda _: None,
+    keep_pod: Callable[[Object], bool],
+    report: Callable[[str], None] = lambda _: None,
 ) -> ClusterObjects:
-    """Read all that the doctor looks at. An API server that does not answer is a survey with nothing in it.
+    """Read everything that the doctor needs. If the API server does not answer, the result is empty.
 
-    `concerns`: says of a pod whether to keep it; 50,000 whole pods are gigabytes. `say`: is told of each kind.
+    `keep_pod` tells whether to keep a pod, since 50,000 whole pods are gigabytes. `report` is called for each kind.
     """
-    server, found = ApiServer(load), ClusterObjects()
+    server, survey = ApiServer(load), ClusterObjects()
     try:
-        await _greet(server, found, now)
-        if found.reached:
-            served = await _groups(server, found)
-            for kind, path in (EVERYWHERE | {kind: path.format(namespace) for kind, path in OURS.items()}).items():
+        await _read_version(server, survey, now)
+        if survey.reached:
+            served = await _served_groups(server, survey)
+            for kind, path in (
+                CLUSTER_WIDE | {kind: path.format(namespace) for kind, path in IN_OUR_NAMESPACE.items()}
+            ).items():
                 if served is not None and path.startswith("/apis/") and path.split("/")[2] not in served:
                     continue
-                say(f"reading {path} of the cluster")
-                await _list(server, found, kind, path, concerns if kind == "Pod" else None)
-            say("asking for rights and the certificate")
-            await _ask_rights(server, found, namespace)
-            await _read_certificate(server, found, namespace)
+                report(f"reading {path} of the cluster")
+                await _list(server, survey, kind, path, keep_pod if kind == "Pod" else None)
+            report("asking for rights and the certificate")
+            await _ask_rights(server, survey, namespace)
+            await _read_certificate(server, survey, namespace)
     finally:
         await server.close()
-    return found
+    return survey
 
 
-async def _greet(server: ApiServer, found: ClusterObjects, now: Callable[[], dt.datetime]) -> None:
-    asked = now()
+async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable[[], dt.datetime]) -> None:
+    asked_at = now()
     try:
         body, date = await server.version()
-        found.version = str(msgspec.json.decode(body).get("gitVersion", ""))
+        survey.version = str(msgspec.json.decode(body).get("gitVersion", ""))
     except ApiError as error:
-        found.reached = error.status == 403  # who it is has answered; the rest may be allowed
-        found.refused[UNREACHABLE] = str(error)
+        survey.reached = error.status == 403  # the API server has answered; other requests may be allowed
+        survey.refused[UNREACHABLE] = str(error)
         return
     except (msgspec.DecodeError, AttributeError) as error:
-        found.reached = False
-        found.refused[UNREACHABLE] = f"/version: no Kubernetes API: {error}"
+        survey.reached = False
+        survey.refused[UNREACHABLE] = f"/version: no Kubernetes API: {error}"
         return
-    answered = now()
+    answered_at = now()
     try:
-        # The header has whole seconds, cut off: half of one is the best guess.
-        said = parsedate_to_datetime(date) + dt.timedelta(seconds=0.5)
-        found.ahead_seconds = (said - asked - (answered - asked) / 2).total_seconds()
+        # The header has whole seconds, rounded down, so half a second is added.
+        server_time = parsedate_to_datetime(date) + dt.timedelta(seconds=0.5)
+        survey.ahead_seconds = (server_time - asked_at - (answered_at - asked_at) / 2).total_seconds()
     except (ValueError, TypeError):
-        found.refused["clock of the API server"] = "its answer has no Date header"
+        survey.refused["clock of the API server"] = "its answer has no Date header"
 
 
-async def _groups(server: ApiServer, found: ClusterObjects) -> set[str] | None:
-    """List the API groups that are served: what is not there may be refused with 403 as well. None if not known."""
+async def _served_groups(server: ApiServer, survey: ClusterObjects) -> set[str] | None:
+    """Return the served API groups; None if unknown. A request for a group not served may get 403 as well."""
     try:
-        return {each["name"] for each in msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()}
+        return {group["name"] for group in msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()}
     except (ApiError, msgspec.DecodeError, KeyError) as error:
-        found.refused["API groups"] = str(error)
+        survey.refused["API groups"] = str(error)
         return None
 
 
 async def _list(
-    server: ApiServer, found: ClusterObjects, kind: str, path: str, keep: Callable[[Object], bool] | None
+    server: ApiServer, survey: ClusterObjects, kind: str, path: str, keep: Callable[[Object], bool] | None
 ) -> None:
     try:
-        found.objects[kind] = await list_objects(server, kind, path, keep)
+        survey.objects[kind] = await list_objects(server, kind, path, keep)
     except ApiError as error:
         if error.status != 404:
-            found.refused[kind] = str(error)
+            survey.refused[kind] = str(error)
 
 
-async def _ask_rights(server: ApiServer, found: ClusterObjects, namespace: str) -> None:
+async def _ask_rights(server: ApiServer, survey: ClusterObjects, namespace: str) -> None:
     user = f"system:serviceaccount:{namespace}:gpu-usher"
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
     try:
         status = msgspec.json.decode(await server.rules(user, groups, namespace)).get("status") or {}
     except (ApiError, msgspec.DecodeError) as error:
-        found.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = str(error)
+        survey.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = str(error)
         return
-    found.rules = status.get("resourceRules") or []
+    survey.rules = status.get("resourceRules") or []
     if status.get("incomplete"):
-        found.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = "an authorizer cannot list all rights"
+        survey.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = "an authorizer cannot list all rights"
 
 
-async def _read_certificate(server: ApiServer, found: ClusterObjects, namespace: str) -> None:
-    """Read what is served, and who signed it; the key that comes with it is let go at once."""
+async def _read_certificate(server: ApiServer, survey: ClusterObjects, namespace: str) -> None:
+    """Read the served certificate and its issuer from the Secret; the private key in it is dropped at once."""
     path = f"/api/v1/namespaces/{namespace}/secrets/{SECRET}"
     try:
         data = msgspec.json.decode(await server.get(path, {})).get("data") or {}
     except (ApiError, msgspec.DecodeError) as error:
         if not (isinstance(error, ApiError) and error.status == 404):
-            found.refused[f"Secret {namespace}/{SECRET}"] = str(error)
+            survey.refused[f"Secret {namespace}/{SECRET}"] = str(error)
         return
-    found.certificate = data.get("tls.crt", "")
+    survey.certificate = data.get("tls.crt", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files read at the edge: fact tables, policies, snapshots."""
+"""Reads the files of the command line: fact tables, policies, snapshots."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from app.policy.load import load_policies
 from app.values.errors import KnowledgeError, PolicyError, SnapshotError
 
 DEFAULT = "default.yaml"
-HERE = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parent.parent
 
 
 def read_knowledge(own: Path | None = None) -> Knowledge:
-    """Load the shipped fact tables, with the operator's own laid over them. `own`: a directory of YAML, same names.
+    """Load the shipped fact tables; files of the same names in the directory `own` override them.
 
     Raises KnowledgeError.
     """
-    shipped = {name: (HERE / "knowledge" / name).read_text("utf-8") for name in FILES}
+    shipped = {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in FILES}
     if own is None:
         return load_knowledge(shipped)
     try:
@@ -28,13 +28,13 @@ def read_knowledge(own: Path | None = None) -> Knowledge:
 
 
 def shipped_policies() -> Path:
-    """Find the shipped policies: in the installed package, or beside it in a checkout."""
-    packaged = HERE / "shipped_policies"
-    return packaged if packaged.is_dir() else HERE.parent / "policies"
+    """Return the directory of the shipped policies: in the installed package, or beside it in a checkout."""
+    packaged = PACKAGE / "shipped_policies"
+    return packaged if packaged.is_dir() else PACKAGE.parent / "policies"
 
 
 def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
-    """Load every *.yaml of a directory; its sub-folders (cases, schema) are not policies.
+    """Load every *.yaml of a directory, but not its sub-directories (cases, schema).
 
     Raises PolicyError.
     """
@@ -42,7 +42,7 @@ def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
 
 
 def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
-    """Load the shipped default policy, which rules on pods that no other policy is for.
+    """Load the shipped default policy, which applies to pods that match no other policy.
 
     See docs/reference/policy.md#match.
     """
@@ -51,9 +51,9 @@ def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
 
 
 def policy_texts(directory: Path) -> dict[str, str]:
-    """Read the policy files of a directory, by name.
+    """Read the policy files of a directory, by file name.
 
-    Raises PolicyError for a directory or file that cannot be read, or one without policies.
+    Raises PolicyError for an unreadable directory or file, and for a directory without policies.
     """
     try:
         files = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
@@ -68,9 +68,9 @@ def policy_texts(directory: Path) -> dict[str, str]:
 
 
 def case_texts(directory: Path) -> dict[str, str]:
-    """Read the case files below a directory of policies, by path.
+    """Read the test cases below a directory of policies, by path.
 
-    Raises PolicyError for one that cannot be read.
+    Raises PolicyError for an unreadable file.
     """
     try:
         return {str(path): path.read_text("utf-8") for path in sorted((directory / "cases").glob("*.yaml"))}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of GPUs, asked for time and again, and told to the state. Optional: what is unknown never blocks (F72)."""
+"""Polls the health of GPUs and passes it to the state. Optional: unknown health never blocks a pod (F72)."""
 
 import asyncio
 from typing import Any, Protocol
@@ -17,26 +17,26 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput, SourceError
 
 POLL_SECONDS = 30.0
-"""dcgm-exporter collects every 30 s by default (--collect-interval), so that asking more often shows nothing new."""
+"""dcgm-exporter collects every 30 s by default (--collect-interval), so polling more often shows nothing new."""
 FORGET_SECONDS = 180.0
-"""Without a successful poll for so long all is forgotten. A judgement: five failed polls in a row are an outage."""
+"""After this time without a successful poll all health is forgotten; five failed polls in a row are an outage."""
 
 
 class HealthSink(Protocol):
-    """Who is told."""
+    """Where the poller puts the health of nodes: the State."""
 
     def put_health(self, name: str, health: Health | None) -> None:
-        """Take in the health of a node's GPUs; None: unknown. The node itself may not be known (yet)."""
+        """Set the health of a node's GPUs; None for unknown. The node itself may be unknown."""
         ...
 
 
 class HealthSource(Protocol):
-    """Where samples come from. `origin`: its address, for people."""
+    """Where samples come from. `origin` is its address, for logs and /statusz."""
 
     origin: str
 
     async def poll(self) -> PollResult:
-        """Ask once.
+        """Read all samples once.
 
         Raises SourceError.
         """
@@ -48,7 +48,7 @@ class HealthSource(Protocol):
 
 
 def find_source(settings: Settings, dcgm: DCGM) -> HealthSource | None:
-    """Choose the source that the settings name; None if they name none.
+    """Return the source that the settings name; None if they name none.
 
     Raises BadInput.
     """
@@ -61,8 +61,8 @@ def find_source(settings: Settings, dcgm: DCGM) -> HealthSource | None:
     return Exporters(settings.dcgm_exporters, dcgm) if settings.dcgm_exporters else None
 
 
-async def ask_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Health]:
-    """Ask a source a single time, for a command that answers and ends: counters have no past, and every XID is new.
+async def poll_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Health]:
+    """Poll a source once, for a command: counters have no earlier values, and every XID counts as new.
 
     Raises SourceError.
     """
@@ -74,7 +74,7 @@ async def ask_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Heal
 
 
 class HealthPoller:
-    """Asks a source, and tells the sink of every node whose health changed. `known`: what it was told last."""
+    """Polls a source, and puts changed health into the sink. `health` is the last known health by node."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class HealthPoller:
         poll_seconds: float = POLL_SECONDS,
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
-        self.known: dict[str, Health] = {}
+        self.health: dict[str, Health] = {}
         self._source = source
         self._sink = sink
         self._knowledge = knowledge
@@ -95,12 +95,12 @@ class HealthPoller:
         self._poll_seconds = poll_seconds
         self._forget_seconds = forget_seconds
         self._memory = PollMemory()
-        self._result: str | None = None
+        self._last_result: str | None = None
         self._problem: str | None = None
-        self._heard: float | None = None
+        self._succeeded_at: float | None = None
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Poll until cancelled."""
         try:
             while True:
                 await self.poll()
@@ -109,66 +109,66 @@ class HealthPoller:
             await self._source.close()
 
     async def poll(self) -> None:
-        """Ask once, and tell what changed."""
+        """Poll once, and publish the changes."""
         try:
             polled = await self._source.poll()
         except SourceError as error:
             self._note("error", str(error))
-            if self._heard is None or self._clock.now() - self._heard >= self._forget_seconds:
-                await self._tell({})
+            if self._succeeded_at is None or self._clock.now() - self._succeeded_at >= self._forget_seconds:
+                await self._publish({})
             return
         now = self._clock.now()
-        self._memory, found = await asyncio.to_thread(
+        self._memory, health = await asyncio.to_thread(
             evaluate_poll, polled.samples, self._memory, self._knowledge, now
-        )  # a fleet of 5,000 nodes takes most of a second: not on the event loop
-        self._heard = now
+        )  # takes most of a second for 5,000 nodes, so it runs in a thread
+        self._succeeded_at = now
         if not polled.samples:
             self._note("empty", polled.problem or "it has none of DCGM's health metrics")
         else:
             self._note("partial" if polled.problem else "success", polled.problem)
-        await self._tell(found)
+        await self._publish(health)
 
-    async def _tell(self, found: dict[str, Health]) -> None:
-        names = [name for name in self.known.keys() | found.keys() if self.known.get(name) != found.get(name)]
-        self.known = found
+    async def _publish(self, health: dict[str, Health]) -> None:
+        names = [name for name in self.health.keys() | health.keys() if self.health.get(name) != health.get(name)]
+        self.health = health
         for index, name in enumerate(sorted(names)):
-            self._sink.put_health(name, found.get(name))
+            self._sink.put_health(name, health.get(name))
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                 await asyncio.sleep(0)
 
     def _note(self, result: str, problem: str | None) -> None:
-        """Count a poll; log where it ended otherwise than the one before it."""
+        """Count a poll, and log its result if it differs from that of the poll before."""
         self._metrics.health_polls.labels(result).inc()
         self._problem = problem
-        if result == self._result:
+        if result == self._last_result:
             return
-        self._result = result
+        self._last_result = result
         if problem is None:
             event("health of GPUs is read", source=self._source.origin)
         else:
             event(f"health of GPUs: {result}", 30, source=self._source.origin, error=problem)
 
     def age(self) -> float | None:
-        """Say how many seconds ago the last poll succeeded; None: none did."""
-        return None if self._heard is None else max(0.0, self._clock.now() - self._heard)
+        """Return the seconds since the last successful poll; None if there was none."""
+        return None if self._succeeded_at is None else max(0.0, self._clock.now() - self._succeeded_at)
 
     def measure(self) -> None:
-        """Set the gauges."""
+        """Set the gauges of the metrics."""
         age = self.age()
         self._metrics.health_age.set(float("inf") if age is None else age)
         for state, count in self._totals().items():
             self._metrics.health_nodes.labels(state).set(count)
 
     def _totals(self) -> dict[str, int]:
-        told = self.known.values()
-        return {"ill": sum(each.ill > 0 for each in told), "ailing": sum(each.ailing > 0 for each in told)}
+        nodes = self.health.values()
+        return {"ill": sum(node.ill > 0 for node in nodes), "ailing": sum(node.ailing > 0 for node in nodes)}
 
     def status(self) -> dict[str, Any]:
-        """Give our part of /statusz."""
+        """Return the part of /statusz about GPU health."""
         age = self.age()
         return {
             "source": self._source.origin,
             "age_seconds": None if age is None else int(age),
             "error": self._problem,
-            "nodes": {"known": len(self.known), **self._totals()},
+            "nodes": {"known": len(self.health), **self._totals()},
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live cluster read once, for a command that answers and ends: whole objects, as a snapshot has them."""
+"""Reads objects of a live cluster once, for a command; whole objects, as in a snapshot."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -27,40 +27,40 @@ PATHS = {
     "GPUPolicy": f"{POLICY_GROUP}/{VERSION}/{PLURAL}",
     "ConfigMap": "/api/v1/namespaces/gpu-usher/configmaps",
 }
-"""By kind; more as commands need them."""
+"""Paths by kind, as far as commands read them."""
 PAGE_OBJECTS = 500
 FORBIDDEN = 403
-NOT_FOR_US = (FORBIDDEN, 404)
+NOT_READABLE = (FORBIDDEN, 404)
 
 
 async def read_objects(
     load: Load,
     *kinds: str,
     optional: Collection[str] = (),
-    say: Callable[[str], None] = lambda _: None,
-    refused: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
+    report_forbidden: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """List all objects of these kinds. `optional`: left out where they are not served, or not shown to us.
+    """List all objects of these kinds. Kinds in `optional` are left out if they are not served or forbidden.
 
-    `say`: is told of each kind before it is read. `refused`: is told of the path of one that is not shown to us.
+    `report` is called before each kind is read, `report_forbidden` with the path of an optional kind that is forbidden.
 
     Raises ApiError.
     """
     server = ApiServer(load)
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     try:
         for kind in (*kinds, *optional):
-            say(f"reading {PATHS[kind]} of the cluster")
+            report(f"reading {PATHS[kind]} of the cluster")
             try:
-                found.extend(await list_objects(server, kind, PATHS[kind]))
+                objects.extend(await list_objects(server, kind, PATHS[kind]))
             except ApiError as error:
-                if kind not in optional or error.status not in NOT_FOR_US:
+                if kind not in optional or error.status not in NOT_READABLE:
                     raise
                 if error.status == FORBIDDEN:
-                    refused(PATHS[kind])
+                    report_forbidden(PATHS[kind])
     finally:
         await server.close()
-    return found
+    return objects
 
 
 async def list_objects(
@@ -69,11 +69,11 @@ async def list_objects(
     path: str,
     keep: Callable[[dict[str, Any]], bool] | None = None,
 ) -> list[dict[str, Any]]:
-    """List the objects at a path, page by page; all of them, or those to keep.
+    """List the objects at a path in pages: all of them, or those that `keep` selects.
 
     Raises ApiError.
     """
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     token = ""
     while True:
         params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
@@ -82,7 +82,7 @@ async def list_objects(
             page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
         except msgspec.DecodeError as error:
             raise ApiError(200, f"{path}: no list: {error}") from error
-        found.extend({**item, "kind": kind} for item in page.items or () if keep is None or keep(item))
+        objects.extend({**item, "kind": kind} for item in page.items or () if keep is None or keep(item))
         token = page.metadata.more
         if not token:
-            return found
+            return objects

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists and watch lines decoded: typed and partial on the common path, object by object where one is odd.
+"""Decodes lists and watch events: partial types on the common path, object by object if one cannot be read.
 
-Bytes in, values out; what cannot be read is named, never guessed.
+An object that cannot be read is reported by its key; nothing about it is guessed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 
 class ListMeta(msgspec.Struct):
-    """The part of a list's metadata that counts. `more`: the token of the next page; empty on the last."""
+    """The metadata of a list that is needed. `more` is the token of the next page; empty on the last one."""
 
     resourceVersion: str = ""  # noqa: N815
     more: str = msgspec.field(name="continue", default="")
@@ -38,26 +38,26 @@ class Event(msgspec.Struct, Generic[Object]):
 
 
 class WatchError(msgspec.Struct):
-    """What an ERROR event carries: a Status."""
+    """The Status in an ERROR event."""
 
     code: int = 0
     message: str = ""
 
 
 class Unreadable(Exception):
-    """What came is no list or no watch event: the answer cannot be trusted any further."""
+    """An answer is not a list or not a watch event, so it cannot be used any further."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object of another shape than Kubernetes promises. `key`: empty where not even that can be read."""
+    """An object without the types that Kubernetes promises. `key` is empty if even that cannot be read."""
 
     key: str
     problem: str
 
 
 class KindDecoders:
-    """The decoders of one kind. `shape`: the TypedDict of the fields that are read."""
+    """The decoders of one kind. `shape` is the TypedDict of the fields that are read."""
 
     def __init__(self, shape: Any) -> None:
         self._shape = shape
@@ -65,7 +65,7 @@ class KindDecoders:
         self._event = msgspec.json.Decoder(Event[shape])
 
     def page(self, body: bytes) -> tuple[ListMeta, list[Fields | UnreadableObject]]:
-        """Decode a page of a list; where one object is odd, the others are saved.
+        """Decode a page of a list; if one object cannot be read, the others still are.
 
         Raises Unreadable.
         """
@@ -90,39 +90,39 @@ class KindDecoders:
                 yield UnreadableObject(_key(raw), str(error))
 
     def event(self, line: bytes) -> tuple[str, Fields | UnreadableObject]:
-        """Decode a line of a watch: (type, object).
+        """Decode a line of a watch and return the event's type and object.
 
         Raises ApiError for an ERROR event, Unreadable.
         """
         try:
-            told = self._event.decode(line)
+            decoded = self._event.decode(line)
         except (msgspec.ValidationError, UnicodeDecodeError) as error:
-            return _misshapen(line, str(error))
+            return _unreadable_event(line, str(error))
         except (msgspec.DecodeError, RecursionError) as error:
             raise Unreadable(str(error)) from error
-        return _misshapen(line, "") if told.type == "ERROR" else (told.type, told.object)
+        return _unreadable_event(line, "") if decoded.type == "ERROR" else (decoded.type, decoded.object)
 
 
-def _misshapen(line: bytes, problem: str) -> tuple[str, UnreadableObject]:
-    """Tell an ERROR event from an object of another shape, of which only the name is read."""
+def _unreadable_event(line: bytes, problem: str) -> tuple[str, UnreadableObject]:
+    """Raise the error of an ERROR event; else return the key of an object that cannot be read."""
     try:
-        complaint = msgspec.json.decode(line, type=Event[WatchError])
+        error_event = msgspec.json.decode(line, type=Event[WatchError])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        complaint = None
-    if complaint is not None and complaint.type == "ERROR":
-        raise ApiError(complaint.object.code, complaint.object.message)
+        error_event = None
+    if error_event is not None and error_event.type == "ERROR":
+        raise ApiError(error_event.object.code, error_event.object.message)
     try:
-        named = msgspec.json.decode(line, type=Event[msgspec.Raw])
+        raw_event = msgspec.json.decode(line, type=Event[msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"{problem or error}") from error
-    key = _key(named.object)
+    key = _key(raw_event.object)
     if not key:
         raise Unreadable(problem)
-    return named.type, UnreadableObject(key, problem)
+    return raw_event.type, UnreadableObject(key, problem)
 
 
 def _key(raw: msgspec.Raw) -> str:
-    """Read the key of an object of which nothing else can be read; empty if not even that can."""
+    """Read the key of an object that cannot be read otherwise; empty if even that cannot be read."""
     try:
         metadata = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["metadata"]
         return identity({"metadata": msgspec.json.decode(metadata, type=dict[str, Any])})[0]
@@ -131,7 +131,7 @@ def _key(raw: msgspec.Raw) -> str:
 
 
 def identity(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Give the key "namespace/name" (or name) and the UID of an object."""
+    """Return the key "namespace/name" (or name) and the UID of an object."""
     metadata = item["metadata"]
     name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
     return (f"{namespace}/{name}" if namespace else str(name)), str(metadata.get("uid", ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live cluster: one reflector a kind, what they amount to together, and a check of them against the API server."""
+"""Follows a live cluster: one reflector per kind, their health, and comparisons with the API server's lists."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -20,20 +20,20 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 
 COMPARE_SECONDS = 600.0
-"""CACHE-10; what a watch loses for good is found within ten minutes, and listed again."""
-SETTLE_SECONDS = 0.05
-ASK_AGAIN_SECONDS = 30.0
-"""Between two questions whether GPUPolicy is installed by now; one answer is some 200 bytes."""
+"""CACHE-10: what a watch has lost is found within ten minutes, and listed again."""
+SYNC_CHECK_SECONDS = 0.05
+DISCOVERY_SECONDS = 30.0
+"""Between two checks whether GPUPolicy is installed; an answer is some 200 bytes."""
 DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
-"""Versions of resource.k8s.io that the reader of slices knows; v1 since Kubernetes 1.34."""
+"""Versions of resource.k8s.io that we can read, the newest first; v1 since Kubernetes 1.34."""
 NOT_SYNCED = "gpu-usher: not synced yet"
 STALE = "gpu-usher: node cache is stale"
-"""Constant texts: kube-scheduler shows them as they are, and ages are metrics
+"""Constant texts, because kube-scheduler shows them as they are; ages are in metrics
 (docs/reference/listeners.md#staleness)."""
 
 
 class LiveCluster:
-    """Follows a cluster into a State and a PolicyBook. `on_synced` is called once, when the first lists are in."""
+    """Follows a cluster into a State and a PolicyBook. `on_synced` is called once, after the first lists."""
 
     def __init__(
         self,
@@ -51,51 +51,53 @@ class LiveCluster:
         self._clock = clock or Clock()
         self._on_synced = on_synced
         self._book = book
-        self._awaited: tuple[Reflector, ...] | None = None
+        self._required: tuple[Reflector, ...] | None = None
         self.reflectors = [self._reflector(kind) for kind in core_kinds(state, book, namespace)]
 
     def _reflector(self, kind: Any) -> Reflector:
         return Reflector(kind, self._server, self._metrics, self._clock)
 
     async def run(self) -> None:
-        """Follow, for ever."""
+        """Follow the cluster until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for reflector in self.reflectors:
                     tasks.create_task(reflector.run())
-                tasks.create_task(self._settle())
+                tasks.create_task(self._wait_until_synced())
                 tasks.create_task(self._compare())
                 await self._discover(tasks)
         finally:
             await self._server.close()
 
     async def _discover(self, tasks: asyncio.TaskGroup) -> None:
-        """Follow what a cluster may or may not serve; GPUPolicy may be installed at any time (F131).
+        """Follow the kinds that not every cluster serves; GPUPolicy may be installed at any time (F131).
 
-        Only what is there at the start is waited for: what comes later must not make a ready service unready.
+        Only kinds that exist at the start must be listed: a later one must not make a ready service unready.
         """
-        dra, ours = await asyncio.gather(self._served(DRA_GROUP, DRA_VERSIONS), self._served(POLICY_GROUP, (VERSION,)))
-        self._follow(tasks, dra_kinds(self._state, dra) if dra else ())
-        self._follow(tasks, policy_kinds(self._book) if ours else ())
-        self._awaited = tuple(self.reflectors)
-        while not ours:
-            await self._clock.sleep(ASK_AGAIN_SECONDS)
-            ours = await self._served(POLICY_GROUP, (VERSION,))
-            self._follow(tasks, policy_kinds(self._book) if ours else ())
+        dra_version, policy_version = await asyncio.gather(
+            self._served_version(DRA_GROUP, DRA_VERSIONS), self._served_version(POLICY_GROUP, (VERSION,))
+        )
+        self._follow(tasks, dra_kinds(self._state, dra_version) if dra_version else ())
+        self._follow(tasks, policy_kinds(self._book) if policy_version else ())
+        self._required = tuple(self.reflectors)
+        while not policy_version:
+            await self._clock.sleep(DISCOVERY_SECONDS)
+            policy_version = await self._served_version(POLICY_GROUP, (VERSION,))
+            self._follow(tasks, policy_kinds(self._book) if policy_version else ())
 
     def _follow(self, tasks: asyncio.TaskGroup, kinds: Iterable[Any]) -> None:
         for reflector in map(self._reflector, kinds):
             self.reflectors.append(reflector)
             tasks.create_task(reflector.run())
 
-    async def _served(self, group: str, versions: Iterable[str]) -> str | None:
-        """Find out in which of these versions, best first, the cluster serves a group of kinds; None if in none."""
+    async def _served_version(self, group: str, versions: Iterable[str]) -> str | None:
+        """Return the first of these versions in which the cluster serves an API group; None if in none."""
         back_off = BackOff()
         while True:
             try:
                 answer = msgspec.json.decode(await self._server.get(group, {}))
-                served = {each.get("version") for each in answer.get("versions", [])}
-                return next((each for each in versions if each in served), None)
+                served = {entry.get("version") for entry in answer.get("versions", [])}
+                return next((version for version in versions if version in served), None)
             except (ApiError, msgspec.DecodeError) as error:
                 if isinstance(error, ApiError) and error.status in (403, 404):
                     return None
@@ -103,54 +105,57 @@ class LiveCluster:
 
     @property
     def synced(self) -> bool:
-        """Whether all that decides was listed once; a kind that the API server refuses us is not waited for."""
-        if self._awaited is None:
+        """Whether every kind that must be listed was listed; an optional kind that is forbidden does not count."""
+        if self._required is None:
             return False
-        return all(each.synced or (each.refusal is not None and not each.kind.needed) for each in self._awaited)
+        return all(
+            reflector.synced or (reflector.refusal is not None and not reflector.kind.needed)
+            for reflector in self._required
+        )
 
-    async def _settle(self) -> None:
+    async def _wait_until_synced(self) -> None:
         while not self.synced:
-            await self._clock.sleep(SETTLE_SECONDS)
+            await self._clock.sleep(SYNC_CHECK_SECONDS)
         self._on_synced()
 
     def unready(self) -> str | None:
-        """Say why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
         if not self.synced:
             return NOT_SYNCED
         now = self._clock.now()
-        return STALE if any(each.pulse.stale(now) for each in self._needed()) else None
+        return STALE if any(reflector.stream.stale(now) for reflector in self._needed()) else None
 
     def _needed(self) -> Iterable[Reflector]:
-        return (each for each in self.reflectors if each.kind.needed)
+        return (reflector for reflector in self.reflectors if reflector.kind.needed)
 
     def health(self) -> dict[str, Any]:
-        """Give each kind's part of /readyz."""
+        """Return the part of /readyz about each kind."""
         now = self._clock.now()
         return {
-            each.kind.name: {
-                "synced": each.synced,
-                "objects": len(each.known),
-                "age_seconds": int(each.pulse.age(now)),
-                **({"stale": True} if each.pulse.stale(now) else {}),
-                **({"error": each.refusal} if each.refusal else {}),
+            reflector.kind.name: {
+                "synced": reflector.synced,
+                "objects": len(reflector.uids),
+                "age_seconds": int(reflector.stream.age(now)),
+                **({"stale": True} if reflector.stream.stale(now) else {}),
+                **({"error": reflector.refusal} if reflector.refusal else {}),
             }
-            for each in self.reflectors
+            for reflector in self.reflectors
         }
 
     def measure(self) -> None:
-        """Set the gauges."""
+        """Set the gauges of the metrics."""
         now = self._clock.now()
-        for each in self.reflectors:
-            self._metrics.cache_age.labels(each.kind.name).set(each.pulse.age(now))
-            self._metrics.cache_objects.labels(each.kind.name).set(len(each.known))
+        for reflector in self.reflectors:
+            self._metrics.cache_age.labels(reflector.kind.name).set(reflector.stream.age(now))
+            self._metrics.cache_objects.labels(reflector.kind.name).set(len(reflector.uids))
 
     async def _compare(self) -> None:
-        """Compare every kind with the API server, time and again."""
+        """Compare every kind with the API server's list at intervals."""
         while True:
             await self._clock.sleep(COMPARE_SECONDS * (1 + self._clock.chance() / 10))
-            for each in self.reflectors:
-                if each.synced and not each.refusal:
-                    await self._compare_one(each)
+            for reflector in self.reflectors:
+                if reflector.synced and not reflector.refusal:
+                    await self._compare_one(reflector)
 
     async def _compare_one(self, reflector: Reflector) -> None:
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The census of the nodes: how many there are of each kind, whose labels they carry, what is free. A part of State.
+"""The groups of equal GPU nodes, their number and free resources, and the label dialects in use. A part of State.
 
-Counted node by node, so that a change costs the same whatever the fleet's size.
+Counts are updated node by node, so that a change costs the same in a fleet of any size.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ NO_WORDS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 class NodeGroups:
-    """What admission sums up of all nodes. `changed`: a kind, or a dialect, has come or gone since it was last read."""
+    """The sums over all nodes that admission reads. `changed` is set when a group or a dialect has come or gone."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
         self._by_key: dict[NodeGroupKey, NodeGroup] = {}
-        self._of: dict[str, NodeGroup | None] = {}
-        self._members: dict[NodeGroup, int] = {}
+        self._group_by_node: dict[str, NodeGroup | None] = {}
+        self._counts: dict[NodeGroup, int] = {}
         self._dialects: dict[str, int] = {}
         self._pools: dict[str, int] = {}
         self._words: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -29,41 +29,41 @@ class NodeGroups:
         self.changed = False
 
     def all(self) -> tuple[NodeGroup, ...]:
-        """List the kinds of GPU nodes."""
-        return tuple(self._members)
+        """Return the groups of GPU nodes."""
+        return tuple(self._counts)
 
     def provisioners(self) -> tuple[str, ...]:
-        """List the dialects that some node speaks."""
+        """Return the label dialects that some node has."""
         return tuple(sorted(self._dialects))
 
     def pools(self) -> tuple[str, ...]:
-        """List the labels of node pools on nodes that speak no dialect."""
+        """Return the node pool labels of nodes without a dialect."""
         return tuple(sorted(self._pools))
 
     def replace(self, before: Node | None, after: Node | None) -> None:
-        """Count a node as what it is now; None: there was none, or it is gone."""
+        """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""
         if before is not None:
             self._add_free(before, -1)
-        if before is None or after is None or _told(before) != _told(after):
+        if before is None or after is None or _group_facts(before) != _group_facts(after):
             self._recount(before, after)
         if after is not None:
             self._add_free(after, 1)
 
     def _add_free(self, node: Node, sign: int) -> None:
-        group = self._of.get(node.name)
+        group = self._group_by_node.get(node.name)
         if group is None:
             return
         for resource, units in node.free.units.items():
             self.free[group, resource] = self.free.get((group, resource), 0) + sign * max(0, units)
 
     def _recount(self, before: Node | None, after: Node | None) -> None:
-        left = self._of.pop(before.name, None) if before is not None else None
+        left = self._group_by_node.pop(before.name, None) if before is not None else None
         joined = self._group_of(after, left) if after is not None else None
         if after is not None:
-            self._of[after.name] = joined
+            self._group_by_node[after.name] = joined
         if left is not joined:
-            self._count(self._members, [left] if left else [], [joined] if joined else [])
-        if left is not None and left not in self._members:
+            self._count(self._counts, [left] if left else [], [joined] if joined else [])
+        if left is not None and left not in self._counts:
             self._forget(left)
         former = self._words.pop(before.name, NO_WORDS) if before is not None else NO_WORDS
         words = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_WORDS
@@ -74,29 +74,29 @@ class NodeGroups:
             self._count(self._pools, former[1], words[1])
 
     def _group_of(self, node: Node, former: NodeGroup | None) -> NodeGroup | None:
-        """Find the kind of a node; most often it is the former one, and comparing is cheaper than looking up."""
+        """Return the group of a node; comparing with its former group is cheaper than a look-up."""
         key = node_group_key(node, self._knowledge)
         if key is None or (former is not None and (former.node_class, former.taints, former.labels) == key):
             return former if key is not None else None
         return self._by_key.setdefault(key, NodeGroup(*key))
 
     def _forget(self, group: NodeGroup) -> None:
-        """Forget a kind that has no node left."""
+        """Remove a group without nodes."""
         self._by_key.pop((group.node_class, group.taints, group.labels), None)
-        for key in [each for each in self.free if each[0] is group]:
+        for key in [counted for counted in self.free if counted[0] is group]:
             del self.free[key]
 
     def _count(self, counts: dict[Any, int], left: Iterable[Any], joined: Iterable[Any]) -> None:
-        for each in joined:
-            self.changed |= each not in counts
-            counts[each] = counts.get(each, 0) + 1
-        for each in left:
-            counts[each] -= 1
-            if not counts[each]:
-                del counts[each]
+        for key in joined:
+            self.changed |= key not in counts
+            counts[key] = counts.get(key, 0) + 1
+        for key in left:
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
                 self.changed = True
 
 
-def _told(node: Node) -> tuple[Any, ...]:
-    """Give what a node's group follows from; where only pods changed, comparing takes three looks at identity."""
+def _group_facts(node: Node) -> tuple[Any, ...]:
+    """Return what decides the group of a node; if only pods changed, the comparison is of three identical objects."""
     return (node.node_class, node.labels, node.taints)

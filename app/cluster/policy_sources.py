@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies of a cluster that was read once: what a service there follows, from the same places.
+"""The policies in a cluster or snapshot that is read once, from the same objects that a service follows.
 
-The directory that is mounted (ConfigMap gpu-usher-policies), ConfigMaps with the label, GPUPolicy objects.
+They are the ConfigMap that is mounted as directory (gpu-usher-policies), ConfigMaps with the label, and GPUPolicies.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from app.policy.load import load_policies
 from app.values.errors import PolicyError
 
 NAMESPACE, MOUNTED = "gpu-usher", "gpu-usher-policies"
-"""Where deploy/base puts us, and the ConfigMap there that it mounts as the directory of policies."""
+"""The namespace of deploy/base, and its ConfigMap that is mounted as the directory of policies."""
 _LABEL, _, _VALUE = POLICY_LABEL.partition("=")
 
 Object = Mapping[str, Any]
@@ -26,41 +26,45 @@ Object = Mapping[str, Any]
 def policies_of(
     objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
 ) -> PolicySet:
-    """Load what is in force on a day. `directory`: instead of the mounted ConfigMap of the namespace, or of the shipped
-    policies.
+    """Load the policies in force on a day.
 
-    Raises PolicyError.
+    `directory` replaces the mounted ConfigMap of the namespace, or the shipped policies.
+
     """
-    found = [each for each in objects if each.get("kind") in ("GPUPolicy", "ConfigMap")]
-    maps = [each for each in found if each["kind"] == "ConfigMap"]
-    texts = policy_texts(directory) if directory else _mounted(maps, namespace) or policy_texts(shipped_policies())
-    for each in maps:
-        metadata = _metadata(each)
+    sources = [document for document in objects if document.get("kind") in ("GPUPolicy", "ConfigMap")]
+    config_maps = [source for source in sources if source["kind"] == "ConfigMap"]
+    texts = (
+        policy_texts(directory) if directory else _mounted(config_maps, namespace) or policy_texts(shipped_policies())
+    )
+    for config_map in config_maps:
+        metadata = _metadata(config_map)
         if (metadata.get("labels") or {}).get(_LABEL) == _VALUE:
-            texts |= _texts(f"configmap {metadata.get('namespace') or 'default'}/{metadata.get('name')}: ", each)
+            texts |= _texts(f"configmap {metadata.get('namespace') or 'default'}/{metadata.get('name')}: ", config_map)
     parsed = {
-        f"gpupolicy {_metadata(each).get('name')}": policy_of(each) for each in found if each["kind"] == "GPUPolicy"
+        f"gpupolicy {_metadata(source).get('name')}": policy_of(source)
+        for source in sources
+        if source["kind"] == "GPUPolicy"
     }
     try:
         return in_force(load_policies(texts, knowledge, shipped_default(knowledge), parsed), today)
     except PolicyError as error:
-        if not found:
+        if not sources:
             raise
         raise PolicyError(("policies of the cluster: " + error.problems[0], *error.problems[1:])) from error
 
 
 def holds_policies(document: Object) -> bool:
-    """Tell whether an object is one from which a service takes policies."""
+    """Tell whether an object is a source of policies."""
     if document.get("kind") == "ConfigMap":
         metadata = _metadata(document)
         return metadata.get("name") == MOUNTED or (metadata.get("labels") or {}).get(_LABEL) == _VALUE
     return document.get("kind") == "GPUPolicy"
 
 
-def _mounted(maps: list[Object], namespace: str) -> dict[str, str]:
-    for each in maps:
-        if (_metadata(each).get("namespace"), _metadata(each).get("name")) == (namespace, MOUNTED):
-            return _texts("", each)
+def _mounted(config_maps: list[Object], namespace: str) -> dict[str, str]:
+    for config_map in config_maps:
+        if (_metadata(config_map).get("namespace"), _metadata(config_map).get("name")) == (namespace, MOUNTED):
+            return _texts("", config_map)
     return {}
 
 
@@ -69,5 +73,5 @@ def _texts(prefix: str, document: Object) -> dict[str, str]:
 
 
 def _metadata(document: Object) -> Object:
-    found: Object = document.get("metadata") or {}
-    return found
+    metadata: Object = document.get("metadata") or {}
+    return metadata

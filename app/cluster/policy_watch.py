@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies as people edit them: the set in force, the last error, and the watch that takes edits in.
+"""The policies in force, the last error, and the watch that loads edited policies.
 
-They come from a directory, and from sources in the cluster: `configmap <namespace>/<name>` with texts by key,
-`gpupolicy <name>` with an object that came parsed. A bad edit never replaces a good set; it stays visible until it is
-mended. The directory is watched, never a file (an inotify watch on a mounted file misses ConfigMap updates: 1 of 8
-seen, docs/reference/measurements.md#reloading), and polled besides, because a poll costs a few microseconds and a
-missed edit costs trust.
+Policies come from a directory and from sources in the cluster: `configmap <namespace>/<name>` with texts by key, and
+`gpupolicy <name>` with a parsed object. An invalid edit never replaces a valid set; its error stays visible until it is
+corrected. The directory is watched, not its files, because an inotify watch on a mounted file misses updates of a
+ConfigMap (1 of 8 seen, docs/reference/measurements.md#reloading). It is polled as well, which costs a few microseconds.
 """
 
 import asyncio
@@ -31,17 +30,17 @@ CONFIGMAP = "configmap"
 GPUPOLICY = "gpupolicy"
 """Kinds of sources: the first word of a source's name. They are loaded in this order, after the directory."""
 MOST_TEXTS = 256
-"""Keys of a ConfigMap; one a policy is usual, and a set has no more policies than twice that."""
+"""Keys of a ConfigMap. One key per policy is usual, and a set has no more policies than twice that."""
 MOST_MARKS = 100_000
-"""Characters that separate values, in all texts of a ConfigMap: policies that fill its 1 MiB have 80,000 (measured on
-the shipped ones), and as many values take 2 s to read, in steps."""
+"""Characters that separate values, in all texts of a ConfigMap. Policies that fill its 1 MiB have 80,000 (measured on
+the shipped ones); as many values take 2 s to read, in steps."""
 POLL_SECONDS = 1.0
-"""An edit is live within two seconds of the swap even where inotify says nothing."""
+"""Interval of the polls: an edit is loaded within two seconds even if inotify reports nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What an attempt to load came to: `error` is None where the set was taken."""
+    """The result of an attempt to load policies. `error` is None if the set was loaded."""
 
     policies: int
     hash: str
@@ -49,9 +48,9 @@ class LoadOutcome:
 
 
 class PolicyBook:
-    """The policies in force. `loaded` is as written, `current` as it applies today.
+    """The policies in force. `loaded` is the set as written, `current` as it applies today.
 
-    `_whole`: a set with sources from the cluster in it was good since the start, so that there is one to stay with.
+    `_has_good_set` is whether a set with sources from the cluster was valid since the start; an invalid edit keeps it.
     """
 
     def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str]) -> None:
@@ -61,57 +60,57 @@ class PolicyBook:
         self._fallback = shipped_default(knowledge)
         self._texts = policy_texts(directory)
         self._sources: dict[str, Mapping[str, Any]] = {}
-        self._known: dict[str, tuple[Source, Read]] = {}
+        self._parsed: dict[str, tuple[Source, Read]] = {}
         self._sources_changed = False
-        self._whole = False
-        self._told = asyncio.Event()
+        self._has_good_set = False
+        self._wake_up = asyncio.Event()
         self.error: str | None = None
-        self.loaded = finish(self._read(self._sources, self._known))
+        self.loaded = finish(self._read(self._sources, self._parsed))
         self._day = today()
         self.current = in_force(self.loaded, self._day)
 
     def load(self) -> LoadOutcome:
-        """Read the directory again; a set with any error leaves the last good one in force."""
+        """Load all policies again; a set with an error leaves the last valid one in force."""
         return finish(self.load_steps())
 
     def load_steps(self) -> Generator[None, None, LoadOutcome]:
-        """Load in steps; what is as it was is not read again."""
-        known = self._known.copy()
+        """Load all policies in steps; unchanged ones are not parsed again."""
+        parsed = self._parsed.copy()
         try:
             self._texts = policy_texts(self._directory)
-            loaded = yield from self._read(self._sources, known)
+            loaded = yield from self._read(self._sources, parsed)
         except PolicyError as error:
             self.error = str(error)
-            if not self._whole:
-                yield from self._take_what_is_good(known)
+            if not self._has_good_set:
+                yield from self._load_valid_sources(parsed)
         else:
-            self.error, self._whole = None, self._whole or bool(self._sources)
-            self._take(loaded)
+            self.error, self._has_good_set = None, self._has_good_set or bool(self._sources)
+            self._set_current(loaded)
         names = {*self._texts, *(name for source in self._sources for name in self._names(source))}
-        self._known = {name: each for name, each in known.items() if name in names}
+        self._parsed = {name: document for name, document in parsed.items() if name in names}
         return LoadOutcome(len(self.loaded.policies), self.current.hash, self.error)
 
     def _names(self, source: str) -> Iterator[str]:
-        """Name what a source is read as: each of its texts, or the one object."""
+        """Return the names under which a source is parsed: one for each of its texts, or that of the object."""
         content = self._sources.get(source, {})
         return iter([source] if _is_object(source) else [f"{source}: {key}" for key in content])
 
-    def _take_what_is_good(self, known: dict[str, tuple[Source, Read]]) -> Generator[None, None, None]:
-        """Take the sources that bring no problem, where there is no last good set to stay with: we have just started.
+    def _load_valid_sources(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, None]:
+        """Load the valid sources alone, if there is no last valid set because the process has just started.
 
-        What came in while we were down costs its own policies only, not everybody's.
+        An edit made while gpu-usher was down then costs only the policies of its own source.
         """
         good: dict[str, Mapping[str, Any]] = {}
         for source, content in sorted(self._sources.items()):
-            if not (yield from self._problems({**good, source: content}, known)):
+            if not (yield from self._problems({**good, source: content}, parsed)):
                 good[source] = content
-        if not (yield from self._problems(good, known)):
-            self._take((yield from self._read(good, known)))
+        if not (yield from self._problems(good, parsed)):
+            self._set_current((yield from self._read(good, parsed)))
 
     def _read(
-        self, sources: Mapping[str, Mapping[str, Any]], known: dict[str, tuple[Source, Read]]
+        self, sources: Mapping[str, Mapping[str, Any]], parsed: dict[str, tuple[Source, Read]]
     ) -> Generator[None, None, PolicySet]:
-        """Load the directory as last read, then ConfigMaps and GPUPolicies, each by name.
+        """Load the directory as last read, then ConfigMaps and GPUPolicies, sorted by name.
 
         Raises PolicyError.
         """
@@ -125,7 +124,7 @@ class PolicyBook:
             else:
                 texts |= {f"{source}: {key}": text for key, text in sorted(content.items())}
         try:
-            loaded = yield from load_steps(texts, objects, self._knowledge, self._fallback, known)
+            loaded = yield from load_steps(texts, objects, self._knowledge, self._fallback, parsed)
         except PolicyError as error:
             raise PolicyError((*problems, *error.problems)) from error
         if problems:
@@ -133,68 +132,68 @@ class PolicyBook:
         return loaded
 
     def check(self, source: str, content: Mapping[str, Any]) -> str | None:
-        """Say at once what check_steps says."""
+        """Run `check_steps` in one step."""
         return finish(self.check_steps(source, content))
 
     def check_steps(self, source: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
-        """Say what would be wrong if a source were added or replaced: a ConfigMap's texts or a GPUPolicy object.
+        """Return in steps the problems that a new or changed source would cause: a ConfigMap's texts or a GPUPolicy.
 
-        In steps. None if nothing would be; what is wrong without it is not held against it.
+        None if it would cause none. Problems that exist without the source are not counted.
         """
-        known = self._known.copy()
-        others = {name: each for name, each in self._sources.items() if name != source}
-        found = yield from self._problems({**others, source: content}, known)
-        without = (yield from self._problems(others, known)) if found else ()
-        brought = tuple(each for each in found if each not in without)
-        return str(PolicyError(brought)) if brought else None
+        parsed = self._parsed.copy()
+        others = {name: other for name, other in self._sources.items() if name != source}
+        problems = yield from self._problems({**others, source: content}, parsed)
+        without = (yield from self._problems(others, parsed)) if problems else ()
+        caused = tuple(problem for problem in problems if problem not in without)
+        return str(PolicyError(caused)) if caused else None
 
     def _problems(
-        self, sources: Mapping[str, Mapping[str, Any]], known: dict[str, tuple[Source, Read]]
+        self, sources: Mapping[str, Mapping[str, Any]], parsed: dict[str, tuple[Source, Read]]
     ) -> Generator[None, None, tuple[str, ...]]:
         try:
-            yield from self._read(sources, known)
+            yield from self._read(sources, parsed)
         except PolicyError as error:
             return error.problems
         return ()
 
     def put_source(self, source: str, content: Mapping[str, Any]) -> None:
-        """Take in a source of policies, new or changed; `follow` loads it."""
+        """Add or change a source of policies; `follow` loads it."""
         if self._sources.get(source) != content:
             self._sources[source] = content
-            self._tell()
+            self._sources_have_changed()
 
     def drop_source(self, source: str) -> None:
-        """Forget a source of policies."""
+        """Remove a source of policies; `follow` loads the others."""
         if self._sources.pop(source, None) is not None:
-            self._tell()
+            self._sources_have_changed()
 
-    def _tell(self) -> None:
+    def _sources_have_changed(self) -> None:
         self._sources_changed = True
-        self._told.set()
+        self._wake_up.set()
 
-    def turn_page(self) -> bool:
-        """Apply what a new day brings (enforceFrom, expired exceptions); tells whether the day changed."""
+    def apply_new_day(self) -> bool:
+        """Apply what depends on the day (enforceFrom, expired exceptions); tell whether the day changed."""
         if self._today() == self._day:
             return False
-        self._take(self.loaded)
+        self._set_current(self.loaded)
         return True
 
     def expired_exceptions(self) -> tuple[tuple[str, str, str], ...]:
-        """List the exceptions that are over: (policy, owner, day)."""
+        """Return the expired exceptions: (policy, owner, day)."""
         return expired_exceptions(self.loaded, self._day)
 
-    def _take(self, loaded: PolicySet) -> None:
+    def _set_current(self, loaded: PolicySet) -> None:
         self._day = self._today()
         self.loaded, self.current = loaded, in_force(loaded, self._day)
 
     async def follow(self, on_load: Callable[[LoadOutcome], None]) -> None:
-        """Load again whenever the directory or a source changes, for ever; `on_load` hears of every attempt."""
-        seen = fingerprint(self._directory)
-        async for _ in _wakes(self._directory, self._told):
+        """Load again whenever the directory or a source changes; `on_load` is called after every attempt."""
+        before = fingerprint(self._directory)
+        async for _ in _wake_ups(self._directory, self._wake_up):
             now = fingerprint(self._directory)
-            if now != seen or self._sources_changed:
-                seen, self._sources_changed = now, False
-                on_load(await _rested(self.load_steps()))
+            if now != before or self._sources_changed:
+                before, self._sources_changed = now, False
+                on_load(await _finish_with_rests(self.load_steps()))
 
 
 def _is_object(source: str) -> bool:
@@ -202,7 +201,7 @@ def _is_object(source: str) -> bool:
 
 
 def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
-    """Bound a ConfigMap as a whole, which is more than the limits of its texts."""
+    """Return the problem of a ConfigMap that is too large as a whole, beyond the limits of its texts."""
     if len(content) > MOST_TEXTS:
         return f"{source}: {len(content)} keys, wants at most {MOST_TEXTS}: use several ConfigMaps"
     size = sum(map(len, content.values()))
@@ -213,40 +212,40 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     return None
 
 
-async def _rested(steps: Generator[None, None, LoadOutcome]) -> LoadOutcome:
-    """Load while requests are answered between the steps."""
+async def _finish_with_rests(steps: Generator[None, None, LoadOutcome]) -> LoadOutcome:
+    """Run the steps of a load, with rests in which requests are answered."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            taken: LoadOutcome = end.value
-            return taken
+            outcome: LoadOutcome = end.value
+            return outcome
         await asyncio.sleep(0)
 
 
-async def _wakes(directory: Path, told: asyncio.Event) -> AsyncIterator[None]:
-    """Yield whenever something may have changed: told by inotify or through `told`, or by the clock."""
+async def _wake_ups(directory: Path, wake_up: asyncio.Event) -> AsyncIterator[None]:
+    """Yield when something may have changed: on inotify, on `wake_up`, and at least every POLL_SECONDS."""
     stop = asyncio.Event()
 
     async def listen() -> None:
         async for _ in awatch(directory, stop_event=stop, debounce=50, step=20):
-            told.set()
+            wake_up.set()
 
     listener = asyncio.create_task(listen())
     try:
         while True:
             yield
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):  # wait_for swallows a cancellation that meets the event
-                    await told.wait()
-            told.clear()
+                async with asyncio.timeout(POLL_SECONDS):  # wait_for can lose a cancellation that meets the event
+                    await wake_up.wait()
+            wake_up.clear()
     finally:
         stop.set()
         listener.cancel()
 
 
 def fingerprint(directory: Path) -> tuple[object, ...]:
-    """Tell one content of a directory from another without reading it: names, sizes, times, and what links lead to."""
+    """Return a value that changes with a directory's content: names, sizes, times, and the targets of links."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         return tuple((entry.name, os.path.realpath(entry.path), *_stamp(entry)) for entry in entries)
@@ -256,7 +255,7 @@ def fingerprint(directory: Path) -> tuple[object, ...]:
 
 def _stamp(entry: os.DirEntry[str]) -> tuple[int, int, int]:
     try:
-        found = entry.stat()
+        stat = entry.stat()
     except OSError:
         return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCGM's metrics as a Prometheus has them: one instant query for all of them."""
+"""Reads DCGM's metrics from a Prometheus, with one instant query for all of them."""
 
 import asyncio
 import math
@@ -14,30 +14,30 @@ from app.nodes.gpu_health import MetricSample, read_sample
 from app.values.errors import SourceError
 
 FRESH_SECONDS = 120
-"""Samples older than that are not read. An instant query itself looks back five minutes where nothing marked a series
-as ended (metrics that were pushed); exporters are scraped every 15 to 60 s."""
+"""Older samples are not read. An instant query itself looks back five minutes for a series that was not marked as ended
+(pushed metrics); exporters are scraped every 15 to 60 s."""
 ANSWER_SECONDS = 20.0
-"""Less than the time between two polls; Prometheus' own limit of a query is two minutes."""
+"""Less than the time between two polls; Prometheus' own limit for a query is two minutes."""
 ANSWER_BYTES = 32 << 20
-"""140,000 series of some 230 bytes: the two readings that are on by default, of 5,000 nodes with 14 GPUs."""
+"""140,000 series of some 230 bytes: the two metrics enabled by default, of 5,000 nodes with 14 GPUs."""
 
 
 class SeriesValue(msgspec.Struct):
-    """One series of an instant query: labels, and [time, value]."""
+    """One series of an instant query: labels, and the pair of time and value."""
 
     metric: dict[str, str]
     value: tuple[float, str]
 
 
 class QueryData(msgspec.Struct):
-    """The result, of any type."""
+    """The result of a query, of any type."""
 
     resultType: str  # noqa: N815  # Prometheus' spelling
     result: list[msgspec.Raw]
 
 
 class QueryAnswer(msgspec.Struct):
-    """What /api/v1/query answers with. `warnings`: some of the stores behind it did not answer, for one."""
+    """The answer of /api/v1/query. `warnings` tells, for example, that some stores behind Prometheus did not answer."""
 
     status: str
     data: QueryData
@@ -45,7 +45,7 @@ class QueryAnswer(msgspec.Struct):
 
 
 class Prometheus:
-    """A Prometheus, or what speaks its API. `token_file` is read at every poll: projected tokens are renewed."""
+    """A Prometheus or a server with its API. `token_file` is read at every poll: projected tokens are renewed."""
 
     def __init__(
         self, url: str, dcgm: DCGM, token_file: Path | None = None, fresh_seconds: int = FRESH_SECONDS
@@ -54,15 +54,15 @@ class Prometheus:
         self._query = query(dcgm, fresh_seconds)
         self._dcgm = dcgm
         self._token_file = token_file
-        self._web = ScrapeClient()
+        self._client = ScrapeClient()
 
     async def poll(self) -> PollResult:
-        """Ask once.
+        """Run the query once.
 
         Raises SourceError.
         """
         headers = await asyncio.to_thread(self._credentials)
-        body = await self._web.get(
+        body = await self._client.get(
             self.origin + "/api/v1/query", ANSWER_BYTES, ANSWER_SECONDS, {"query": self._query}, headers
         )
         return await asyncio.to_thread(read_answer, body, self._dcgm)
@@ -80,14 +80,14 @@ class Prometheus:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._web.close()
+        await self._client.close()
 
 
 def query(dcgm: DCGM, fresh_seconds: int) -> str:
-    """Write the query: the series that are there now and had a sample lately, with no labels but those looked at.
+    """Build the query for series that exist now and had a sample lately, with only the labels that are read.
 
-    The right side alone would go on showing what ended, the left side alone what nobody marked as ended. `and` leaves
-    the metric's name out unless `on` lists it; with it each metric is compared with itself.
+    `last_over_time` alone would still show ended series, the series alone those that were not marked as ended. `and`
+    ignores the metric's name unless `on` lists it; with it each metric is matched with itself.
     """
     series = '{__name__=~"' + "|".join(dcgm.readings) + '"}'
     labels = ", ".join(("__name__", *dcgm.labels))
@@ -97,7 +97,7 @@ def query(dcgm: DCGM, fresh_seconds: int) -> str:
 def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     """Read the answer to an instant query.
 
-    Raises SourceError for what is none.
+    Raises SourceError if it is not one.
     """
     try:
         answer = msgspec.json.decode(body, type=QueryAnswer)
@@ -107,20 +107,20 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
     samples: list[MetricSample] = []
-    odd = 0
+    not_finite = 0
     for row in rows:
         value = _number(row.value[1])
         if value is None:
-            odd += 1
+            not_finite += 1
             continue
         sample = read_sample(row.metric.get("__name__", ""), row.metric, value, dcgm)
         if sample is not None:
             samples.append(sample)
-    said = [
-        *(f"{odd} values that are no number" for _ in range(bool(odd))),
-        *(each[:200] for each in answer.warnings[:1]),
+    problems = [
+        *(f"{not_finite} values that are no number" for _ in range(bool(not_finite))),
+        *(warning[:200] for warning in answer.warnings[:1]),
     ]
-    return PollResult(samples, "; ".join(said) or None)
+    return PollResult(samples, "; ".join(problems) or None)
 
 
 def _decode(raw: Any) -> SeriesValue:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reflector: one kind of the API server's objects, listed once and then followed, kept right whatever breaks.
+"""A reflector: lists the objects of one kind, then watches them, and recovers from every failure.
 
-list (paged) → watch → lost: watch on from the last resourceVersion, after a back-off → 410: list again, while
-what is known goes on serving, and swap only the differences in (CACHE-01 to 10).
+A lost watch resumes from the last resourceVersion after a back-off. After a 410 the kind is listed again; the index
+stays in use meanwhile, and only the differences are then applied (CACHE-01 to 10).
 """
 
 import asyncio
@@ -22,23 +22,24 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
 
 PAGE_OBJECTS = 500
-"""A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding): the event loop is never held
-longer."""
+"""A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding), the longest that the event loop is
+blocked."""
 SLICE_OBJECTS = 50
-"""Objects read or swapped in between two turns of the event loop; some 2 ms."""
+"""Objects read or put between two turns of the event loop; they take some 2 ms."""
 WATCH_SECONDS = (240, 300)
-"""The API server ends a watch after a random time in here, so that replicas do not reconnect together (CACHE-01)."""
+"""The API server ends a watch after a random time in this range, so that replicas do not reconnect together
+(CACHE-01)."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 NAMES = KindDecoders(PartialNamedObject)
 
 Facts = dict[str, tuple[str, Any]]
-"""UID and what is kept of an object, by key."""
+"""The UID of an object and what is kept of it, by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time and chance, passed in so that tests need not wait. `silence`: seconds after which a stream is given up."""
+    """Time and randomness, passed in for tests. `silence` is the seconds after which a silent stream is closed."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -47,15 +48,15 @@ class Clock:
 
 
 class Reflector:
-    """Keeps one kind. `known`: UID by key of what was seen; `synced`: the first list is in.
+    """Follows one kind. `uids` holds the UID of each known object by key; `synced` is set after the first list.
 
-    `odd`: keys of what cannot be read. `refusal`: why the API server does not let us see the kind, None if it does.
+    `unreadable` holds the keys of objects that cannot be read; `refusal` is why the API server refuses the kind, if so.
     """
 
     def __init__(self, kind: WatchedKind[Any], server: ApiServer, metrics: Metrics, clock: Clock | None = None) -> None:
         self.kind = kind
-        self.known: dict[str, str] = {}
-        self.odd: set[str] = set()
+        self.uids: dict[str, str] = {}
+        self.unreadable: set[str] = set()
         self.synced = False
         self.refusal: str | None = None
         self._server = server
@@ -63,24 +64,24 @@ class Reflector:
         self._clock = clock or Clock()
         self._back_off = BackOff()
         self._version: str | None = None
-        self.pulse = StreamHealth(lost=self._clock.now(), heard=self._clock.now())
-        self._reading = KindDecoders(kind.shape)
+        self.stream = StreamHealth(lost=self._clock.now(), heard=self._clock.now())
+        self._decoders = KindDecoders(kind.shape)
         self._relist_asked = False
         self._reported = False
-        metrics.unreadable.labels(kind.name)  # begins at 0, so that the first one is an increase
+        metrics.unreadable.labels(kind.name)  # starts at 0, so that the first one counts as an increase
 
     async def run(self) -> None:
-        """Keep the kind, for ever."""
+        """Follow the kind until cancelled."""
         while True:
-            reason, detail = await self._once()
-            lived = self.pulse.broke(self._clock.now())
-            if reason != "closed" or not lived:
+            reason, detail = await self._list_and_watch()
+            lifetime = self.stream.ended(self._clock.now())
+            if reason != "closed" or not lifetime:
                 self._report(reason, detail)
             self._metrics.watch_restarts.labels(self.kind.name, reason).inc()
-            await self._clock.sleep(self._back_off.delay(lived, self._clock.chance()))
+            await self._clock.sleep(self._back_off.delay(lifetime, self._clock.chance()))
 
-    async def _once(self) -> tuple[str, str]:
-        """List if need be, then watch until the stream ends; gives why: a word of a closed set, and more."""
+    async def _list_and_watch(self) -> tuple[str, str]:
+        """List if needed, then watch until the stream ends; return why it ended: a label of the metric, and details."""
         try:
             if self._version is None:
                 await self._list()
@@ -89,10 +90,10 @@ class Reflector:
             self._version = None
             return "unreadable", str(error)
         except ApiError as error:
-            return self._failed(error), str(error)
+            return self._failure_reason(error), str(error)
         return "closed", ""
 
-    def _failed(self, error: ApiError) -> str:
+    def _failure_reason(self, error: ApiError) -> str:
         if error.status == 410:
             self._version = None
             return "gone"
@@ -104,15 +105,15 @@ class Reflector:
         return "http" if error.status else "connection"
 
     def _report(self, reason: str, detail: str) -> None:
-        """Say once that the kind cannot be followed; `_heard_again` says once that it can."""
+        """Log once that the kind cannot be followed; `_stream_is_back` logs once that it can again."""
         if not self._reported:
             event(f"watch of {self.kind.name} lost", 30, reason=reason, error=detail)
         self._reported = True
 
     async def _list(self) -> None:
-        """Read all pages, and only then swap the differences in.
+        """Read all pages, and only then apply the differences.
 
-        A token that expired on the way starts the list again, in one piece as client-go does.
+        If the token of a page has expired, the list starts again in one piece, as in client-go.
         """
         try:
             facts, version = await self._pages(PAGE_OBJECTS)
@@ -120,7 +121,7 @@ class Reflector:
             if error.status != 410:
                 raise
             facts, version = await self._pages(0)
-        await self._swap(facts)
+        await self._replace_all(facts)
         self._version, self._relist_asked = version, False
         self._metrics.relists.labels(self.kind.name).inc()
         if not self.synced:
@@ -133,9 +134,9 @@ class Reflector:
         while True:
             params = {"limit": str(limit)} if limit else {}
             body = await self._server.get(self.kind.path, self._params(params | ({"continue": token} if token else {})))
-            page, items = self._reading.page(body)
+            page, items = self._decoders.page(body)
             for index, item in enumerate(items):
-                self._note(item, facts)
+                self._read_item(item, facts)
                 if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                     await asyncio.sleep(0)
             token = page.more
@@ -145,43 +146,43 @@ class Reflector:
     def _params(self, params: Mapping[str, str]) -> dict[str, str]:
         return {**params, "labelSelector": self.kind.selector} if self.kind.selector else dict(params)
 
-    def _note(self, item: Fields | UnreadableObject, facts: Facts) -> None:
+    def _read_item(self, item: Fields | UnreadableObject, facts: Facts) -> None:
         if isinstance(item, UnreadableObject):
-            self._odd(item)
+            self._note_unreadable(item)
             return
         key, uid = identity(item)
         try:
             facts[key] = (uid, self.kind.read(item))
         except BadInput as error:
-            self._odd(UnreadableObject(key, str(error)))
+            self._note_unreadable(UnreadableObject(key, str(error)))
 
-    def _odd(self, odd: UnreadableObject) -> None:
-        """Count an object that cannot be read, and trust no longer what it said before; the others are not touched."""
+    def _note_unreadable(self, item: UnreadableObject) -> None:
+        """Count an object that cannot be read, and remove what was known of it."""
         self._metrics.unreadable.labels(self.kind.name).inc()
-        event(f"one of the {self.kind.name} cannot be read", 30, object=odd.key, error=odd.problem)
-        self._drop(odd.key)
-        self.odd.add(odd.key)
+        event(f"one of the {self.kind.name} cannot be read", 30, object=item.key, error=item.problem)
+        self._drop(item.key)
+        self.unreadable.add(item.key)
 
-    async def _swap(self, facts: Facts) -> None:
-        for index, key in enumerate([key for key in self.known if key not in facts]):
+    async def _replace_all(self, facts: Facts) -> None:
+        for index, key in enumerate([key for key in self.uids if key not in facts]):
             self._drop(key)
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                 await asyncio.sleep(0)
         for index, (key, (uid, fact)) in enumerate(facts.items()):
-            self._take(key, uid, fact)
+            self._put(key, uid, fact)
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                 await asyncio.sleep(0)
 
-    def _take(self, key: str, uid: str, fact: Any) -> None:
-        if self.known.get(key, uid) != uid:  # deleted and made again under its name
+    def _put(self, key: str, uid: str, fact: Any) -> None:
+        if self.uids.get(key, uid) != uid:  # deleted and created again with the same name
             self._drop(key)
-        self.known[key] = uid
-        self.odd.discard(key)
-        self.kind.take(key, uid, fact)
+        self.uids[key] = uid
+        self.unreadable.discard(key)
+        self.kind.put(key, uid, fact)
 
     def _drop(self, key: str) -> None:
-        self.odd.discard(key)
-        uid = self.known.pop(key, None)
+        self.unreadable.discard(key)
+        uid = self.uids.pop(key, None)
         if uid is not None:
             self.kind.drop(key, uid)
 
@@ -194,66 +195,66 @@ class Reflector:
             "timeoutSeconds": str(int(seconds)),
         }
         async with self._server.watch(self.kind.path, self._params(params), self._clock.silence) as stream:
-            self.pulse.established(self._clock.now())
-            self._heard_again()
+            self.stream.established(self._clock.now())
+            self._stream_is_back()
             async for lines in stream:
                 for line in lines:
                     if line:
-                        self.fold(line)
-                self.pulse.beat(self._clock.now())
+                        self.apply_event(line)
+                self.stream.received(self._clock.now())
                 if self._relist_asked:
                     raise ApiError(410, "list and index differ")
 
-    def _heard_again(self) -> None:
+    def _stream_is_back(self) -> None:
         self.refusal = None
         if self._reported:
             event(f"watch of {self.kind.name} is back")
         self._reported = False
 
-    def fold(self, line: bytes) -> None:
-        """Fold one event in: a line of a watch.
+    def apply_event(self, line: bytes) -> None:
+        """Apply one event, a line of a watch.
 
-        Raises ApiError for an ERROR event, Unreadable for what is no event.
+        Raises ApiError for an ERROR event, and Unreadable for a line that is not an event.
         """
-        what, item = self._reading.event(line)
+        event_type, item = self._decoders.event(line)
         if isinstance(item, UnreadableObject):
-            self._odd(item)
+            self._note_unreadable(item)
             return
-        if what != "BOOKMARK":
-            self._changed(what, item)
+        if event_type != "BOOKMARK":
+            self._changed(event_type, item)
         self._version = item["metadata"].get("resourceVersion", self._version)
 
-    def _changed(self, what: str, item: Fields) -> None:
+    def _changed(self, event_type: str, item: Fields) -> None:
         key, uid = identity(item)
-        if what == "DELETED":
-            if self.known.get(key, uid) == uid:
+        if event_type == "DELETED":
+            if self.uids.get(key, uid) == uid:
                 self._drop(key)
             return
         try:
             fact = self.kind.read(item)
         except BadInput as error:
-            self._odd(UnreadableObject(key, str(error)))
+            self._note_unreadable(UnreadableObject(key, str(error)))
         else:
-            self._take(key, uid, fact)
+            self._put(key, uid, fact)
 
     async def compare(self) -> int:
-        """Count the objects in which the API server's list and the index differ, and list again if there are any.
+        """Count the differences between the API server's list and the index, and list again if there are any.
 
-        What changed while the list was read does not count, nor what cannot be read (CACHE-10).
+        Objects that changed while the list was read do not count, nor unreadable ones (CACHE-10).
 
         Raises ApiError, Unreadable.
         """
-        before = dict(self.known)
+        before = dict(self.uids)
         listed = {key: uid async for key, uid in self._identities()}
-        steady = {key: uid for key, uid in self.known.items() if before.get(key) == uid}
+        steady = {key: uid for key, uid in self.uids.items() if before.get(key) == uid}
         drift = sum(listed.get(key) != uid for key, uid in steady.items())
-        drift += sum(key not in before and key not in self.known and key not in self.odd for key in listed)
+        drift += sum(key not in before and key not in self.uids and key not in self.unreadable for key in listed)
         self._metrics.cache_drift.labels(self.kind.name).set(drift)
         self._relist_asked = self._relist_asked or drift > 0
         return drift
 
     async def _identities(self) -> AsyncIterator[tuple[str, str]]:
-        """List keys and UIDs alone, in pages: 50,000 pods' metadata at once would be 50 MB."""
+        """List keys and UIDs only, in pages: the metadata of 50,000 pods at once would be 50 MB."""
         token = ""
         while True:
             params = {"limit": str(PAGE_OBJECTS)} | ({"continue": token} if token else {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics over HTTP: one answer at a time, bounded in bytes and seconds. Reads only."""
+"""An HTTP client for metrics, whose answers are limited in bytes and seconds."""
 
 import ssl
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ from app.nodes.gpu_health import MetricSample
 from app.values.errors import BadInput, SourceError
 
 CONNECT_SECONDS = 3.0
-"""Within a cluster a connection takes milliseconds; an address that is gone must not hold a poll up."""
+"""A connection within a cluster takes milliseconds; an address that is gone must not delay a poll."""
 CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What one poll found. `problem`: what part of it could not be had; None if it is all there."""
+    """The samples of one poll. `problem` tells which part could not be read; None if all could."""
 
     samples: list[MetricSample]
     problem: str | None = None
 
 
 class ScrapeClient:
-    """A client that is made at the first request: there is no event loop before."""
+    """An HTTP client. Its session is made at the first request, because it needs the event loop."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -39,12 +39,12 @@ class ScrapeClient:
         headers: Mapping[str, str] | None = None,
         server_name: str | None = None,
     ) -> bytes:
-        """Read one answer whole. `server_name`: whom the certificate must be for, where the URL has an address.
+        """Read one answer. `server_name` is the name that the certificate must have if the URL has an address.
 
         Raises SourceError.
         """
         try:
-            async with self._ready().get(
+            async with self._open_session().get(
                 url,
                 params=params,
                 headers={"Accept-Encoding": "identity", **(headers or {})},
@@ -53,14 +53,14 @@ class ScrapeClient:
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:
-                    raise SourceError(f"HTTP {answer.status}: {await _words(answer)}".rstrip(": "))
-                return await _bounded(answer.content, limit_bytes)
+                    raise SourceError(f"HTTP {answer.status}: {await _error_text(answer)}".rstrip(": "))
+                return await _read_bounded(answer.content, limit_bytes)
         except TimeoutError as error:
             raise SourceError("no answer in time") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a host name that is none
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an invalid host name
             raise SourceError((str(error) or type(error).__name__)[:300]) from error
 
-    def _ready(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(), limit=0)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
@@ -73,7 +73,7 @@ class ScrapeClient:
             self._session = None
 
 
-async def _bounded(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
+async def _read_bounded(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
     body = bytearray()
     async for chunk in content.iter_chunked(CHUNK_BYTES):
         body += chunk
@@ -82,15 +82,15 @@ async def _bounded(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def _words(answer: aiohttp.ClientResponse) -> str:
-    """Take the start of an error's text, on one line."""
+async def _error_text(answer: aiohttp.ClientResponse) -> str:
+    """Return the start of an error's text, on one line."""
     return " ".join((await answer.content.read(200)).decode("utf-8", "replace").split())
 
 
 def read_url(text: str, flag: str) -> SplitResult:
     """Read the URL of a source.
 
-    Raises BadInput; a URL with credentials is refused without repeating it.
+    Raises BadInput, which does not repeat a URL with credentials.
     """
     try:
         url = urlsplit(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slipped pods: GPU pods that run without what we would have given them, or where we would not let them (F98).
+"""Finds slipped pods: GPU pods that run without our admission, or on a node that we would refuse (F98).
 
-The watch keeps only what a pod holds, so that running pods are asked for again: one node at a time, four a second, from
-the API server's own cache. No request waits for it, and a node's pods are judged in slices of some 2 ms.
+The watch keeps only the GPU usage of a pod, so running pods are read again: one node at a time, four per second, from
+the API server's cache. No request waits for it, and the pods of a node are judged in slices of some 2 ms.
 """
 
 import asyncio
@@ -30,11 +30,12 @@ from app.values.errors import ApiError, BadInput
 from app.values.reasons import Code
 
 NODE_SECONDS = 0.25
-"""Between two nodes: 5,000 with GPU pods take 21 minutes, and the API server some 20 ms of CPU a second (a guess)."""
+"""Between two nodes: 5,000 nodes with GPU pods take 21 minutes, and some 20 ms of the API server's CPU a second (a
+guess)."""
 ROUND_SECONDS = 10.0
-"""Between two rounds, and after the API server did not answer."""
+"""Between two rounds, and after a failed request."""
 SLICE_PODS = 3
-"""Pods judged between two turns of the event loop; one costs some 0.5 ms where its ruling is not known yet."""
+"""Pods judged between two turns of the event loop; one takes some 0.5 ms if its ruling is not cached."""
 KINDS = ("unadmitted", "misplaced")
 LASTING = frozenset(
     {
@@ -51,8 +52,8 @@ LASTING = frozenset(
         Code.NodeExcluded,
     }
 )
-"""Refusals that were true when the pod was placed. Of a node whose driver is upgraded, whose GPU fell ill or whose
-labels are gone for a moment nobody is misplaced."""
+"""Refusals that were already true when the pod was placed. A pod is not misplaced because its node's driver is being
+upgraded, a GPU has become unhealthy, or labels are missing for a moment."""
 
 _POD = msgspec.json.Decoder(PartialNamedObject)
 _LIST = msgspec.json.Decoder(ListPage[msgspec.Raw])
@@ -61,9 +62,9 @@ _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """What is asked of the service: the ruling on a pod, the policies in force, whether the view is complete.
+    """What is needed of the service: rulings, the policies in force, and whether the state is synced.
 
-    `shadow`: nothing is admitted by us, so that no pod has our decision.
+    In `shadow` mode gpu-usher admits nothing, so that no pod has a decision annotation.
     """
 
     ruling: Callable[[Pod], Ruling]
@@ -74,19 +75,20 @@ class PolicyView:
 
 @dataclass(frozen=True, slots=True)
 class SlippedPod:
-    """A pod that slipped. `kind`: unadmitted or misplaced; `why`: the code of the refusal, empty for unadmitted."""
+    """How a pod slipped. `kind` is unadmitted or misplaced; `why` is the code of the refusal, empty for unadmitted."""
 
     kind: str
     why: str = ""
 
 
-def slip_of(pod: Pod, node: Node, state: State, judges: PolicyView) -> SlippedPod | None:
-    """Say how a running GPU pod slipped, if it did. A pod that is both is unadmitted: that is the cause."""
+def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> SlippedPod | None:
+    """Return how a running GPU pod slipped; None if it did not. One that slipped both ways is unadmitted, the cause."""
     labels = state.namespace_labels(pod.namespace)
     if is_exempt(pod.namespace, labels, state.knowledge):
         return None
-    ruling = judges.ruling(pod)
-    if not judges.shadow and DECISION not in pod.annotations and has_our_scheduler(pod, ruling, judges.policies()):
+    ruling = policy_view.ruling(pod)
+    admitted_by_us = DECISION in pod.annotations
+    if not policy_view.shadow and not admitted_by_us and has_our_scheduler(pod, ruling, policy_view.policies()):
         return SlippedPod("unadmitted")
     demand = ruling.demand
     refusal = judge_class(demand, class_for_demand(demand, node)) if demand.requests_gpus else None
@@ -96,70 +98,74 @@ def slip_of(pod: Pod, node: Node, state: State, judges: PolicyView) -> SlippedPo
 
 
 class SlippedPods:
-    """Looks at the running GPU pods of one node after another, for ever."""
+    """Checks the running GPU pods of one node after another."""
 
     def __init__(
-        self, server: ApiServer, state: State, judges: PolicyView, metrics: Metrics, clock: Clock | None = None
+        self, server: ApiServer, state: State, policy_view: PolicyView, metrics: Metrics, clock: Clock | None = None
     ) -> None:
         self._server = server
         self._state = state
-        self._judges = judges
+        self._policy_view = policy_view
         self._metrics = metrics
         self._clock = clock or Clock()
-        self._found: dict[str, Mapping[str, SlippedPod]] = {}
+        self._slipped_by_node: dict[str, Mapping[str, SlippedPod]] = {}
 
     async def run(self) -> None:
-        """Look, round after round."""
+        """Check all nodes, round after round, until cancelled."""
         while True:
-            if self._judges.ready():
-                await self.look_around()
+            if self._policy_view.ready():
+                await self.check_all_nodes()
             await self._clock.sleep(ROUND_SECONDS)
 
-    async def look_around(self) -> None:
-        """Look at every node on which pods hold GPUs; the round ends where the API server does not answer."""
-        nodes = [name for name in list(self._state.nodes) if self._state.holdings(name)]
-        self._found = {name: self._found[name] for name in nodes if name in self._found}
+    async def check_all_nodes(self) -> None:
+        """Check every node with GPU pods; the round ends when the API server does not answer."""
+        nodes = [name for name in list(self._state.nodes) if self._state.usage_on(name)]
+        self._slipped_by_node = {name: self._slipped_by_node[name] for name in nodes if name in self._slipped_by_node}
         self._measure()
         for name in nodes:
             try:
-                await self._look_at(name)
+                await self._check_node(name)
             except ApiError:
-                return  # the watches say so, and have a metric
+                return  # the watches report it, and have a metric
             await self._clock.sleep(NODE_SECONDS)
 
-    async def _look_at(self, name: str) -> None:
+    async def _check_node(self, name: str) -> None:
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
         body = await self._server.get("/api/v1/pods", query)
-        holding = {each.uid for each in self._state.holdings(name)}
-        found: dict[str, SlippedPod] = {}
-        for index, (uid, document) in enumerate(_pods(body, holding)):
+        uids = {usage.uid for usage in self._state.usage_on(name)}
+        slipped: dict[str, SlippedPod] = {}
+        for index, (uid, document) in enumerate(_pods(body, uids)):
             node = self._state.nodes.get(name)
-            slipped_pod = self._judged(document, node) if node is not None else None
+            slipped_pod = self._slip_of(document, node) if node is not None else None
             if slipped_pod is not None:
-                found[uid] = slipped_pod
-                if self._found.get(name, {}).get(uid) != slipped_pod:
-                    _say(document, slipped_pod)
+                slipped[uid] = slipped_pod
+                if self._slipped_by_node.get(name, {}).get(uid) != slipped_pod:
+                    _log(document, slipped_pod)
             if index % SLICE_PODS == SLICE_PODS - 1:
                 await asyncio.sleep(0)
-        self._found[name] = found
+        self._slipped_by_node[name] = slipped
         self._measure()
 
-    def _judged(self, document: Mapping[str, Any], node: Node) -> SlippedPod | None:
+    def _slip_of(self, document: Mapping[str, Any], node: Node) -> SlippedPod | None:
         try:
-            return slip_of(read_pod(document), node, self._state, self._judges)
+            return slip_of(read_pod(document), node, self._state, self._policy_view)
         except BadInput:
             return None  # the watch has counted it as unreadable
 
     def _measure(self) -> None:
         for kind in KINDS:
-            count = sum(slipped_pod.kind == kind for found in self._found.values() for slipped_pod in found.values())
+            count = sum(
+                slipped_pod.kind == kind
+                for slipped in self._slipped_by_node.values()
+                for slipped_pod in slipped.values()
+            )
             self._metrics.slipped.labels(kind).set(count)
 
 
 def _pods(body: bytes, uids: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Decode the pods with these UIDs out of a list; of the others nothing but that.
+    """Decode the pods with these UIDs in a list; of other pods only the UID.
 
-    Raises ApiError where it is no list.
+    Raises ApiError if it is not a list.
     """
     try:
         for raw in _LIST.decode(body).items or ():
@@ -170,7 +176,7 @@ def _pods(body: bytes, uids: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]
         raise ApiError(None, f"no list of pods: {error}") from error
 
 
-def _say(document: Mapping[str, Any], slipped_pod: SlippedPod) -> None:
+def _log(document: Mapping[str, Any], slipped_pod: SlippedPod) -> None:
     metadata = document["metadata"]
     name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     event("pod slipped", logging.WARNING, slipped=name, kind=slipped_pod.kind, reason=slipped_pod.why)

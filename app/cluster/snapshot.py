@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots: `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json` (or yaml) folded into a State."""
+"""Reads snapshots, `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json` (or yaml), into a State."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,11 +27,11 @@ LARGEST_YAML_BYTES = 50 << 20
 
 
 def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:
-    """Read a List, a single object, or several YAML documents, into objects.
+    """Read the objects of a List, a single object, or several YAML documents.
 
     Raises SnapshotError.
     """
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for document in _documents(file, data):
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise SnapshotError(f"{file}: got no Kubernetes object, wants a List from kubectl get -o json")
@@ -40,8 +40,8 @@ def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:
             raise SnapshotError(
                 f"{file}: got a {document['kind']} without items, wants a List from kubectl get -o json"
             )
-        found.extend(items)
-    return found
+        objects.extend(items)
+    return objects
 
 
 def _documents(file: str, data: bytes) -> list[Any]:
@@ -55,13 +55,13 @@ def _documents(file: str, data: bytes) -> list[Any]:
             f"{file}: {len(data)} bytes of YAML, wants at most {LARGEST_YAML_BYTES}, or JSON of any size"
         )
     try:
-        return [each for each in yaml.load_all(data, yaml.CSafeLoader) if each is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date of no calendar, 5,000 digits
+        return [document for document in yaml.load_all(data, yaml.CSafeLoader) if document is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date, or 5,000 digits
         raise SnapshotError(f"{file}: not YAML: {(str(error).splitlines() or ['nested too deeply'])[0]}") from error
 
 
 def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
-    """Fold objects into a state; gives how many of each kind there were, so that absent ones can be named.
+    """Put objects into a state; return their number by kind, so that absent kinds can be named.
 
     Raises MalformedPod, QuantityError.
     """
@@ -70,7 +70,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         kind = item.get("kind")
         if isinstance(kind, str) and kind in by_kind:
             by_kind[kind].append(item)
-    for pod in by_kind["Pod"]:  # before the nodes, or each pod would have its node counted again
+    for pod in by_kind["Pod"]:  # pods before nodes, or each pod would update its node again
         state.put_pod(pod)
     for node in by_kind["Node"]:
         state.put_node(node)

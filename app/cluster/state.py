@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State: the one mutable index of nodes and what holds their GPUs, folded in event by event.
+"""The state: the one mutable index of nodes and of the pods on them, updated event by event.
 
-Every change costs the same whatever the fleet's size. Readers on the event loop use it directly and never await
-in between; nothing here locks, because nothing else runs meanwhile (docs/reference/listeners.md#state).
+Every change costs the same in a fleet of any size. Readers on the event loop use the index directly and never await in
+between; there are no locks, because nothing else runs meanwhile (docs/reference/listeners.md#state).
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -13,7 +13,7 @@ from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
 from app.cluster.claim_index import ClaimIndex
 from app.cluster.device_index import DeviceIndex
-from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, GPUAllocations
+from app.cluster.gpu_allocations import NOMINATED, PROMISE_SECONDS, GPUAllocations
 from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
@@ -32,20 +32,21 @@ from app.nodes.reading import read_node, with_devices
 from app.values.json_members import member
 
 CLASSES_SPARE = 1024
-"""Classes kept beyond two a node, before those that no node has are let go; a fleet has dozens, at some 2 kB each."""
+"""Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
 
 
 class State:
-    """Nodes, holdings, namespaces and runtime classes as last seen.
+    """Nodes, GPU usage, claims, namespaces and runtime classes as last seen.
 
-    `changes` tells which nodes are other than they were. `runtime_classes` is None until listed.
-    `overrun`: names of nodes on which pods declare more memory of shared GPUs than there is.
+    `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
+    the log of changed nodes. `runtime_classes` is None until listed. `overrun` holds the names of nodes on which pods
+    declare more memory of shared GPUs than there is.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
-        self._read: dict[str, Node] = {}
+        self._nodes_as_read: dict[str, Node] = {}
         self._devices = DeviceIndex(knowledge)
         self._device_classes = DeviceClassIndex(knowledge.families)
         self.claims = ClaimIndex()
@@ -55,203 +56,203 @@ class State:
         self._node_groups = NodeGroups(knowledge)
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
-        self._occupancy = GPUAllocations()
+        self._allocations = GPUAllocations()
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
-        self.bookings = NodeRequests()
-        self.waiting = PendingPodIndex()
+        self.node_requests = NodeRequests()
+        self.pending_pods = PendingPodIndex()
         self._fleet: FleetFacts | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
-        """Take a node in, new or changed.
+        """Add or change a node.
 
         Raises MalformedPod.
         """
         self.take_node(read_node(document, self.knowledge))
 
     def take_node(self, node: Node) -> None:
-        """Take in a node as read; one that is the very same, a heartbeat, changes nothing."""
-        if self._read.get(node.name) is not node:
-            self._read[node.name] = node
-            self._renew([node.name])
+        """Add or change a node as read; the very same object, as after a heartbeat, changes nothing."""
+        if self._nodes_as_read.get(node.name) is not node:
+            self._nodes_as_read[node.name] = node
+            self._rebuild([node.name])
 
     def complete(self, node: Node) -> Node:
-        """Add to a node as read what else is known: its devices, the health of its GPUs, what pods and claims hold."""
+        """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
         node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         return replace(node, free=self._free(node))
 
     def drop_node(self, name: str) -> None:
-        """Forget a node."""
-        self._read.pop(name, None)
-        if (known := self.nodes.pop(name, None)) is not None:
-            self._node_groups.replace(known, None)
+        """Remove a node."""
+        self._nodes_as_read.pop(name, None)
+        if (node := self.nodes.pop(name, None)) is not None:
+            self._node_groups.replace(node, None)
             self.overrun.discard(name)
             self.changes.note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
-        """Take a pod in, new or changed; only what it holds of GPUs is kept.
+        """Add or change a pod; only its GPU usage and its requests are kept.
 
         Raises MalformedPod, QuantityError.
         """
         uid = member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
         self.take_pod(uid, read_gpu_usage(document, self.knowledge), read_bound_requests(document))
-        self.waiting.take(uid, read_pending_pod(document, self.knowledge, keep_document=True))
+        self.pending_pods.put(uid, read_pending_pod(document, self.knowledge, keep_document=True))
 
-    def take_pod(self, uid: str, holding: GPUUsage | None, booking: PodRequests | None) -> None:
-        """Take in what a pod holds, or is to hold where it is nominated, and what it has booked; None: nothing."""
-        touched = self.bookings.take(uid, booking)
-        if holding is None:
-            touched.update(self._occupancy.unbind(uid))
-        elif holding.bound:
-            touched.update(self._occupancy.take(holding))
+    def take_pod(self, uid: str, usage: GPUUsage | None, requests: PodRequests | None) -> None:
+        """Set the GPU usage and the requests of a pod, bound or nominated; None for nothing."""
+        affected = self.node_requests.put(uid, requests)
+        if usage is None:
+            affected.update(self._allocations.unbind(uid))
+        elif usage.bound:
+            affected.update(self._allocations.put(usage))
         else:
-            touched.update(self._occupancy.promise(holding, NOMINATED))
-        self._recount(touched)
+            affected.update(self._allocations.promise(usage, NOMINATED))
+        self._update_free(affected)
 
     def drop_pod(self, uid: str) -> None:
-        """Forget a pod."""
-        self._recount({*self._occupancy.drop(uid), *self.bookings.take(uid, None)})
-        self.waiting.take(uid, None)
+        """Remove a pod."""
+        self._update_free({*self._allocations.drop(uid), *self.node_requests.put(uid, None)})
+        self.pending_pods.put(uid, None)
 
-    def promise(self, holding: GPUUsage, now: float) -> None:
-        """Note where a pod will be, and what it will hold there. `now`: of a monotonic clock."""
-        self._recount(self._occupancy.promise(holding, now + NOTE_SECONDS))
+    def promise(self, usage: GPUUsage, now: float) -> None:
+        """Promise a node to a pod. `now` is of a monotonic clock."""
+        self._update_free(self._allocations.promise(usage, now + PROMISE_SECONDS))
 
     def release(self, uid: str, now: float) -> None:
-        """Forget what is promised to a pod that asks again, and promises that are too old."""
-        self._recount(self._occupancy.release(uid, now))
+        """Remove the promise to a pod that is asked about again, and all expired promises."""
+        self._update_free(self._allocations.release(uid, now))
 
     def group_cliques(self, pod: Pod) -> frozenset[str]:
-        """Name the NVLink domains in which other pods of a Pod's group are, or will be."""
+        """Return the NVLink domains of other pods of a Pod's group, bound or promised."""
         group = workload_group(pod.namespace, pod.labels)
-        nodes = (self.nodes.get(name) for name in self._occupancy.nodes_of(group, pod.uid)) if group else ()
+        nodes = (self.nodes.get(name) for name in self._allocations.nodes_of(group, pod.uid)) if group else ()
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
 
     def unpromised(self, uid: str) -> Node | None:
-        """Give the node that is promised to a pod as it would be without the promise; None where none is."""
-        name = self._occupancy.promised(uid)
+        """Return the node that is promised to a pod as it would be without the promise; None if there is none."""
+        name = self._allocations.promised(uid)
         return self.without(name, (uid,)) if name is not None else None
 
     def without(self, name: str, uids: Container[str]) -> Node | None:
-        """Give a node as it would be with these pods gone, but for the units: those kube-scheduler counts itself.
+        """Return a node as it would be without these pods, but for units, which kube-scheduler counts itself.
 
-        UIDs that we do not know free nothing. None for a node that is not known.
+        Unknown UIDs free nothing. None for an unknown node.
         """
         if (node := self.nodes.get(name)) is None or not node.free.memory:
             return node
         return replace(node, free=replace(node.free, memory=self._memory(node, uids)))
 
     def put_health(self, name: str, health: Health | None) -> None:
-        """Take in what is reported of the health of a node's GPUs; None: nothing is known."""
+        """Set the health of a node's GPUs; None for unknown."""
         before = self._health.pop(name, HEALTHY)
         if health is not None:
             self._health[name] = health
         after = health or HEALTHY
         if (before.ill, before.ailing) != (after.ill, after.ailing):
-            self._renew([name])
+            self._rebuild([name])
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
-        """Take a ResourceSlice in, new or changed. Raises MalformedPod."""
+        """Add or change a ResourceSlice. Raises MalformedPod."""
         self.take_slice(read_slice(document))
 
-    def take_slice(self, found: ResourceSlice) -> None:
-        """Take in a ResourceSlice as read."""
-        self._renew(self._devices.put(found))
+    def take_slice(self, resource_slice: ResourceSlice) -> None:
+        """Add or change a ResourceSlice as read."""
+        self._rebuild(self._devices.put(resource_slice))
 
     def drop_slice(self, name: str) -> None:
-        """Forget a ResourceSlice."""
-        self._renew(self._devices.drop(name))
+        """Remove a ResourceSlice."""
+        self._rebuild(self._devices.drop(name))
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
-        """Take a DeviceClass in, new or changed; it touches every node that has slices.
+        """Add or change a DeviceClass, which affects every node with slices.
 
         Raises MalformedPod.
         """
         self.take_device_class(read_device_class(document))
 
-    def take_device_class(self, found: DeviceClass) -> None:
-        """Take a DeviceClass in as read."""
-        if self._device_classes.put(found):
-            self._renew(self._devices.nodes())
+    def take_device_class(self, device_class: DeviceClass) -> None:
+        """Add or change a DeviceClass as read."""
+        if self._device_classes.put(device_class):
+            self._rebuild(self._devices.nodes())
 
     def drop_device_class(self, name: str) -> None:
-        """Forget a DeviceClass."""
+        """Remove a DeviceClass."""
         if self._device_classes.drop(name):
-            self._renew(self._devices.nodes())
+            self._rebuild(self._devices.nodes())
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
-        """Take a ResourceClaim in, new or changed. Raises MalformedPod."""
+        """Add or change a ResourceClaim. Raises MalformedPod."""
         self.take_claim(read_claim(document))
 
     def take_claim(self, claim: Claim) -> None:
-        """Take in a ResourceClaim as read; it touches the node whose devices it was given or gives back."""
+        """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
         self.claims.put(claim)
-        self._recount(self._devices.give(claim.key, claim.devices))
+        self._update_free(self._devices.allocate(claim.key, claim.devices))
 
     def drop_claim(self, key: str) -> None:
-        """Forget a ResourceClaim, by namespace/name."""
+        """Remove a ResourceClaim, by namespace/name."""
         self.claims.drop(key)
-        self._recount(self._devices.give(key))
+        self._update_free(self._devices.allocate(key))
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
-        """Take a ResourceClaimTemplate in, new or changed. Raises MalformedPod."""
+        """Add or change a ResourceClaimTemplate. Raises MalformedPod."""
         self.claim_templates.put(read_claim_template(document))
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
-        """Say which GPUs a pod claims through DRA (S13)."""
+        """Return the GPUs that a pod claims through DRA (S13)."""
         classes = self._device_classes
         return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Take a namespace's labels in."""
+        """Set a namespace's labels."""
         self.namespaces[name] = labels
 
     def drop_namespace(self, name: str) -> None:
-        """Forget a namespace."""
+        """Remove a namespace."""
         self.namespaces.pop(name, None)
 
     def put_runtime_class(self, name: str, selector: Mapping[str, str] | None = None) -> None:
-        """Take in that a RuntimeClass exists, and the node selector that it adds to pods."""
+        """Add or change a RuntimeClass, with the node selector that it adds to pods."""
         self.runtime_classes = {**(self.runtime_classes or {}), name: selector or {}}
         self._fleet = None
 
     def drop_runtime_class(self, name: str) -> None:
-        """Forget a RuntimeClass."""
-        self.runtime_classes = {key: each for key, each in (self.runtime_classes or {}).items() if key != name}
+        """Remove a RuntimeClass."""
+        self.runtime_classes = {key: selector for key, selector in (self.runtime_classes or {}).items() if key != name}
         self._fleet = None
 
     def runtime_classes_listed(self) -> None:
-        """Note that all RuntimeClasses are known, be it none."""
+        """Note that all RuntimeClasses are known, even if there is none."""
         self.runtime_classes = self.runtime_classes or {}
         self._fleet = None
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Give a namespace's labels; an unknown one has the label that every namespace has."""
+        """Return a namespace's labels; an unknown one has the label that every namespace has."""
         return self.namespaces.get(name) or {"kubernetes.io/metadata.name": name}
 
-    def holding(self, uid: str) -> GPUUsage | None:
-        """Say what a pod holds; None if nothing that is known."""
-        return self._occupancy.get(uid)
+    def usage_of(self, uid: str) -> GPUUsage | None:
+        """Return the GPU usage of a bound pod; None if it has none or is unknown."""
+        return self._allocations.get(uid)
 
-    def holdings(self, node: str) -> tuple[GPUUsage, ...]:
-        """List what pods hold on a node."""
-        return self._occupancy.bound(node)
+    def usage_on(self, node: str) -> tuple[GPUUsage, ...]:
+        """Return the GPU usage of the pods bound to a node."""
+        return self._allocations.bound(node)
 
-    def booked(self, node: str) -> Mapping[str, int]:
-        """Say what bound pods have booked of a node's resources of every kind."""
-        return self.bookings.used.get(node, {})
+    def requested_on(self, node: str) -> Mapping[str, int]:
+        """Return the sum of the requests of the pods bound to a node, by resource."""
+        return self.node_requests.used.get(node, {})
 
     def intern(self, node_class: NodeClass) -> NodeClass:
-        """Give the one object that stands for all equal classes, so that verdicts can be kept by identity."""
+        """Return the shared object of equal node classes, so that verdicts can be cached by identity."""
         if len(self._classes) > 2 * len(self.nodes) + CLASSES_SPARE and node_class not in self._classes:
-            self._classes = {each.node_class: each.node_class for each in self.nodes.values()}
-            self.changes.forget()  # an id may come back now, as that of another class
+            self._classes = {node.node_class: node.node_class for node in self.nodes.values()}
+            self.changes.reset()  # a new class may get the id of a dropped one
         return self._classes.setdefault(node_class, node_class)
 
     def fleet(self) -> FleetFacts:
-        """Sum up what admission looks at: kinds of GPU nodes, and the runtime classes."""
+        """Return what admission reads of the fleet: groups of GPU nodes, and runtime classes."""
         if self._fleet is None or self._node_groups.changed:
             self._node_groups.changed = False
             node_groups = self._node_groups
@@ -265,40 +266,40 @@ class State:
         return self._fleet
 
     def _free(self, node: Node) -> FreeResources:
-        used = self._occupancy.units(node.name)
+        used = self._allocations.units(node.name)
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
-        free = replace(node.free, units=units, memory=self._memory(node), cpu_milli=self.bookings.cpu_left(node))
+        free = replace(node.free, units=units, memory=self._memory(node), cpu_milli=self.node_requests.cpu_left(node))
         shown = self._devices.gpus(node.name)
         if not shown.all or node.node_class.uses_device_plugin:
             return free
-        gpus, layouts = remaining_capacity(shown, self._devices.held(node.name))
+        gpus, layouts = remaining_capacity(shown, self._devices.allocated(node.name))
         return replace(free, gpus=gpus, layouts=layouts)
 
     def _memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
-        """Say how much memory of shared GPUs nobody has declared."""
+        """Return the memory of shared GPUs that no pod has declared, in MiB by resource."""
         if not node.node_class.budgets:
             return {}
-        declared = self._occupancy.declared(node.name, without)
+        declared = self._allocations.declared(node.name, without)
         return {resource: total - declared.get(resource, 0) for resource, total in node.node_class.budgets}
 
-    def _recount(self, names: Iterable[str]) -> None:
+    def _update_free(self, names: Iterable[str]) -> None:
         for name in names:
             node = self.nodes.get(name)
             if node is not None and (free := self._free(node)) != node.free:
-                self._set(replace(node, free=free))
+                self._store(replace(node, free=free))
 
-    def _renew(self, names: Iterable[str]) -> None:
-        """Put nodes together again."""
+    def _rebuild(self, names: Iterable[str]) -> None:
+        """Rebuild nodes from what was read."""
         for name in names:
-            if (read := self._read.get(name)) is not None:
-                node = self.complete(read)
-                self._set(replace(node, node_class=self.intern(node.node_class)))
+            if (node_as_read := self._nodes_as_read.get(name)) is not None:
+                node = self.complete(node_as_read)
+                self._store(replace(node, node_class=self.intern(node.node_class)))
 
-    def _set(self, node: Node) -> None:
-        known = self.nodes.get(node.name)
-        self._node_groups.replace(known, node)
+    def _store(self, node: Node) -> None:
+        before = self.nodes.get(node.name)
+        self._node_groups.replace(before, node)
         self.nodes[node.name] = node
         if node.free.memory or node.name in self.overrun:
             over = any(mib < 0 for mib in node.free.memory.values())
-            (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor, and its gauge
+            (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor and a metric
         self.changes.note(node.name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appraisals: the verdicts on every node for a demand, kept while it is asked, renewed only where nodes changed.
+"""The cache of verdicts: the verdicts on every node for a demand, judged again only for nodes that changed.
 
-The scheduler asks for the same demand again and again (every pod of a Job); with ≤ 1 % of the nodes changed
-since, a call costs one set comparison, not a filter run per node. The plain engine is the oracle in the tests.
+The scheduler asks about the same demand many times (every pod of a Job). With ≤ 1 % of the nodes changed since, a call
+costs one set comparison, not a filter run per node. Tests compare the cache with the plain engine.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,31 +23,31 @@ from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
 DEMANDS_KEPT = 64
-"""Distinct demands at a time; one costs about 0.5 MB at 5,000 nodes."""
+"""Distinct demands in the cache; one costs about 0.5 MB at 5,000 nodes."""
 VERDICTS_SPARE = 1024
-"""Verdicts and messages kept beyond two a node; those of labels and states that no node has any more pile up."""
+"""Verdicts and messages kept beyond two per node, before those of labels and states that no node has are dropped."""
 
 
 class KnownFleet(Protocol):
-    """What is known of a fleet: State, or one that is only thought of."""
+    """A fleet to judge: the State, or an imagined one."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All nodes. Their classes are interned."""
+        """All nodes by name. Their classes are interned."""
         ...
 
     @property
     def changes(self) -> ChangeLog:
-        """Which of them are other than they were."""
+        """The log of changed nodes."""
         ...
 
 
 class VerdictTable:
-    """What the engine says of every known node for one demand.
+    """The engine's verdicts on every node for one demand.
 
-    `feasible`: names of the nodes that fit. `failed`, `unresolvable`: the message by name of those that do not,
-    as filter's two maps hold them. `codes`: the reason code by message. `behind`: names of those that fit only because
-    kube-scheduler's count, newer than ours, is believed.
+    `feasible` holds the names of the nodes that fit. `failed` and `unresolvable` hold the messages of the others by
+    name, as in filter's two maps. `codes` is the reason code by message. `behind` holds the names of nodes that fit only
+    because kube-scheduler's count, newer than ours, is trusted.
     """
 
     __slots__ = (
@@ -77,14 +77,14 @@ class VerdictTable:
         self._state = state
         self._recount = recount
         self._generation = -1
-        self._label_keys = (demand.warned or demand).label_keys  # what is warned of includes what is enforced
+        self._label_keys = (demand.warned or demand).label_keys  # the warned demand includes the enforced one
         self._plan = scoring_plan(demand)
         self._classes: dict[Hashable, Reason | None] = {}
         self._shares: dict[Hashable, tuple[float, float]] = {}
         self._totals: dict[str, float] = {}
 
     def renew(self) -> None:
-        """Judge again the nodes that changed since the last call; all of them at first."""
+        """Judge the nodes that changed since the last call; all nodes at the first call."""
         changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
         if changed is None or self._overgrown():
             changed = None
@@ -114,7 +114,7 @@ class VerdictTable:
             self._place(node)
 
     def _place(self, node: Node) -> None:
-        """Put a node where its verdict belongs."""
+        """Judge a node and store its verdict."""
         refusal = self._judge(node)
         if refusal is None:
             self.feasible.add(node.name)
@@ -133,11 +133,11 @@ class VerdictTable:
         return self._classes[key] or judge_free(self.demand, node.free, self._recount)
 
     def _labelled(self, node: Node) -> Hashable:
-        """Tell nodes apart by class and labels; classes are interned by State, which keeps each alive."""
+        """Return a key of a node's class and labels; State interns classes and keeps each alive."""
         return (id(node.node_class), *map(node.labels.get, self._label_keys))
 
     def totals(self, names: Sequence[str]) -> list[float]:
-        """Weigh the scorers for nodes, in the order asked; a node we do not know is worth nothing."""
+        """Return the total scores of nodes in the order of `names`; 0.0 for unknown nodes."""
         try:
             return list(map(self._totals.__getitem__, names))
         except KeyError:
@@ -156,7 +156,7 @@ class VerdictTable:
 
 
 class VerdictCache:
-    """The appraisals of the demands asked last, at most as many as `most`."""
+    """The verdicts of the last demands, at most `most` of them."""
 
     def __init__(self, state: KnownFleet, recount: bool, most: int = DEMANDS_KEPT) -> None:
         self._most = most
@@ -165,7 +165,7 @@ class VerdictCache:
         self._kept: dict[Demand, VerdictTable] = {}
 
     def of(self, demand: Demand) -> VerdictTable:
-        """Give the appraisal of a demand, renewed to the state as it is now."""
+        """Return the verdicts of a demand, up to date with the state."""
         appraisal = self._kept.pop(demand, None) or VerdictTable(demand, self._state, self._recount)
         self._kept[demand] = appraisal
         if len(self._kept) > self._most:

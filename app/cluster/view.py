@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of the State at one moment, for what takes longer than one turn of the event loop."""
+"""Copies of the State for work that takes longer than one turn of the event loop, and reads of single objects."""
 
 import asyncio
 import re
@@ -28,14 +28,14 @@ def view(
     neighbours: ExistingPods | None = None,
     expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
-    """Copy what is known; the copy is shallow, for nodes and sums are never changed, only replaced."""
+    """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
     setting = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
     return ClusterSnapshot(
         nodes=dict(state.nodes),
-        used=dict(state.bookings.used),
+        used=dict(state.node_requests.used),
         context=replace(setting, rule=ruling_for),
         namespace_labels=state.namespace_labels,
-        gpu_usage=state.holdings,
+        gpu_usage=state.usage_on,
         volumes=volumes or {},
         existing_pods=neighbours,
         expected=expected,
@@ -45,42 +45,42 @@ def view(
 
 
 def bound_volumes(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[NodeSelectorTerm, ...]]:
-    """Find the node affinity of the volume behind each PersistentVolumeClaim among whole objects, by its key."""
+    """Return the node affinity of the volume that is bound to each PersistentVolumeClaim, by the claim's key."""
     volumes = {
-        each["metadata"]["name"]: read_terms(((each.get("spec") or {}).get("nodeAffinity") or {}).get("required"))
-        for each in objects
-        if each.get("kind") == "PersistentVolume"
+        volume["metadata"]["name"]: read_terms(((volume.get("spec") or {}).get("nodeAffinity") or {}).get("required"))
+        for volume in objects
+        if volume.get("kind") == "PersistentVolume"
     }
     bound = {
-        f"{each['metadata'].get('namespace') or 'default'}/{each['metadata']['name']}": volumes.get(
-            (each.get("spec") or {}).get("volumeName") or "", ()
+        f"{claim['metadata'].get('namespace') or 'default'}/{claim['metadata']['name']}": volumes.get(
+            (claim.get("spec") or {}).get("volumeName") or "", ()
         )
-        for each in objects
-        if each.get("kind") == "PersistentVolumeClaim"
+        for claim in objects
+        if claim.get("kind") == "PersistentVolumeClaim"
     }
     return {key: terms for key, terms in bound.items() if terms}
 
 
 async def get_pod(server: ApiServer, namespace: str, name: str) -> Mapping[str, Any]:
-    """Get one pod, whole.
+    """Read one whole Pod.
 
-    Raises WireError: 404 where there is none, 400 for a name that no pod can have, 502 without an answer.
+    Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
     """
-    if not all(NAME.fullmatch(each) for each in (namespace, name)):
+    if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
         raise WireError(400, "namespace, name: want names as Kubernetes has them")
     try:
         async with asyncio.timeout(FETCH_SECONDS):
-            found = msgspec.json.decode(await server.get(f"/api/v1/namespaces/{namespace}/pods/{name}", {}))
+            pod = msgspec.json.decode(await server.get(f"/api/v1/namespaces/{namespace}/pods/{name}", {}))
     except ApiError as error:
         raise WireError(404 if error.status == 404 else 502, f"pod {namespace}/{name}: {error}") from error
     except (TimeoutError, msgspec.DecodeError) as error:
         raise WireError(502, f"pod {namespace}/{name}: no answer of the API server") from error
-    if not isinstance(found, dict):
+    if not isinstance(pod, dict):
         raise WireError(502, f"pod {namespace}/{name}: no object")
-    return found
+    return pod
 
 
 FETCH_SECONDS = 5.0
-"""For the answer to a GET of one pod; it takes some 10 ms where all is well (a guess)."""
+"""For a GET of one pod, which takes some 10 ms as a rule (a guess)."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""A DNS-1123 subdomain: nothing else may go into the path of a request."""
+"""A DNS-1123 subdomain; nothing else may become part of a request's path."""

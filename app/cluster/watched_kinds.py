@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is watched: for each kind its path, the few fields that are decoded, and where what they say goes."""
+"""The watched kinds: the path of each, the fields that are decoded, and where they are put."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,17 +34,18 @@ POLICY_GROUP = f"/apis/{GROUP}"
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind(Generic[Fact]):
-    """One watched kind. `name`: plural, the metric label. `needed`: no scheduling answer before it was listed.
+    """One watched kind.
 
-    `read` makes of an object what is kept of it (None: nothing but that it exists); `take` and `drop` put that into
-    the index, by the key "namespace/name" (or name) and the UID. `listed` is called once the first list is in.
+    `name` is its plural, a label of metrics. Scheduler requests are answered only after every `needed` kind was listed.
+    `read` returns what is kept of an object (None if only its existence counts). `put` and `drop` change the index, by
+    the key "namespace/name" (or name) and the UID. `listed` is called after the first list.
     """
 
     name: str
     path: str
     shape: Any
     read: Callable[[Mapping[str, Any]], Fact]
-    take: Callable[[str, str, Fact], None]
+    put: Callable[[str, str, Fact], None]
     drop: Callable[[str, str], None]
     needed: bool = True
     selector: str = ""
@@ -52,7 +53,7 @@ class WatchedKind(Generic[Fact]):
 
 
 def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedKind[Any], ...]:
-    """List the kinds that every cluster serves. `namespace`: our own, where policies may be kept in ConfigMaps."""
+    """Return the kinds that every cluster serves. `namespace` is ours, whose ConfigMaps may hold policies."""
     return (
         _nodes(state),
         _pods(state),
@@ -68,29 +69,29 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
 
 
 def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
-    """List the kinds of dynamic resource allocation, in the version that the API server prefers (F135, S13).
+    """Return the kinds of dynamic resource allocation, in the version that the API server prefers (F135, S13).
 
-    Claims and templates of all namespaces: a pod at the door only names what it claims.
+    Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
     group = f"{DRA_GROUP}/{version}"
 
     return (
         WatchedKind(
             "deviceclasses", f"{group}/deviceclasses", PartialObject, read_device_class,
-            _whole(state.take_device_class),
+            _by_fact(state.take_device_class),
              lambda key, _uid: state.drop_device_class(key), needed=False),
-        WatchedKind("resourceslices", f"{group}/resourceslices", PartialObject, read_slice, _whole(state.take_slice),
+        WatchedKind("resourceslices", f"{group}/resourceslices", PartialObject, read_slice, _by_fact(state.take_slice),
              lambda key, _uid: state.drop_slice(key), needed=False),
         WatchedKind("resourceclaims", f"{group}/resourceclaims", PartialResourceClaim, read_claim,
-            _whole(state.take_claim),
+            _by_fact(state.take_claim),
              lambda key, _uid: state.drop_claim(key), needed=False),
         WatchedKind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", PartialObject, read_claim_template,
-             _whole(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
+             _by_fact(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
     )  # fmt: skip
 
 
 def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
-    """List the kinds of our own group: policies as objects (F131)."""
+    """Return the kinds of our own API group: policies as objects (F131)."""
     return (
         WatchedKind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
@@ -99,22 +100,22 @@ def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
 
 
 def _nodes(state: State) -> WatchedKind[Node]:
-    told: dict[str, tuple[tuple[Any, ...], Node]] = {}
+    last_read: dict[str, tuple[tuple[Any, ...], Node]] = {}
 
     def read(document: Mapping[str, Any]) -> Node:
-        """Read a node; one that says what it said before, a heartbeat, costs a comparison."""
+        """Read a node; an unchanged one, as after a heartbeat, costs only a comparison."""
         metadata = document["metadata"]
         name = metadata.get("name", "")
-        says = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
-        known = told.get(name)
-        if known is not None and known[0] == says:
-            return known[1]
+        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
+        before = last_read.get(name)
+        if before is not None and before[0] == fields:
+            return before[1]
         node = read_node(document, state.knowledge)
-        told[name] = (says, node)
+        last_read[name] = (fields, node)
         return node
 
     def drop(key: str, _uid: str) -> None:
-        told.pop(key, None)
+        last_read.pop(key, None)
         state.drop_node(key)
 
     return WatchedKind(
@@ -124,30 +125,30 @@ def _nodes(state: State) -> WatchedKind[Node]:
 
 def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None, PendingPod | None]]:
     def read(document: Mapping[str, Any]) -> tuple[GPUUsage | None, PodRequests | None, PendingPod | None]:
-        booking = read_bound_requests(document)
-        return holding(document), booking, None if booking else read_pending_pod(document, state.knowledge)
+        requests = read_bound_requests(document)
+        return usage(document), requests, None if requests else read_pending_pod(document, state.knowledge)
 
-    def holding(document: Mapping[str, Any]) -> GPUUsage | None:
-        """Read a pod; what one holds is read once: only cpu and memory of a pod can be resized (KEP-1287)."""
-        known = state.holding(document["metadata"].get("uid", ""))
+    def usage(document: Mapping[str, Any]) -> GPUUsage | None:
+        """Read the GPU usage of a pod once: only its CPU and memory can be resized (KEP-1287)."""
+        before = state.usage_of(document["metadata"].get("uid", ""))
         running = (document.get("status") or {}).get("phase") not in FINISHED
-        if known is not None and running and (document.get("spec") or {}).get("nodeName") == known.node:
-            return known
+        if before is not None and running and (document.get("spec") or {}).get("nodeName") == before.node:
+            return before
         return read_gpu_usage(document, state.knowledge)
 
-    def take(_key: str, uid: str, fact: tuple[GPUUsage | None, PodRequests | None, PendingPod | None]) -> None:
+    def put(_key: str, uid: str, fact: tuple[GPUUsage | None, PodRequests | None, PendingPod | None]) -> None:
         state.take_pod(uid, fact[0], fact[1])
-        state.waiting.take(uid, fact[2])
+        state.pending_pods.put(uid, fact[2])
 
-    return WatchedKind("pods", "/api/v1/pods", PartialPod, read, take, lambda _key, uid: state.drop_pod(uid))
+    return WatchedKind("pods", "/api/v1/pods", PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
 
 
 def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:
     return lambda key, _uid, fact: put(key, fact)
 
 
-def _whole(take: Callable[[Fact], None]) -> Callable[[str, str, Fact], None]:
-    return lambda _key, _uid, fact: take(fact)
+def _by_fact(put: Callable[[Fact], None]) -> Callable[[str, str, Fact], None]:
+    return lambda _key, _uid, fact: put(fact)
 
 
 def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
@@ -164,7 +165,7 @@ def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write the object as a file would have it: what the API server adds to its metadata changes no policy."""
+    """Return a GPUPolicy as a file would have it, without the metadata that the API server adds."""
     metadata = {"name": document["metadata"].get("name", "")}
-    whole = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}
-    return {**whole, "spec": document["spec"]} if "spec" in document else whole
+    document_of_policy = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}
+    return {**document_of_policy, "spec": document["spec"]} if "spec" in document else document_of_policy

@@ -156,7 +156,7 @@ class Listeners:
                 self._service.cluster.measure()
             if self._service.gpu_health is not None:
                 self._service.gpu_health.measure()
-            if self._service.book.turn_page():
+            if self._service.book.apply_new_day():
                 event("policies of a new day", hash=self._service.policies.hash[:12])
             self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))
             await asyncio.sleep(1.0)

@@ -171,7 +171,7 @@ class Service:
         Raises WireError.
         """
         if self.server is None:
-            if (known := self.state.waiting.named(namespace, name)) is None or known.document is None:
+            if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
                 raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
             return known.document
         return await get_pod(self.server, namespace, name)

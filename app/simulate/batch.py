@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.cluster.files import HERE, read_knowledge, read_policies, shipped_policies
+from app.cluster.files import PACKAGE, read_knowledge, read_policies, shipped_policies
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet
 from app.simulate.policies import read_policy
@@ -117,7 +117,7 @@ def digest(job: SimulationJob) -> str:
 
 @lru_cache(1)
 def _program() -> str:
-    files = sorted(path for name in DECIDING for path in (HERE / name).rglob("*") if path.suffix in (".py", ".yaml"))
+    files = sorted(path for name in DECIDING for path in (PACKAGE / name).rglob("*") if path.suffix in (".py", ".yaml"))
     files += sorted(shipped_policies().glob("*.yaml"))
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 

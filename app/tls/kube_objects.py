@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import httpx
 from kubernetes.client import Configuration
 
-from app.cluster.access import Load, access, credentials
+from app.cluster.access import Load, credentials, read_access
 from app.values.errors import ApiError, BadInput
 
 ANSWER_SECONDS = 10.0
@@ -87,7 +87,7 @@ class KubeClient:
 
 
 def _connect(configuration: Configuration) -> Connection:
-    reached = access(configuration)
+    reached = read_access(configuration)
     client = httpx.Client(
         base_url=reached.url,
         verify=reached.context or True,

@@ -81,7 +81,7 @@ class FleetMap:
         tile = None
         if node is not None and node.has_gpus:
             seen = self._seen
-            tile = tile_of(node, seen.holdings(name), seen.booked(name), seen.knowledge)
+            tile = tile_of(node, seen.usage_on(name), seen.requested_on(name), seen.knowledge)
         if known is not None:
             if known[0] == tile:
                 return False

@@ -121,7 +121,7 @@ class LiveUpdates:
         """Say that the list of waiting pods is another; the page loads it again."""
         if watching:
             self._causes.wanted()
-            seen = self._backend.state.waiting.generation, self._causes.generation
+            seen = self._backend.state.pending_pods.generation, self._causes.generation
             if seen != self._seen:
                 self._seen = seen
                 self.listeners.tell(watching, "waiting", {})

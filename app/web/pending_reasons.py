@@ -76,7 +76,7 @@ class PendingReasons:
         self.looking = False
 
     def _waiting(self) -> list[PendingPod]:
-        found = sorted(self._backend.state.waiting.values(), key=lambda each: (each.created or "~", each.key))
+        found = sorted(self._backend.state.pending_pods.values(), key=lambda each: (each.created or "~", each.key))
         return found[:MOST_PODS]
 
     def _forget(self, waiting: list[PendingPod]) -> None:

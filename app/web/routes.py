@@ -130,14 +130,14 @@ class WebPages:
         async with self._turns.turn():
             await in_slices(self._map.catch_up())
         found = self._map.tiles.get(name)
-        holdings = sorted(self._backend.state.holdings(name), key=lambda each: each.name)
+        holdings = sorted(self._backend.state.usage_on(name), key=lambda each: each.name)
         return _html("node.html", here="", live="", node=node, tile=found[0] if found else None,
                      html=found[1] if found else "", holdings=holdings)  # fmt: skip
 
     async def pending(self, _request: Request) -> Response:
         """List the GPU pods that wait, each with its primary cause as far as that is known."""
         self._causes.wanted()
-        waiting = self._backend.state.waiting
+        waiting = self._backend.state.pending_pods
         rows = pending_rows(waiting.values(), self._causes.known())
         return _html("pending.html", here="/pending", live="pending", start=self._start,
                      rows=rows[:ROWS_ON_A_PAGE], all=len(rows),

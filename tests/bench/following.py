@@ -113,9 +113,9 @@ async def _follow(url: str, ca: Path) -> Followed:
     found = Followed(
         seconds,
         grown,
-        cpu(lambda: nodes.fold(changed[next(position) % len(changed)]), 2000),
-        cpu(lambda: nodes.fold(same[0]), 2000),
-        cpu(lambda: pods_.fold(bound[next(position) % len(bound)]), 2000),
+        cpu(lambda: nodes.apply_event(changed[next(position) % len(changed)]), 2000),
+        cpu(lambda: nodes.apply_event(same[0]), 2000),
+        cpu(lambda: pods_.apply_event(bound[next(position) % len(bound)]), 2000),
     )
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

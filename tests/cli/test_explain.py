@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.cluster.fast_snapshot import read_lean
+from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
@@ -120,13 +120,15 @@ def test_lean_snapshot_fills_the_same_state(snapshot: str) -> None:
     data = Path(snapshot).read_bytes()
     lean, whole = State(knowledge()), State(knowledge())
 
-    fill(lean, read_lean("x", data))
+    fill(lean, read_partial_snapshot("x", data))
     fill(whole, read_snapshot("x", data))
 
-    pods = ([each for each in read("x", data) if each["kind"] == "Pod"] for read in (read_lean, read_snapshot))
+    pods = (
+        [each for each in read("x", data) if each["kind"] == "Pod"] for read in (read_partial_snapshot, read_snapshot)
+    )
     assert existing_pods_of(next(pods)) == existing_pods_of(next(pods))
     assert lean.nodes == whole.nodes
-    assert lean.bookings.used == whole.bookings.used
+    assert lean.node_requests.used == whole.node_requests.used
     assert [each.unschedulable for each in lean.nodes.values()] == [each.unschedulable for each in whole.nodes.values()]
 
 
@@ -134,13 +136,13 @@ def test_lean_reading_keeps_a_wanted_pod_whole_and_leaves_mistakes_to_the_plain_
     """F86."""
     data = Path(snapshot).read_bytes()
 
-    found = read_lean("x", data, lambda each: each["metadata"]["name"] == "p")
+    found = read_partial_snapshot("x", data, lambda each: each["metadata"]["name"] == "p")
 
     assert next(each for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "p")["spec"][
         "nodeSelector"
     ]
     with pytest.raises(BadInput, match="not YAML"):
-        read_lean("x", b"a: [")
+        read_partial_snapshot("x", b"a: [")
 
 
 def test_policies_in_the_snapshot_rule_as_in_the_cluster(tmp_path: Path) -> None:

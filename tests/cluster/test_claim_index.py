@@ -113,7 +113,7 @@ def test_claims_are_watched_in_all_namespaces(kind: str, document: dict[str, Any
     found = watched(state)[kind]
 
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=found.shape)
-    found.take("team-a/one", "u-one", found.read(decoded))
+    found.put("team-a/one", "u-one", found.read(decoded))
     after = claimed(state, spec)
     found.drop("team-a/one", "u-one")
 

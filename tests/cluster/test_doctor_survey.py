@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 
-from app.cluster.doctor_survey import ClusterObjects, look_over
+from app.cluster.doctor_survey import ClusterObjects, survey_cluster
 from tests.cluster.fake_apiserver import Answer, FakeApi, served, status
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -35,7 +35,7 @@ def surveyed(faults: dict[str, Answer], pods: tuple[str, ...] = ()) -> ClusterOb
             apis["/api/v1/pods"].put({"metadata": {"name": name}})
         async with served(apis):
             host = apis["/version"].url
-            return await look_over(lambda: Configuration(host=host), "ours", lambda: NOW, lambda pod: is_kept(pod))
+            return await survey_cluster(lambda: Configuration(host=host), "ours", lambda: NOW, lambda pod: is_kept(pod))
 
     return asyncio.run(go())
 

@@ -140,7 +140,7 @@ def test_claims_are_decoded_with_what_they_were_given() -> None:
     kind = {each.name: each for each in dra_kinds(made, "v1")}["resourceclaims"]
 
     decoded = msgspec.json.decode(msgspec.json.encode(claim("a", name_of("3g.40gb", 0))), type=kind.shape)
-    kind.take("team-a/a", "u", kind.read(decoded))
+    kind.put("team-a/a", "u", kind.read(decoded))
     taken = layouts(made)
     kind.drop("team-a/a", "u")
 

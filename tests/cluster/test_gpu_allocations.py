@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.gpu_allocations import NOMINATED, NOTE_SECONDS, GPUAllocations
+from app.cluster.gpu_allocations import NOMINATED, PROMISE_SECONDS, GPUAllocations
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, workload_group
 
@@ -28,7 +28,7 @@ STEPS = st.lists(
         st.tuples(st.just("unbind"), st.sampled_from("abcde")),
         st.tuples(st.just("drop"), st.sampled_from("abcde")),
         st.tuples(st.just("release"), st.sampled_from(["", *"abcde"])),
-        st.tuples(st.just("wait"), st.sampled_from([1.0, 20.0, NOTE_SECONDS])),
+        st.tuples(st.just("wait"), st.sampled_from([1.0, 20.0, PROMISE_SECONDS])),
     ),
     max_size=40,
 )
@@ -56,7 +56,7 @@ class Twin:
         if verb == "release":
             self.promised = [each for each in self.promised if each[1] > self.now]
         elif verb == "promise" and isinstance(argument, GPUUsage):
-            self.promised.append((argument, self.now + NOTE_SECONDS))
+            self.promised.append((argument, self.now + PROMISE_SECONDS))
         elif verb == "nominate" and isinstance(argument, GPUUsage):
             self.promised.append((argument, NOMINATED))
         elif verb == "take" and isinstance(argument, GPUUsage):
@@ -101,7 +101,7 @@ def _play(found: GPUAllocations, verb: str, argument: object, now: float) -> lis
     if verb == "release":
         return list(found.release(str(argument), now))
     if verb in ("promise", "nominate") and isinstance(argument, GPUUsage):
-        return list(found.promise(argument, NOMINATED if verb == "nominate" else now + NOTE_SECONDS))
+        return list(found.promise(argument, NOMINATED if verb == "nominate" else now + PROMISE_SECONDS))
     return list(getattr(found, verb)(argument))
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_left_of_pods_that_are_gone() -> None:
     holding = GPUUsage("a", "n", "team/p", ((GPU, 1),), 100, "job")
     for index in range(100):
         each = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
-        (found.take if index % 2 else lambda one: found.promise(one, 9.0))(each)
+        (found.put if index % 2 else lambda one: found.promise(one, 9.0))(each)
         found.drop(each.uid)
 
     assert not any(getattr(found, name) for name in vars(found))

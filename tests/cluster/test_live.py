@@ -139,8 +139,8 @@ def test_what_changes_during_the_comparison_is_no_drift() -> None:
 
         def meanwhile(_request: web.Request) -> web.Response:
             body = {"metadata": {}, "items": [{"metadata": thing("b")["metadata"]}]}
-            scene.reflector.known.pop("a")  # deleted, and told of, after the list was read
-            scene.reflector.known["c"] = "uid-c"
+            scene.reflector.uids.pop("a")  # deleted, and told of, after the list was read
+            scene.reflector.uids["c"] = "uid-c"
             return web.json_response(body)
 
         scene.api.faults.append(meanwhile)
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_is_no_drift() -> None:
         await until("the list is in", lambda: scene.index == {"a": {}})
         scene.api.say("ADDED", {"metadata": {"name": "odd", "uid": "o", "labels": 5}})
         scene.api.objects["odd"] = {"metadata": {"name": "odd", "uid": "o", "labels": 5}}
-        await until("it is known to be odd", lambda: scene.reflector.odd == {"odd", "listed"})
+        await until("it is known to be odd", lambda: scene.reflector.unreadable == {"odd", "listed"})
 
         assert await scene.reflector.compare() == 0
 
@@ -232,7 +232,7 @@ def test_any_mix_of_events_and_breaks_ends_with_what_the_server_holds(
                 await until("it watches again", lambda: scene.api.watched)
         await scene.agrees()
 
-        assert scene.reflector.known == {name: each["metadata"]["uid"] for name, each in scene.api.objects.items()}
+        assert scene.reflector.uids == {name: each["metadata"]["uid"] for name, each in scene.api.objects.items()}
 
     play(test, thing("a", "a-0"))
 

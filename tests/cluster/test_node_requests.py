@@ -33,7 +33,7 @@ def test_any_order_of_events_equals_a_count_from_scratch() -> None:
     for _ in range(5000):
         uid, booking = str(random.randrange(40)), drawn(random)
         alive[uid] = booking
-        bookings.take(uid, booking)
+        bookings.put(uid, booking)
     expected: dict[str, Counter[str]] = {}
     for each in filter(None, alive.values()):
         expected.setdefault(each.node, Counter()).update({**dict(each.amounts), "pods": 1})
@@ -46,10 +46,10 @@ def test_any_order_of_events_equals_a_count_from_scratch() -> None:
 def test_sum_that_somebody_has_taken_does_not_change() -> None:
     """A view is a shallow copy (docs/reference/listeners.md#state)."""
     bookings = NodeRequests()
-    bookings.take("p", PodRequests("n", (("cpu", 1),)))
+    bookings.put("p", PodRequests("n", (("cpu", 1),)))
     taken = bookings.used["n"]
 
-    bookings.take("q", PodRequests("n", (("cpu", 1),)))
+    bookings.put("q", PodRequests("n", (("cpu", 1),)))
 
     assert taken == {"cpu": 1, "pods": 1}
 
@@ -98,7 +98,7 @@ def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
             alive[uid] = read_bound_requests({"spec": spec})
         except QuantityError:
             alive[uid] = None  # as the watch does: counted, and trusted no longer
-        bookings.take(uid, alive[uid])
+        bookings.put(uid, alive[uid])
 
     expected: Counter[str] = Counter()
     for booking in filter(None, alive.values()):
@@ -129,10 +129,10 @@ def test_watch_goes_on_after_a_pod_with_an_amount_that_no_pod_can_request(resour
             await until("it watches", lambda: bool(api.watched))
             api.put(bound("watched", {resource: "-1"}))
             api.put(bound("good", {"cpu": "2"}))
-            await until("the good pod is in", lambda: "n" in state.bookings.used)
+            await until("the good pod is in", lambda: "n" in state.node_requests.used)
 
-            assert dict(state.bookings.used["n"]) == {"cpu": 2000, "pods": 1}
-            assert {key.rpartition("/")[2] for key in pods.odd} == {"listed", "watched"}
+            assert dict(state.node_requests.used["n"]) == {"cpu": 2000, "pods": 1}
+            assert {key.rpartition("/")[2] for key in pods.unreadable} == {"listed", "watched"}
             assert not task.done()
             task.cancel()
 
@@ -149,8 +149,8 @@ def bound(name: str, requests: dict[str, str]) -> dict[str, Any]:
 def test_nothing_is_kept_of_pods_that_are_gone() -> None:
     bookings = NodeRequests()
     for number in range(3 * SPARE):
-        bookings.take(str(number), PodRequests(f"n{number}", (("cpu", number),)))
-        bookings.take(str(number), None)
+        bookings.put(str(number), PodRequests(f"n{number}", (("cpu", number),)))
+        bookings.put(str(number), None)
 
     assert bookings.used == {}
     assert len(bookings._same) <= SPARE + 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from app.cluster.live import ASK_AGAIN_SECONDS, LiveCluster
+from app.cluster.live import DISCOVERY_SECONDS, LiveCluster
 from app.cluster.policy_watch import LoadOutcome, PolicyBook
 from app.cluster.reflector import Clock
 from app.cluster.state import State
@@ -60,10 +60,10 @@ class Scene:
     async def pause(self, seconds: float) -> None:
         """Sleep no time, but until `turn` where the next question for GPUPolicy is due, and for ever before others."""
         self.waits.append(seconds)
-        if seconds == ASK_AGAIN_SECONDS:
+        if seconds == DISCOVERY_SECONDS:
             await self.turn.wait()
             self.turn.clear()
-        await asyncio.sleep(0.001 if seconds <= ASK_AGAIN_SECONDS else math.inf)
+        await asyncio.sleep(0.001 if seconds <= DISCOVERY_SECONDS else math.inf)
 
     def names(self) -> set[str]:
         """Which policies are in force."""
@@ -145,9 +145,9 @@ def test_definition_installed_late_is_found_while_all_else_goes_on(tmp_path: Pat
     """F131: asked every 30 s; the service is ready without it, and stays ready while its list is read."""
 
     async def test(scene: Scene) -> None:
-        await until("it waits", lambda: ASK_AGAIN_SECONDS in scene.waits)
+        await until("it waits", lambda: DISCOVERY_SECONDS in scene.waits)
         scene.turn.set()
-        await until("it asked again", lambda: len(scene.group.asked) == 2 and scene.waits.count(ASK_AGAIN_SECONDS) == 2)
+        await until("it asked again", lambda: len(scene.group.asked) == 2 and scene.waits.count(DISCOVERY_SECONDS) == 2)
         assert (scene.api.asked, scene.names()) == ([], {"default"})
         assert "gpupolicies" not in scene.cluster.health()
 
@@ -167,7 +167,7 @@ def test_version_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
     """Fault 61."""
 
     async def test(scene: Scene) -> None:
-        await until("it waits", lambda: ASK_AGAIN_SECONDS in scene.waits)
+        await until("it waits", lambda: DISCOVERY_SECONDS in scene.waits)
 
         assert scene.api.asked == []
 

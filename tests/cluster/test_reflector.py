@@ -108,7 +108,7 @@ def test_events_are_folded_in() -> None:
         await scene.agrees()
 
         assert scene.index == {"a": {"colour": "red"}, "c": {}}
-        assert scene.reflector.known == {"a": "uid-a", "c": "uid-c"}
+        assert scene.reflector.uids == {"a": "uid-a", "c": "uid-c"}
 
     play(test, thing("a"))
 

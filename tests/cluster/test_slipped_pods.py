@@ -133,10 +133,10 @@ class Scene:
         async def play() -> None:
             async with served({"/api/v1/pods": self.api}) as server:
                 slipped = SlippedPods(server, self.state, judges(self.state), self.metrics, Clock(sleep=sleep))
-                await slipped.look_around()
+                await slipped.check_all_nodes()
                 for happen in between:
                     happen()
-                    await slipped.look_around()
+                    await slipped.check_all_nodes()
 
         asyncio.run(play())
 

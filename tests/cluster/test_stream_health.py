@@ -21,7 +21,7 @@ def test_an_open_stream_silent_for_150_seconds_is_stale(silent: float, stale: bo
     """Bookmarks come about once a minute (docs/reference/listeners.md#staleness)."""
     pulse = StreamHealth(lost=0, heard=0)
     pulse.established(50)
-    pulse.beat(100)
+    pulse.received(100)
 
     assert stale == pulse.stale(100 + silent)
 
@@ -30,7 +30,7 @@ def test_a_stream_that_breaks_starts_the_clock_when_it_breaks() -> None:
     pulse = StreamHealth(lost=0, heard=0)
     pulse.established(10)
 
-    assert pulse.broke(500) == 490
+    assert pulse.ended(500) == 490
     assert not pulse.stale(529)
     assert pulse.stale(530)
 
@@ -38,9 +38,9 @@ def test_a_stream_that_breaks_starts_the_clock_when_it_breaks() -> None:
 def test_failed_tries_do_not_push_the_moment_of_loss_away() -> None:
     pulse = StreamHealth(lost=0, heard=0)
     pulse.established(10)
-    pulse.broke(20)
+    pulse.ended(20)
 
-    assert pulse.broke(45) == 0
+    assert pulse.ended(45) == 0
     assert pulse.stale(50)
 
 

@@ -131,7 +131,7 @@ def one_change(api: Api, chance: random.Random, mine: list[str], name: str) -> N
 def summary(state: State) -> dict[str, Any]:
     return {
         "nodes": {name: (node.node_class, dict(node.free.units), node.taints) for name, node in state.nodes.items()},
-        "held": {name: sorted(state.holdings(name), key=lambda each: each.uid) for name in state.nodes},
+        "held": {name: sorted(state.usage_on(name), key=lambda each: each.uid) for name in state.nodes},
         "namespaces": {name: dict(labels) for name, labels in state.namespaces.items()},
     }
 

@@ -38,7 +38,7 @@ def taken(objects: list[dict[str, Any]]) -> Inventory:
     """Take the inventory of objects."""
     state = State(knowledge())
     fill(state, objects)
-    return take_inventory(state.nodes, {name: state.holdings(name) for name in state.nodes}, knowledge().products)
+    return take_inventory(state.nodes, {name: state.usage_on(name) for name in state.nodes}, knowledge().products)
 
 
 def bound(name: str, namespace: str, node: str, amount: int, resource: str = GPU, phase: str = "Running") -> Any:

@@ -102,7 +102,7 @@ def test_map_catches_up_where_too_much_was_missed() -> None:
     state.put_node(node_document("a"))
     finish(found.catch_up())
     state.put_node(node_document("b"))
-    state.changes.forget()
+    state.changes.reset()
 
     finish(found.catch_up())
 

@@ -22,7 +22,7 @@ def state_of(fleet: str | None = None) -> State:
 
 
 def tile(state: State, name: str) -> Tile:
-    return tile_of(state.nodes[name], state.holdings(name), state.booked(name), state.knowledge)
+    return tile_of(state.nodes[name], state.usage_on(name), state.requested_on(name), state.knowledge)
 
 
 def drawn(found: Tile) -> list[tuple[str, int, int, str]]:
@@ -135,7 +135,7 @@ def test_namespaces_of_a_tile_are_those_that_hold_its_gpus() -> None:
     state.put_node(node_document())
     for namespace in ("b", "a", "b"):
         made = pod(gpus(2), nodeName="n")
-        made["metadata"] |= {"namespace": namespace, "uid": f"{namespace}{len(state.holdings('n'))}"}
+        made["metadata"] |= {"namespace": namespace, "uid": f"{namespace}{len(state.usage_on('n'))}"}
         state.put_pod({**made, "status": {"phase": "Running"}})
 
     found = tile(state, "n")

@@ -48,16 +48,16 @@ def test_list_follows_what_the_watch_says() -> None:
     kind = next(each for each in core_kinds(state, None, "x") if each.name == "pods")  # type: ignore[arg-type]
 
     def see(document: Mapping[str, Any]) -> list[str]:
-        kind.take("", document["metadata"]["uid"], kind.read(document))
-        return [each.name for each in state.waiting.values()]
+        kind.put("", document["metadata"]["uid"], kind.read(document))
+        return [each.name for each in state.pending_pods.values()]
 
     assert see(waiting("a")) == ["a"]
     assert see(waiting("b")) == ["a", "b"]
-    assert [each.document for each in state.waiting.values()] == [None, None]
+    assert [each.document for each in state.pending_pods.values()] == [None, None]
     assert see({**waiting("a"), "spec": {**waiting("a")["spec"], "nodeName": "n"}}) == ["b"]
     kind.drop("", "b")
-    assert len(state.waiting) == 0
-    assert state.waiting.generation == 4
+    assert len(state.pending_pods) == 0
+    assert state.pending_pods.generation == 4
 
 
 class Live:
@@ -70,7 +70,7 @@ class Live:
         self.state = State(knowledge())
         self.state.nodes = service.state.nodes
         for each in documents:
-            self.state.waiting.take(each["metadata"]["uid"], read_pending_pod(each, knowledge()))
+            self.state.pending_pods.put(each["metadata"]["uid"], read_pending_pod(each, knowledge()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
@@ -101,7 +101,7 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     causes.wanted()
     before = causes.looking
     asyncio.run(causes.look())
-    found = rows(live.state.waiting.values(), causes.known())
+    found = rows(live.state.pending_pods.values(), causes.known())
 
     assert (before, causes.looking) == (True, False)
     assert len(live.fetched) == 32
@@ -128,7 +128,7 @@ def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
     causes = PendingReasons(live, Explainer(live))
     asyncio.run(causes.look())
 
-    live.state.waiting.take("a", None)
+    live.state.pending_pods.put("a", None)
     asyncio.run(causes.look())
 
     assert [each.name for each in causes.known()] == ["b"]

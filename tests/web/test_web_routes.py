@@ -123,7 +123,7 @@ def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: As
         found |= page.tiles
 
     everything = {name for name, node in service.nodes.items() if node.has_gpus}
-    held = {name for name in everything if service.state.holdings(name)}
+    held = {name for name in everything if service.state.usage_on(name)}
     assert found == (held if key == "namespace" else everything)
 
 
