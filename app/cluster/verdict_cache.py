@@ -46,8 +46,8 @@ class VerdictTable:
     """The engine's verdicts on every node for one demand.
 
     `feasible` holds the names of the nodes that fit. `failed` and `unresolvable` hold the messages of the others by
-    name, as in filter's two maps. `codes` is the reason code by message. `behind` holds the names of nodes that fit only
-    because kube-scheduler's count, newer than ours, is trusted.
+    name, as in filter's two maps. `codes` is the reason code by message. `behind` holds the names of nodes that fit
+    only because kube-scheduler's count, newer than ours, is trusted.
     """
 
     __slots__ = (

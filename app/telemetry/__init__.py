@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs, metrics, traces, the record of decisions, and the wall clock for edges."""
+"""Logs, metrics, and the wall clock for the edges of the program."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wall clock, for edges: the core reads none."""
+"""The wall clock, for the edges of the program; the core reads no clock."""
 
 import datetime as dt
 
 
 def now() -> dt.datetime:
-    """Read the wall clock, in UTC."""
+    """Return the time of the wall clock, in UTC."""
     return dt.datetime.now(dt.UTC)
 
 
 def today() -> str:
-    """Give the day of the UTC calendar, as YYYY-MM-DD."""
+    """Return the day in UTC, as YYYY-MM-DD."""
     return now().date().isoformat()

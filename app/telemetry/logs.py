@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs: one line per decision, JSON for machines or text for a person, written by a thread of its own.
+"""Logs: one line per decision, JSON for machines or text for people, written by a thread.
 
-A blocked or full stream never blocks a request: past 10,000 waiting lines the newest are dropped and counted. Of equal
-complaints one a second is written and the others are counted, so that one broken thing does not hide the next.
+A blocked or full stream never blocks a request: above 10,000 queued lines new ones are dropped and counted. Of equal
+warnings one per second is written and the others are counted, so that one fault does not hide the next.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from typing import Any
 WAITING_LINES = 10_000
 """LOG-03."""
 FINISH_SECONDS = 2.0
-"""For the last lines, at exit; guess."""
+"""For writing the last lines at exit; a guess."""
 
 REPEAT_SECONDS = 1.0
-COMPLAINTS_KEPT = 1_000
-"""LOG-02: one a second of each; so many different ones are told apart (a guess, measured nowhere)."""
+WARNINGS_REMEMBERED = 1_000
+"""LOG-02: one line per second of equal warnings; this many distinct ones are remembered (a guess, not measured)."""
 VARYING = frozenset({"uid", "namespace", "pod", "duration_ms", "generation"})
-"""Fields in which equal complaints may differ."""
+"""Fields that may differ between equal warnings."""
 REPLICA = socket.gethostname()
-"""In a cluster the pod's name."""
+"""The host name; in a cluster it is the pod's name."""
 
 LOGGER = logging.getLogger("gpu-usher")
 
 
 class DroppingHandler(logging.handlers.QueueHandler):
-    """Hands lines to the writing thread; `dropped`: how many found no room."""
+    """Passes lines to the writing thread. `dropped` counts lines that found no room."""
 
     dropped = 0
 
@@ -46,9 +46,9 @@ class DroppingHandler(logging.handlers.QueueHandler):
 
 
 class OncePerSecond(logging.Filter):
-    """Lets one a second of equal complaints through; its line says how many were not written since the last.
+    """Passes one of equal warnings per second; its line tells how many were suppressed since the last one.
 
-    `suppressed`: how many in all. Only WARNING and above: decisions are not complaints, and each is written.
+    `suppressed` is their total. Only lines of WARNING and above are counted; every decision is written.
     """
 
     def __init__(self) -> None:
@@ -57,18 +57,18 @@ class OncePerSecond(logging.Filter):
         self._last: dict[Any, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether to write a line, and note on it what was not written."""
+        """Tell whether to write a line, and add the number of suppressed ones to it."""
         if record.levelno < logging.WARNING:
             return True
         fields = getattr(record, "fields", {})
-        said = tuple((key, str(value)) for key, value in fields.items() if key not in VARYING)
-        key = (record.getMessage(), said, repr(record.exc_info and record.exc_info[1]))
-        then, missed = self._last.get(key, (float("-inf"), 0))
-        if record.created - then < REPEAT_SECONDS:
-            self._last[key] = then, missed + 1
+        constant = tuple((key, str(value)) for key, value in fields.items() if key not in VARYING)
+        key = (record.getMessage(), constant, repr(record.exc_info and record.exc_info[1]))
+        written_at, missed = self._last.get(key, (float("-inf"), 0))
+        if record.created - written_at < REPEAT_SECONDS:
+            self._last[key] = written_at, missed + 1
             self.suppressed += 1
             return False
-        if key not in self._last and len(self._last) >= COMPLAINTS_KEPT:
+        if key not in self._last and len(self._last) >= WARNINGS_REMEMBERED:
             del self._last[next(iter(self._last))]
         self._last[key] = record.created, 0
         if missed:
@@ -98,10 +98,10 @@ class _TextFormatter(logging.Formatter):
 
 
 class Writer(logging.handlers.QueueListener):
-    """The thread that writes. It can be left behind: where stderr is blocked, waiting for it would be for ever."""
+    """The thread that writes lines. The process may end without it: a blocked stderr would hold it for ever."""
 
     def finish(self, seconds: float = FINISH_SECONDS) -> bool:
-        """Write what waits and end; tells whether that was done in time."""
+        """Write the queued lines and end; tell whether that was done within `seconds`."""
         with contextlib.suppress(queue.Full):
             self.enqueue_sentinel()
         thread: threading.Thread | None = self._thread
@@ -111,7 +111,7 @@ class Writer(logging.handlers.QueueListener):
 
 
 def start_logging(as_json: bool, level: int = logging.INFO) -> Writer:
-    """Send log lines to stderr through a queue, those of libraries too; the writer must be finished at exit."""
+    """Send log lines, also of libraries, to stderr through a queue; `finish` must be called on the writer at exit."""
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(_JSONFormatter() if as_json else _TextFormatter())
     lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
@@ -120,19 +120,19 @@ def start_logging(as_json: bool, level: int = logging.INFO) -> Writer:
     LOGGER.handlers = [handler]
     LOGGER.setLevel(level)
     LOGGER.propagate = False
-    logging.getLogger().handlers = LOGGER.handlers  # else logging writes their warnings itself, on the event loop
+    logging.getLogger().handlers = LOGGER.handlers  # otherwise logging writes library warnings on the event loop
     writer = Writer(lines, stream)
     writer.start()
     return writer
 
 
 def lost_lines() -> dict[str, int]:
-    """Count the lines that were not written, by why: dropped (no room), suppressed (said a moment ago)."""
-    dropping = [each for each in LOGGER.handlers if isinstance(each, DroppingHandler)]
-    filters = [each for handler in dropping for each in handler.filters if isinstance(each, OncePerSecond)]
+    """Return the number of lines that were not written: dropped (no room) and suppressed (equal to a recent one)."""
+    queue_handlers = [handler for handler in LOGGER.handlers if isinstance(handler, DroppingHandler)]
+    filters = [item for handler in queue_handlers for item in handler.filters if isinstance(item, OncePerSecond)]
     return {
-        "dropped": sum(each.dropped for each in dropping),
-        "suppressed": sum(each.suppressed for each in filters),
+        "dropped": sum(handler.dropped for handler in queue_handlers),
+        "suppressed": sum(once_per_second.suppressed for once_per_second in filters),
     }
 
 

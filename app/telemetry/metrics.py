@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics. Labels come from closed sets: verbs, outcomes, reason codes; never a pod's or node's name."""
+"""The Prometheus metrics. Label values come from closed sets (verbs, outcomes, reason codes), never object names."""
 
 import platform
 from collections.abc import Iterable, Mapping
@@ -11,19 +11,19 @@ from app import __version__
 from app.policy.compiled import PolicySet
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Seconds; the API server's own start at 5 ms, too coarse for us (MET-03)."""
+"""Seconds. The API server's own buckets start at 5 ms, too coarse for us (MET-03)."""
 
 VERBS = ("mutate", "validate", "filter", "prioritize", "preempt")
-"""Counters that alerts watch begin at 0: Prometheus sees no increase in a series that begins at 1."""
+"""Counters in alerts are created at 0, because Prometheus sees no increase in a series that starts at 1."""
 
 M = TypeVar("M", Counter, Gauge)
 
 
 class Metrics:
-    """One registry a service, so that tests can run several side by side."""
+    """The metrics of one service, in a registry of its own, so that tests can run several services."""
 
     def __init__(self, role: str = "all") -> None:
-        """Make the registry. `role`: what this process serves, as `serve --role` has it; a label of the build."""
+        """Make the metrics. `role` is that of `serve --role`, a label of the build metric."""
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "gpu_usher_requests_total",
@@ -63,15 +63,15 @@ class Metrics:
             "Nodes on which pods declare more memory of shared GPUs than there is",
             registry=self.registry,
         )
-        self._of_serving()
-        self._of_ourselves(role)
-        self._of_the_cache()
-        self._of_health()
-        self._of_certificates()
-        self._of_policies()
+        self._add_serving()
+        self._add_process(role)
+        self._add_cache()
+        self._add_gpu_health()
+        self._add_certificates()
+        self._add_policies()
 
-    def _of_certificates(self) -> None:
-        """Make what is measured of certificates."""
+    def _add_certificates(self) -> None:
+        """Make the metrics of certificates."""
         self.certificate_expiry = Gauge(
             "gpu_usher_serving_certificate_expiry_timestamp_seconds",
             "When the served certificate expires",
@@ -94,8 +94,8 @@ class Metrics:
             registry=self.registry,
         )
 
-    def _of_policies(self) -> None:
-        """Make what is measured of policies."""
+    def _add_policies(self) -> None:
+        """Make the metrics of policies."""
         self.policies = Gauge("gpu_usher_policy_info", "Policies in force", ("policy", "hash"), registry=self.registry)
         self.policy_loads = Counter(
             "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
@@ -112,10 +112,10 @@ class Metrics:
             ("policy", "result"),
             registry=self.registry,
         )
-        self._named: set[str] = set()
+        self._policy_names: set[str] = set()
 
-    def _of_ourselves(self, role: str) -> None:
-        """Make what is measured of the process: its version and role, its log, what it missed."""
+    def _add_process(self, role: str) -> None:
+        """Make the metrics of the process: version, role, lost log lines, slipped pods."""
         build = Gauge(
             "gpu_usher_build_info",
             "Version of gpu-usher, and what this process serves (admission, extender, all)",
@@ -144,8 +144,8 @@ class Metrics:
         for kind in ("unadmitted", "misplaced"):
             self.slipped.labels(kind)
 
-    def _of_serving(self) -> None:
-        """Make what is measured of callers that ask too much of us, and of ourselves standing still."""
+    def _add_serving(self) -> None:
+        """Make the metrics of overload: shed requests, closed connections, a blocked event loop."""
         self.shed_requests = Counter(
             "gpu_usher_shed_requests_total", "Requests answered with 503, too many in hand", registry=self.registry
         )
@@ -161,8 +161,8 @@ class Metrics:
             registry=self.registry,
         )
 
-    def _of_the_cache(self) -> None:
-        """Make what is measured of following a cluster."""
+    def _add_cache(self) -> None:
+        """Make the metrics of the watches."""
         self.cache_age = self._by_kind(Gauge, "gpu_usher_cache_age_seconds", "Since the last event or bookmark")
         self.cache_objects = self._by_kind(Gauge, "gpu_usher_cache_objects", "Objects known")
         self.cache_drift = self._by_kind(Gauge, "gpu_usher_cache_drift_objects", "Differing from the last check's list")
@@ -177,8 +177,8 @@ class Metrics:
             registry=self.registry,
         )
 
-    def _of_health(self) -> None:
-        """Make what is measured of asking for the health of GPUs; nothing is, where no source is given."""
+    def _add_gpu_health(self) -> None:
+        """Make the metrics of GPU health; without a source of health they stay empty."""
         self.health_polls = Counter(
             "gpu_usher_health_polls_total",
             "Polls for the health of GPUs: success, partial, empty, error",
@@ -195,37 +195,37 @@ class Metrics:
             "gpu_usher_health_nodes", "Nodes with GPUs that are ill or ailing", ("state",), registry=self.registry
         )
 
-    def _by_kind(self, metric: type[M], name: str, words: str) -> M:
-        return metric(name, words, ("kind",), registry=self.registry)
+    def _by_kind(self, metric: type[M], name: str, help_text: str) -> M:
+        return metric(name, help_text, ("kind",), registry=self.registry)
 
     def lines_lost(self, totals: Mapping[str, int]) -> None:
-        """Note how many log lines were lost since the process started, by why."""
+        """Set the number of log lines lost since the process started, by cause."""
         for why, total in totals.items():
             self.lost_lines.labels(why).inc(max(0, total - self._lost.get(why, 0)))
             self._lost[why] = total
 
     def policies_matched(self, policies: Iterable[str], result: str) -> None:
-        """Note a decision of admission for each policy that matched."""
+        """Count an admission decision for each policy that matched."""
         for policy in policies:
             self.policy_results.labels(policy, result).inc()
 
     def results_by_policy(self) -> Mapping[str, Mapping[str, int]]:
-        """Give how many decisions of admission each policy matched since the start, by result."""
-        found: dict[str, dict[str, int]] = {}
+        """Return the number of admission decisions that each policy matched since the start, by result."""
+        counts: dict[str, dict[str, int]] = {}
         for metric in self.policy_results.collect():
             for sample in metric.samples:
                 if sample.name.endswith("_total"):
-                    found.setdefault(sample.labels["policy"], {})[sample.labels["result"]] = int(sample.value)
-        return found
+                    counts.setdefault(sample.labels["policy"], {})[sample.labels["result"]] = int(sample.value)
+        return counts
 
     def policies_loaded(self, policies: PolicySet, error: str | None) -> None:
-        """Note an attempt to load the policies; `error` is None where they were taken."""
+        """Note an attempt to load the policies; `error` is None if they were loaded."""
         self.policy_loads.labels("error" if error else "success").inc()
         self.policy_error.set(1 if error else 0)
         self.policies.clear()
         names = {policy.name for policy in policies.policies}
-        for gone in self._named - names:  # else each name that ever was stays a series
+        for gone in self._policy_names - names:  # otherwise the series of removed policies would stay
             self.policy_results.remove_by_labels({"policy": gone})
-        self._named = names
+        self._policy_names = names
         for policy in policies.policies:
             self.policies.labels(policy.name, policies.hash[:12]).set(1)

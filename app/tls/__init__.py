@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates: our own authority, what is served, renewal, and the keeper of those of a cluster."""
+"""TLS certificates: our CA, serving certificates, their renewal, and the controller that keeps those of a cluster."""

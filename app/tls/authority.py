@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own certificate authority: a CA and the leaves it signs, ECDSA P-256."""
+"""Our own certificate authority: makes CAs and issues leaf certificates, with ECDSA P-256 keys."""
 
 import datetime as dt
 import ipaddress
@@ -15,17 +15,17 @@ from app.tls.pem import read_certificate
 
 CA_LIFE = dt.timedelta(days=365)
 LEAF_LIFE = dt.timedelta(days=7)
-"""TLS-02; cert-manager's own authority takes the same (cert-manager pkg/server/tls/authority)."""
+"""TLS-02; cert-manager's own authority uses the same (cert-manager pkg/server/tls/authority)."""
 BACKDATED = dt.timedelta(hours=1)
-"""Clocks differ (TLS-02; open-policy-agent/cert-controller does the same)."""
+"""Certificates are valid from an hour ago, since clocks differ (TLS-02, as open-policy-agent/cert-controller does)."""
 RENEW_AT = 2 / 3
-"""Share of the life after which a certificate is replaced (TLS-02, cert-manager's rule)."""
+"""Share of its lifetime after which a certificate is replaced (TLS-02, cert-manager's rule)."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def service_names(service: str = "gpu-usher", namespace: str = "gpu-usher") -> tuple[str, ...]:
-    """List what a Service is called by (TLS-04): the API server asks for svc.ns.svc."""
+    """Return the names of a Service (TLS-04); the API server uses `service.namespace.svc`."""
     short = f"{service}.{namespace}"
     return service, short, f"{short}.svc", f"{short}.svc.cluster.local"
 
@@ -39,11 +39,11 @@ class KeyPair:
 
 
 def make_authority(now: dt.datetime) -> KeyPair:
-    """Make a CA that signs leaves only, under a subject of its own: two CAs of one name confuse OpenSSL's lookup."""
+    """Make a CA that signs leaves only. Its subject is unique, because OpenSSL confuses two CAs of one name."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpu-usher CA {serial % 16**8:08x}")])
-    made = (
+    certificate = (
         _builder(name, name, key.public_key(), now, now + CA_LIFE)
         .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -51,18 +51,18 @@ def make_authority(now: dt.datetime) -> KeyPair:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return _key_pair(made, key)
+    return _key_pair(certificate, key)
 
 
 def issue_leaf(authority: KeyPair, names: Iterable[str], now: dt.datetime) -> KeyPair:
-    """Issue a serving certificate; it never outlives its CA."""
+    """Issue a serving certificate, which never outlives its CA."""
     ca = read_certificate(authority.certificate)
     ca_key = serialization.load_pem_private_key(authority.key, None)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the key of a CA of ours is an elliptic curve's")
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
-    made = (
+    certificate = (
         _builder(subject, ca.subject, key.public_key(), now, min(now + LEAF_LIFE, ca.not_valid_after_utc))
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -72,21 +72,21 @@ def issue_leaf(authority: KeyPair, names: Iterable[str], now: dt.datetime) -> Ke
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    return _key_pair(made, key)
+    return _key_pair(certificate, key)
 
 
 def can_sign(certificate: bytes) -> bool:
-    """Tell whether a readable certificate has the kind of key that our CAs have; what reads it has bounded it."""
+    """Tell whether a certificate that can be read has an elliptic curve key, as our CAs have."""
     return isinstance(read_certificate(certificate).public_key(), ec.EllipticCurvePublicKey)
 
 
 def made_at(certificate: x509.Certificate) -> dt.datetime:
-    """Say when we made a certificate."""
+    """Return when we made a certificate."""
     return certificate.not_valid_before_utc + BACKDATED
 
 
-def young(certificate: x509.Certificate, now: dt.datetime) -> bool:
-    """Tell whether a certificate is valid and not yet to be replaced."""
+def is_fresh(certificate: x509.Certificate, now: dt.datetime) -> bool:
+    """Tell whether a certificate is valid and not yet due for renewal."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return certificate.not_valid_before_utc <= now < certificate.not_valid_before_utc + life * RENEW_AT
 
@@ -94,8 +94,8 @@ def young(certificate: x509.Certificate, now: dt.datetime) -> bool:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, end: dt.datetime
 ) -> x509.CertificateBuilder:
-    named = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    return named.not_valid_before(now - BACKDATED).not_valid_after(end)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    return builder.not_valid_before(now - BACKDATED).not_valid_after(end)
 
 
 def _usage(**granted: bool) -> x509.KeyUsage:

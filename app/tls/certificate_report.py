@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a serving certificate is, and what is wrong with it, wherever it was found."""
+"""Describes a certificate, and finds the problems of a serving certificate from any source."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from app.tls.pem import belongs, is_named, names_of, read_bundle, read_certifica
 
 @dataclass(frozen=True, slots=True)
 class CertificateTexts:
-    """PEM texts of a certificate (a chain's first), its key, and whom clients trust; None where unknown."""
+    """PEM texts of a certificate (or chain, leaf first), its key, and the CAs that clients trust; None if unknown."""
 
     certificate: bytes
     key: bytes | None = None
@@ -22,7 +22,7 @@ class CertificateTexts:
 
 @dataclass(frozen=True, slots=True)
 class DescribedCertificate:
-    """One certificate in words. `names`: empty for a CA."""
+    """The readable members of a certificate. `names` is empty for a CA."""
 
     subject: str
     signed_by: str
@@ -33,7 +33,7 @@ class DescribedCertificate:
 
 
 def describe(certificate: x509.Certificate) -> DescribedCertificate:
-    """Say what a certificate says; names that cannot be read are none."""
+    """Describe a certificate; names that cannot be read are left out."""
     return DescribedCertificate(
         certificate.subject.rfc4514_string(),
         certificate.issuer.rfc4514_string(),
@@ -44,32 +44,34 @@ def describe(certificate: x509.Certificate) -> DescribedCertificate:
     )
 
 
-def problems(found: CertificateTexts, now: dt.datetime, asked: str | None = None) -> Iterator[str]:
-    """Say what is wrong, worst first. `asked`: the name that clients call it by.
+def problems(texts: CertificateTexts, now: dt.datetime, server_name: str | None = None) -> Iterator[str]:
+    """Yield the problems of a certificate, the worst first. `server_name` is the name that clients use.
 
-    Raises ValueError where the certificate cannot be read.
+    Raises ValueError if the certificate cannot be read.
     """
-    leaf = read_certificate(found.certificate)
+    leaf = read_certificate(texts.certificate)
     if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
         yield f"valid from {_minute(leaf.not_valid_before_utc)} to {_minute(leaf.not_valid_after_utc)}, not now"
-    if found.key is not None and not belongs(found.key, found.certificate):
+    if texts.key is not None and not belongs(texts.key, texts.certificate):
         yield "the key is not the certificate's"
     names = names_of(leaf)
-    if not names or (asked and not any(_fits(asked, name) for name in names)):
-        yield f"not for {asked or 'any name'}: it has {', '.join(sorted(names)) or 'no names'}"
-    if found.bundle is None:
+    if not names or (server_name and not any(_matches(server_name, name) for name in names)):
+        yield f"not for {server_name or 'any name'}: it has {', '.join(sorted(names)) or 'no names'}"
+    if texts.bundle is None:
         return
-    trusted = read_bundle(found.bundle)
-    signers = [each for each in trusted if signed_by(found.certificate, each)]
+    trusted = read_bundle(texts.bundle)
+    signers = [authority for authority in trusted if signed_by(texts.certificate, authority)]
     if not signers:
         yield f"none of the {len(trusted)} CAs that clients trust signed it"
-    elif all(read_certificate(each).not_valid_after_utc <= now for each in signers):
+    elif all(read_certificate(authority).not_valid_after_utc <= now for authority in signers):
         yield "the CA that signed it has expired"
 
 
-def _fits(asked: str, name: str) -> bool:
+def _matches(server_name: str, name: str) -> bool:
     star, _, rest = name.partition(".")
-    return asked.lower() == name.lower() or (star == "*" and asked.lower().partition(".")[2] == rest.lower())
+    return server_name.lower() == name.lower() or (
+        star == "*" and server_name.lower().partition(".")[2] == rest.lower()
+    )
 
 
 def _minute(moment: dt.datetime) -> str:

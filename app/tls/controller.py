@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher certs controller`: keeps two Secrets and the caBundle of our webhooks as the rotation says (TLS-06).
+"""`gpu-usher certs controller`: keeps two Secrets and the caBundle of our webhooks up to date (TLS-06).
 
-A turn every few seconds, by wall clock, so that a machine that slept is mended at once (TLS-03). Everything that is
-written is guarded by the resourceVersion that was read; places are read before the CA that they are to hold, so that
-nobody with an older CA in his hands can write over a newer.
+A turn runs every few seconds by wall clock, so that a machine that slept is up to date at once (TLS-03). Every write is
+guarded by the resourceVersion that was read. Webhooks are read before the CA, so that a controller with an outdated CA
+cannot overwrite a newer one.
 """
 
 import base64
@@ -28,28 +28,28 @@ from app.tls.pem import read_bundle, read_certificate
 from app.values.errors import ApiError
 
 TURN_SECONDS = 5.0
-"""A caBundle that somebody wiped is back within 10 s (fault 45); some seven small reads."""
+"""Interval of turns: a deleted caBundle is back within 10 s (fault 45); a turn makes some seven small reads."""
 STUCK_SECONDS = 180.0
-"""A loop that ended no turn for so long is stuck: a turn has some nine requests of 10 s at most each (kube.py)."""
+"""Without a finished turn for this long the loop is stuck: a turn has some nine requests of at most 10 s (kube.py)."""
 CONFLICT_SECONDS = 0.2
-"""Before the next try: no storm of two writers; a guess."""
+"""Before the next try after a conflict, so that two writers do not retry in a loop; a guess."""
 ROTATE = "gpu-usher.io/rotate"
-"""Annotation on the CA's Secret that asks for a new CA; gone when there is one."""
+"""Annotation on the CA's Secret that requests a new CA; it is removed when there is one."""
 CONFIGURATIONS = (
     "mutatingwebhookconfigurations/gpu-usher",
     "mutatingwebhookconfigurations/gpu-usher-cpu-guard",
     "validatingwebhookconfigurations/gpu-usher",
     "validatingwebhookconfigurations/gpu-usher-policies",
 )
-"""Those of deploy/; one that is not installed is passed over."""
+"""The webhook configurations of deploy/; one that is not installed is skipped."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the controller keeps. `configurations`: plural/name of webhook configurations.
+    """The names of the objects that the controller keeps. `configurations` are plural/name of webhook configurations.
 
-    `others`: names and addresses that the certificate is for besides the Service's, as a sidecar's 127.0.0.1.
+    `others` are names and addresses of the certificate besides the Service's, for example 127.0.0.1 of a sidecar.
     """
 
     namespace: str = "gpu-usher"
@@ -58,22 +58,22 @@ class Names:
     configurations: tuple[str, ...] = CONFIGURATIONS
 
     def secret(self, name: str) -> str:
-        """Give the path of a Secret: gpu-usher-ca has the CA's key, gpu-usher-tls is what replicas mount."""
+        """Return the path of a Secret: gpu-usher-ca has the CA's key, replicas mount gpu-usher-tls."""
         return f"/api/v1/namespaces/{self.namespace}/secrets/gpu-usher-{name}"
 
     @property
     def served(self) -> tuple[str, ...]:
-        """List what the certificate is for."""
+        """The names and addresses of the certificate."""
         return tuple(dict.fromkeys((*service_names(self.service, self.namespace), *self.others)))
 
     @property
     def lease(self) -> str:
-        """Give the path of the Lease."""
+        """The path of the Lease."""
         return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/gpu-usher-certificates"
 
 
 class Controller:
-    """The one writer. `now` is the wall clock, `clock` seconds of a monotonic one."""
+    """Keeps a cluster's certificates while it holds the Lease. `now` is the wall clock, `clock` a monotonic one."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Controller:
         self._lease = Lease(kube, names.lease, identity, clock)
         self._seen: tuple[bytes, float] | None = None
         self._leading = False
-        self._ended = clock()
-        self._trouble = "no turn yet"
+        self._turn_ended = clock()
+        self._problem = "no turn yet"
 
     def run(self, stop: threading.Event) -> None:
-        """Take turns until told to stop, then let go of the Lease."""
+        """Run turns until `stop` is set, then release the Lease."""
         while not stop.is_set():
             stop.wait(self._try_turn())
         if self._leading:
@@ -108,28 +108,28 @@ class Controller:
                 event("lease not released", logging.WARNING, error=str(error))
 
     def alive(self) -> tuple[bool, str]:
-        """Tell whether turns end, whatever becomes of them: a restart mends nothing that the API server lacks."""
-        silent = self._clock() - self._ended
+        """Tell whether turns end, even with errors: a restart does not help against an API server that fails."""
+        silent = self._clock() - self._turn_ended
         return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no turn has ended for {silent:.0f} s"
 
     def ready(self) -> tuple[bool, str]:
-        """Tell whether the last turn found all as it should be, or made it so; waiting for the Lease is fine."""
-        return not self._trouble, self._trouble
+        """Tell whether the last turn succeeded; waiting for the Lease counts as success."""
+        return not self._problem, self._problem
 
     def _try_turn(self) -> float:
-        """Take a turn, and note how it went; gives the seconds to wait until the next."""
+        """Run a turn and note its result; return the seconds until the next one."""
         wait_seconds = self._turn_seconds
         try:
             self._take_turn()
-            self._trouble = ""
+            self._problem = ""
         except ApiError as error:
             if error.status == CONFLICT:
                 event("somebody was faster, reading again", logging.DEBUG, error=str(error))
                 wait_seconds = CONFLICT_SECONDS
             else:
-                self._seen, self._trouble = None, str(error)
+                self._seen, self._problem = None, str(error)
                 event("certificates not looked after", logging.ERROR, error=str(error))
-        self._ended = self._clock()
+        self._turn_ended = self._clock()
         return wait_seconds
 
     def _take_turn(self) -> None:
@@ -141,35 +141,39 @@ class Controller:
             self.turn()
 
     def turn(self) -> None:
-        """Look at everything once, and write what has to be written.
+        """Read everything once, and write what has changed.
 
-        Raises ApiError; CONFLICT where somebody else wrote since we read.
+        Raises ApiError, with CONFLICT if an object was changed since it was read.
         """
-        places = {name: self._kube.read(REGISTRATION + name) for name in self._names.configurations}
-        served = self._secret("tls")
-        kept = self._secret("ca")  # after the places: what we hold is never older than what they hold
+        configurations = {name: self._kube.read(REGISTRATION + name) for name in self._names.configurations}
+        tls_secret = self._secret("tls")
+        ca_secret = self._secret("ca")  # read after the configurations, so that it is never older than they are
         now = self._now()
-        leaf, trust = _leaf(served), read_trust(_data(kept, "ca.crt"), _data(kept, "ca.key"))
-        asked = ROTATE in (kept["metadata"].get("annotations") or {})
-        renewed = renew_trust(trust, leaf, now, asked, _data(served, "ca.crt"))
+        leaf, trust = _leaf(tls_secret), read_trust(_data(ca_secret, "ca.crt"), _data(ca_secret, "ca.key"))
+        requested = ROTATE in (ca_secret["metadata"].get("annotations") or {})
+        renewed = renew_trust(trust, leaf, now, requested, _data(tls_secret, "ca.crt"))
         if renewed is not trust:
-            self._write_trust(kept, renewed)
-        published = [self._publish(name, found, renewed) for name, found in places.items() if found is not None]
-        published.append(renewed.bundle == _data(served, "ca.crt"))
+            self._write_trust(ca_secret, renewed)
+        published = [
+            self._publish(name, configuration, renewed)
+            for name, configuration in configurations.items()
+            if configuration is not None
+        ]
+        published.append(renewed.bundle == _data(tls_secret, "ca.crt"))
         seen = self._seen_for(renewed, all(published))
         issued = renew_leaf(leaf, renewed, self._names.served, now, seen, self._wait_seconds)
         if issued is not leaf or not published[-1]:
-            self._write_leaf(served, issued, renewed)
+            self._write_leaf(tls_secret, issued, renewed)
 
     def _secret(self, name: str) -> Object:
         path = self._names.secret(name)
-        found = self._kube.read(path)
-        if found is None:
+        secret = self._kube.read(path)
+        if secret is None:
             raise ApiError(404, f"{path}: not there: wants deploy/components/self-signed applied")
-        return found
+        return secret
 
     def _seen_for(self, trust: TrustedCAs, everywhere: bool) -> float:
-        """Count the seconds for which this process saw the signing CA in every place, without a gap."""
+        """Return the seconds for which this process saw the signing CA in every place, without a gap."""
         authority = trust.authority.certificate
         if not everywhere:
             self._seen = None
@@ -178,28 +182,32 @@ class Controller:
             self._seen = (authority, self._clock())
         return self._clock() - self._seen[1]
 
-    def _write_trust(self, kept: Object, trust: TrustedCAs) -> None:
-        annotations = {k: v for k, v in (kept["metadata"].get("annotations") or {}).items() if k != ROTATE}
-        metadata = {**kept["metadata"], "annotations": annotations}
+    def _write_trust(self, secret: Object, trust: TrustedCAs) -> None:
+        annotations = {k: v for k, v in (secret["metadata"].get("annotations") or {}).items() if k != ROTATE}
+        metadata = {**secret["metadata"], "annotations": annotations}
         data = {"ca.crt": _base64(trust.bundle), "ca.key": _base64(trust.authority.key)}
-        self._kube.replace(self._names.secret("ca"), {**kept, "metadata": metadata, "data": data})
+        self._kube.replace(self._names.secret("ca"), {**secret, "metadata": metadata, "data": data})
         event("trusted CAs written", trusted=1 + len(trust.retired), expires=_end(trust.authority.certificate))
 
-    def _write_leaf(self, served: Object, leaf: KeyPair, trust: TrustedCAs) -> None:
+    def _write_leaf(self, secret: Object, leaf: KeyPair, trust: TrustedCAs) -> None:
         pem = {"tls.crt": leaf.certificate, "tls.key": leaf.key, "ca.crt": trust.bundle}
         data = {name: _base64(content) for name, content in pem.items()}
-        self._kube.replace(self._names.secret("tls"), {**served, "data": data})
+        self._kube.replace(self._names.secret("tls"), {**secret, "data": data})
         event("serving certificate written", expires=_end(leaf.certificate), trusted=1 + len(trust.retired))
 
-    def _publish(self, name: str, found: Object, trust: TrustedCAs) -> bool:
-        """Put the bundle into a configuration; tells whether it was there already."""
-        wanted = _base64(trust.bundle)
-        missing = [each for each in found.get("webhooks") or () if each["clientConfig"].get("caBundle") != wanted]
+    def _publish(self, name: str, configuration: Object, trust: TrustedCAs) -> bool:
+        """Write the bundle into a webhook configuration; tell whether it was there already."""
+        ca_bundle = _base64(trust.bundle)
+        missing = [
+            webhook
+            for webhook in configuration.get("webhooks") or ()
+            if webhook["clientConfig"].get("caBundle") != ca_bundle
+        ]
         if missing:
-            webhooks = [{"name": each["name"], "clientConfig": {"caBundle": wanted}} for each in missing]
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            webhooks = [{"name": webhook["name"], "clientConfig": {"caBundle": ca_bundle}} for webhook in missing]
+            version = {"resourceVersion": configuration["metadata"]["resourceVersion"]}
             self._kube.patch(REGISTRATION + name, {"metadata": version, "webhooks": webhooks})
-            event("caBundle written", configuration=name, webhooks=[each["name"] for each in missing])
+            event("caBundle written", configuration=name, webhooks=[webhook["name"] for webhook in missing])
         return not missing
 
 
@@ -209,10 +217,10 @@ def _leaf(secret: Object) -> KeyPair | None:
 
 
 def _data(secret: Object, name: str) -> bytes:
-    """Read a key of a Secret; empty where there is none, or no base64."""
-    found: Any = (secret.get("data") or {}).get(name) or ""
+    """Read a key of a Secret; empty if it is absent or not base64."""
+    encoded: Any = (secret.get("data") or {}).get(name) or ""
     try:
-        return base64.b64decode(found)
+        return base64.b64decode(encoded)
     except (binascii.Error, ValueError):
         return b""
 

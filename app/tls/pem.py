@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates and keys in PEM that somebody else wrote: bounded before they are parsed, and ValueError where unusable.
+"""Reads certificates and keys in PEM from any source: bounded in size before parsing, ValueError if unusable.
 
-cryptography parses extensions, names, dates and keys when they are first asked for, and raises several exceptions that
-have no common base. What this module gives was asked for everything that gpu-usher uses, so that nothing fails later.
+cryptography parses extensions, names, dates and keys only when they are read, and raises several exceptions without a
+common base. This module reads everything that gpu-usher uses, so that nothing fails later.
 """
 
 import datetime as dt
@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 LARGEST_BYTES = 1 << 20
-"""Of a file, key or bundle: what a Secret holds at most (kubernetes pkg/apis/core/types.go, MaxSecretSize)."""
+"""Bytes of a file, key or bundle: the most that a Secret holds (kubernetes pkg/apis/core/types.go, MaxSecretSize)."""
 MOST_CERTIFICATES = 256
-"""In a text: a public trust store has some 150; a guess above it. A parse costs some 50 µs, and happens in the loop."""
+"""Certificates in a text; a guess above the 150 of a public trust store. A parse takes some 50 µs of the event loop."""
 EARLIEST, LATEST = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (1950, 9000))
-"""Of the beginning of a validity: UTCTime begins in 1950, and later years overflow when a life is added to them."""
+"""Bounds of the start of a validity: UTCTime begins in 1950, and later years overflow when a lifetime is added."""
 FAULTS = (
     ValueError,
     TypeError,
@@ -30,9 +30,9 @@ FAULTS = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""What cryptography raises for certificates, keys and signatures that it cannot read."""
+"""The exceptions of cryptography for certificates, keys and signatures that it cannot read."""
 CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
-"""Curves of serving keys that the API server and kube-scheduler verify (golang src/crypto/tls/common.go)."""
+"""Curves of serving keys that the API server and kube-scheduler accept (golang src/crypto/tls/common.go)."""
 
 
 def read_file(path: Path) -> bytes:
@@ -56,7 +56,7 @@ def read_certificate(pem: bytes) -> x509.Certificate:
 
 
 def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read the certificates of a PEM text: at least one, with names and dates that can be used.
+    """Read the certificates of a PEM text: at least one, with usable names and dates.
 
     Raises ValueError.
     """
@@ -68,33 +68,33 @@ def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
         certificates = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in certificates:
             _check_dates(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
-            certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()  # parsed when asked
+            certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()  # parsed when read
     except FAULTS as error:
-        raise ValueError(f"not a certificate that can be read: {_words(error)}") from error
+        raise ValueError(f"not a certificate that can be read: {_one_line(error)}") from error
     return certificates
 
 
 def read_bundle(pem: bytes) -> tuple[bytes, ...]:
-    """Split a PEM text into its certificates, each once; none where one of them cannot be read."""
+    """Split a PEM text into its distinct certificates; none if one of them cannot be read."""
     try:
         certificates = read_certificates(pem)
     except ValueError:
         return ()
-    return tuple(dict.fromkeys(each.public_bytes(serialization.Encoding.PEM) for each in certificates))
+    return tuple(dict.fromkeys(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates))
 
 
 def names_of(certificate: x509.Certificate) -> Collection[str]:
-    """List the names and addresses that a certificate is for; empty where it has no subjectAltName.
+    """Return the names and addresses of a certificate; empty without a subjectAltName.
 
-    Raises ValueError where the extensions cannot be read.
+    Raises ValueError if the extensions cannot be read.
     """
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return frozenset(str(each.value) for each in names)
+        return frozenset(str(name.value) for name in names)
     except x509.ExtensionNotFound:
         return frozenset()
     except FAULTS as error:
-        raise ValueError(f"extensions that cannot be read: {_words(error)}") from error
+        raise ValueError(f"extensions that cannot be read: {_one_line(error)}") from error
 
 
 def is_named(certificate: x509.Certificate) -> bool:
@@ -106,33 +106,33 @@ def is_named(certificate: x509.Certificate) -> bool:
 
 
 def check_served(certificate: x509.Certificate) -> None:
-    """Check what Go's callers refuse: a negative serial number, and keys but RSA, ECDSA on a NIST curve and Ed25519.
+    """Check what Go's TLS clients refuse: a negative serial number, and keys except RSA, ECDSA on NIST curves, Ed25519.
 
     golang src/crypto/x509/parser.go (GODEBUG x509negativeserial, Go 1.23). Raises ValueError.
     """
     if certificate.serial_number < 0:
         raise ValueError("a negative serial number, which Go's callers refuse")
-    wanted = "wants RSA, ECDSA (P-256, P-384, P-521) or Ed25519, which Go's callers verify"
+    remedy = "wants RSA, ECDSA (P-256, P-384, P-521) or Ed25519, which Go's callers verify"
     try:
         key = certificate.public_key()
     except FAULTS as error:
-        raise ValueError(f"a key that cannot be read: {_words(error)}: {wanted}") from error
+        raise ValueError(f"a key that cannot be read: {_one_line(error)}: {remedy}") from error
     named_curve = isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, CURVES)
     if not named_curve and not isinstance(key, rsa.RSAPublicKey | ed25519.Ed25519PublicKey):
-        raise ValueError(f"a key of another type: {wanted}")
+        raise ValueError(f"a key of another type: {remedy}")
 
 
 def belongs(key: bytes, certificate: bytes) -> bool:
-    """Tell whether a private key is the certificate's; not so where one cannot be read."""
+    """Tell whether a private key belongs to a certificate; False if either cannot be read."""
     try:
         private = serialization.load_pem_private_key(key, None)
         return private.public_key() == read_certificate(certificate).public_key()
-    except FAULTS:  # TypeError: it stands under a pass phrase
+    except FAULTS:  # TypeError: the key is encrypted
         return False
 
 
 def signed_by(certificate: bytes, authority: bytes) -> bool:
-    """Tell whether a CA signed a certificate directly; not so where one cannot be read."""
+    """Tell whether a CA signed a certificate directly; False if either cannot be read."""
     try:
         read_certificate(certificate).verify_directly_issued_by(read_certificate(authority))
     except FAULTS:
@@ -145,6 +145,6 @@ def _check_dates(begins: dt.datetime, ends: dt.datetime) -> None:
         raise ValueError(f"valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}")
 
 
-def _words(error: Exception) -> str:
-    """Say what was wrong in one bounded line: parts of the certificate may be quoted in it."""
+def _one_line(error: Exception) -> str:
+    """Return the text of an error in one bounded line, since it may quote parts of the certificate."""
     return " ".join(str(error).split())[:200] or type(error).__name__

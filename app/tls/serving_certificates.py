@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving certificates: made where none is valid, checked before use, swapped without breaking a handshake.
+"""Serving certificates: issued if none is valid, checked before use, and replaced without breaking a handshake.
 
-A pair is never loaded into a live SSLContext: from another thread that broke 51 of 770 handshakes, and a bad
-pair leaves the context broken. Each connection is begun by the fresh, checked context that is in service then, so that
-no session outlives its certificate or the CAs of its client: OpenSSL keeps sessions and ticket keys by context.
+A pair is never loaded into an SSLContext in use: from another thread that broke 51 of 770 handshakes, and an invalid
+pair leaves the context broken. Each new connection uses the fresh, checked context that is current then, so that no
+session outlives its certificate or the client CAs: OpenSSL keeps sessions and ticket keys by context.
 """
 
 import datetime as dt
@@ -28,7 +28,7 @@ NAMES = (*LOCAL_NAMES, *service_names())
 
 @dataclass(frozen=True, slots=True)
 class KeyPairFiles:
-    """Certificate (PEM, chain allowed) and key files. `ca`: whom its clients trust, newest first; None if unknown."""
+    """Files of a certificate (PEM, chain allowed) and its key. `ca` holds the CAs of its clients; None if unknown."""
 
     certificate: Path
     key: Path
@@ -42,17 +42,20 @@ def issue_if_needed(
     rotate: bool = False,
     wait_seconds: float = 60.0,
 ) -> KeyPairFiles:
-    """Give a CA and a leaf in `directory`: those there while valid and complete, else new ones.
+    """Return the CA and leaf in `directory`, issued anew if they are absent, invalid or incomplete.
 
-    `names`: those of the leaf; None: ours, and what the leaf that is there has besides (`certs issue --name`).
-    `rotate`: begin a new CA; the leaf comes from it at the first call after the wait, by wall clock, for nobody
-    can see who has read the file. Raises CertificateError if the directory cannot be written.
+    `names` are those of the leaf; None stands for our own and those of the present leaf (`certs issue --name`).
+    `rotate` makes a new CA. The leaf is issued by it at the first call after the wait, by wall clock, because we cannot
+    see who has read the file. Raises CertificateError if the directory cannot be written.
     """
     pair = KeyPairFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     try:
-        trust, leaf = read_trust(_content(directory / "ca.crt"), _content(directory / "ca.key")), _leaf(pair)
-        names = _with_present(leaf) if names is None else tuple(names)
-        renewed = renew_trust(trust, leaf, now, rotate, _content(directory / "ca.crt"))
+        trust, leaf = (
+            read_trust(_content_or_empty(directory / "ca.crt"), _content_or_empty(directory / "ca.key")),
+            _leaf(pair),
+        )
+        names = _default_names(leaf) if names is None else tuple(names)
+        renewed = renew_trust(trust, leaf, now, rotate, _content_or_empty(directory / "ca.crt"))
         seen = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
         issued = renew_leaf(leaf, renewed, names, now, seen, wait_seconds)
         if renewed is not trust:
@@ -72,11 +75,11 @@ def _write_trust(directory: Path, trust: TrustedCAs) -> None:
 
 
 def _leaf(pair: KeyPairFiles) -> KeyPair | None:
-    certificate, key = _content(pair.certificate), _content(pair.key)
+    certificate, key = _content_or_empty(pair.certificate), _content_or_empty(pair.key)
     return KeyPair(certificate, key) if certificate and key else None
 
 
-def _with_present(leaf: KeyPair | None) -> tuple[str, ...]:
+def _default_names(leaf: KeyPair | None) -> tuple[str, ...]:
     try:
         present = names_of(read_certificate(leaf.certificate)) if leaf else ()
     except ValueError:
@@ -84,8 +87,8 @@ def _with_present(leaf: KeyPair | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*NAMES, *sorted(present))))
 
 
-def _content(path: Path) -> bytes:
-    """Read a file of our own; empty where there is none, or one too large to be ours."""
+def _content_or_empty(path: Path) -> bytes:
+    """Read one of our files; empty if it is absent or too large to be ours."""
     try:
         return read_file(path)
     except (FileNotFoundError, ValueError):
@@ -93,7 +96,7 @@ def _content(path: Path) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file whole, with its mode from the first byte on; a half-written key is never seen."""
+    """Write a file atomically and with its mode from the start, so that a half-written key is never seen."""
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -104,9 +107,9 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A checked certificate: its context, from when to when it is valid, and the bytes it was made from.
+    """A checked certificate: its context, its validity, and the bytes that it was read from.
 
-    `authority_expires`: when the CA that signed it ends; None where its certificate is not beside.
+    `authority_expires` is when the CA that signed it expires; None if the CA's certificate is unknown.
     """
 
     context: ssl.SSLContext
@@ -117,18 +120,18 @@ class Serving:
 
 
 def load_serving(pair: KeyPairFiles, now: dt.datetime, clients: Path | None = None) -> Serving:
-    """Load a pair into a fresh context: TLS 1.2 and newer. `clients`: CAs of whom a client may show a certificate.
+    """Load a pair into a fresh context, for TLS 1.2 and newer. `clients` is the file of the CAs of clients.
 
-    Raises CertificateError for a pair that is missing, mismatched, expired, nameless, or of a broken chain.
+    Raises CertificateError for a pair that is missing, mismatched, expired, without names, or of a broken chain.
     """
     try:
         source = _read(pair, clients)
         chain = read_certificates(source[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # else OpenSSL asks on the terminal
+        context.load_cert_chain(pair.certificate, pair.key, password=lambda: "")  # otherwise OpenSSL prompts for one
         _check_leaf(chain[0], now)
-    except OSError as error:  # SSLError is one: the key is not the certificate's
+    except OSError as error:  # SSLError is an OSError: the key does not match the certificate
         raise CertificateError(f"{pair.certificate}, {pair.key}: {error.strerror or error}") from error
     except ValueError as error:
         raise CertificateError(f"{pair.certificate}: {error}") from error
@@ -137,14 +140,14 @@ def load_serving(pair: KeyPairFiles, now: dt.datetime, clients: Path | None = No
     if not all(signed_by(*link) for link in pairwise(read_bundle(source[0]))):
         raise CertificateError(f"{pair.certificate}: a chain wants each certificate signed by the next")
     if clients is not None:
-        _ask_clients(context, clients)
+        _request_client_certificates(context, clients)
     context.set_alpn_protocols(["http/1.1"])
     leaf = chain[0]
     return Serving(context, leaf.not_valid_before_utc, leaf.not_valid_after_utc, _authority_end(source), source)
 
 
-def _ask_clients(context: ssl.SSLContext, clients: Path) -> None:
-    """Ask callers for a certificate of these CAs; who shows none is told apart later.
+def _request_client_certificates(context: ssl.SSLContext, clients: Path) -> None:
+    """Request a client certificate of these CAs; a client without one is refused later, by route.
 
     Raises CertificateError.
     """
@@ -153,15 +156,15 @@ def _ask_clients(context: ssl.SSLContext, clients: Path) -> None:
     except OSError as error:
         raise CertificateError(f"{clients}: {error.strerror or error}: wants the CAs of callers, in PEM") from error
     context.verify_mode = ssl.CERT_OPTIONAL
-    # A resumed session is not verified again, and each resumption in TLS 1.3 begins a new lifetime of two hours: a
-    # certificate would count for longer than it is valid. Go's clients resume nothing unless told to (crypto/tls,
-    # Config.ClientSessionCache), so that the API server and kube-scheduler pay nothing.
+    # A resumed session is not verified again, and each resumption in TLS 1.3 starts a new lifetime of two hours, so
+    # that a certificate would be accepted after it has expired. Go's clients resume no session by default (crypto/tls,
+    # Config.ClientSessionCache), so this costs the API server and kube-scheduler nothing.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
 
 
 def _check_leaf(leaf: x509.Certificate, now: dt.datetime) -> None:
-    """Check what OpenSSL takes without a word (TLS-05).
+    """Check what OpenSSL accepts but clients refuse (TLS-05).
 
     Raises ValueError.
     """
@@ -173,21 +176,33 @@ def _check_leaf(leaf: x509.Certificate, now: dt.datetime) -> None:
 
 
 def _authority_end(source: tuple[bytes, ...]) -> dt.datetime | None:
-    """Say when whoever signed the leaf ends: one of the chain, or one of those that clients trust."""
-    known = (*read_bundle(source[0])[1:], *read_bundle(source[2]))
-    return next((read_certificate(each).not_valid_after_utc for each in known if signed_by(source[0], each)), None)
+    """Return when the CA that signed the leaf expires; the CA is in the chain or among those that clients trust."""
+    authorities = (*read_bundle(source[0])[1:], *read_bundle(source[2]))
+    return next(
+        (
+            read_certificate(authority).not_valid_after_utc
+            for authority in authorities
+            if signed_by(source[0], authority)
+        ),
+        None,
+    )
 
 
 def _read(pair: KeyPairFiles, clients: Path | None) -> tuple[bytes, ...]:
-    """Read certificate, key, whom callers trust, and the CAs of clients; the last two empty where there are none.
+    """Read the certificate, the key, the CAs that clients trust and the CAs of clients; the last two may be empty.
 
     Raises CertificateError.
     """
-    return _readable(pair.certificate), _readable(pair.key), _beside(pair.ca), _readable(clients) if clients else b""
+    return (
+        _readable(pair.certificate),
+        _readable(pair.key),
+        _readable_if_present(pair.ca),
+        _readable(clients) if clients else b"",
+    )
 
 
-def _beside(path: Path | None) -> bytes:
-    """Read whom callers trust, which a Secret may lack."""
+def _readable_if_present(path: Path | None) -> bytes:
+    """Read a file that may be absent, as the CA is in some Secrets; empty then."""
     return _readable(path) if path is not None and path.exists() else b""
 
 
@@ -205,18 +220,18 @@ def _readable(path: Path) -> bytes:
 
 
 class Certificates:
-    """The certificate in service. `context` goes to the server once, and begins each connection with that of then."""
+    """The certificate in use. `context` is given to the server once; connections get the current context from it."""
 
     def __init__(self, pair: KeyPairFiles, now: dt.datetime, clients: Path | None = None) -> None:
         self._pair = pair
         self._clients = clients
         self.serving = load_serving(pair, now, clients)
-        self.context = PresentContext(lambda: self.serving.context)
+        self.context = CurrentContext(lambda: self.serving.context)
 
     def renew(self, now: dt.datetime) -> bool:
-        """Take the files' present content into service if it changed; tells whether it did.
+        """Load the files if they have changed; tell whether they had.
 
-        Raises CertificateError for a bad pair; the one in service stays.
+        Raises CertificateError for an invalid pair; the certificate in use stays.
         """
         if _read(self._pair, self._clients) == self.serving.source:
             return False
@@ -224,38 +239,38 @@ class Certificates:
         return True
 
     def in_date(self, now: dt.datetime) -> bool:
-        """Tell whether the certificate in service is valid."""
+        """Tell whether the certificate in use is valid."""
         return now < self.serving.expires
 
     def trusts(self, connection: ssl.SSLObject) -> bool:
-        """Tell whether the CAs of clients as they are now would take the certificate that a live connection has shown.
+        """Tell whether the current CAs of clients would accept the certificate of an open connection.
 
-        A connection that was begun before the last renewal may be of a CA that is trusted no more.
+        A connection that was opened before the last renewal may have a certificate of a CA that is no longer trusted.
         """
         if connection.context is self.serving.context:
             return True
-        shown = connection.getpeercert(binary_form=True)
-        return shown is not None and _still_trusted(shown, self.serving.source[3])
+        certificate = connection.getpeercert(binary_form=True)
+        return certificate is not None and _still_trusted(certificate, self.serving.source[3])
 
 
-class PresentContext(ssl.SSLContext):
-    """A context without a certificate of its own: it hands each new connection to the present one, sessions and all."""
+class CurrentContext(ssl.SSLContext):
+    """A context without a certificate: it passes each new connection to the current one, sessions included."""
 
-    def __new__(cls, _present: Callable[[], ssl.SSLContext]) -> Self:
-        """Make the bare context that a server wants to see."""
+    def __new__(cls, _current: Callable[[], ssl.SSLContext]) -> Self:
+        """Make an empty server context."""
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
-    def __init__(self, present: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, current: Callable[[], ssl.SSLContext]) -> None:
         super().__init__()
-        self._present = present
+        self._current = current
 
-    def wrap_bio(self, *words: Any, **named: Any) -> ssl.SSLObject:
-        """Begin a connection, as event loops do it."""
-        return self._present().wrap_bio(*words, **named)
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Start a connection, as event loops do."""
+        return self._current().wrap_bio(*args, **kwargs)
 
 
 @lru_cache(maxsize=64)
-def _still_trusted(shown: bytes, clients: bytes) -> bool:
-    """Tell whether one of the CAs signed a certificate (DER) itself; one below an intermediate is to connect again."""
-    pem = ssl.DER_cert_to_PEM_cert(shown).encode("ascii")
-    return any(signed_by(pem, each) for each in read_bundle(clients))
+def _still_trusted(certificate: bytes, clients: bytes) -> bool:
+    """Tell whether one of the CAs signed a DER certificate directly; with an intermediate the client must reconnect."""
+    pem = ssl.DER_cert_to_PEM_cert(certificate).encode("ascii")
+    return any(signed_by(pem, authority) for authority in read_bundle(clients))

@@ -152,8 +152,8 @@ class Interrupted(KubeClient):
         self._left = number
         self._act = act
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, kind: str) -> Object:
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, kind: str) -> Object:
         self._left -= 1
         if not self._left:
             self._act()
-        return super()._ask(method, path, body, kind)
+        return super()._request(method, path, body, kind)

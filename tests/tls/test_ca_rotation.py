@@ -159,7 +159,7 @@ def test_old_ca_stays_while_its_leaf_is_still_served() -> None:
     """A bundle that nobody can publish must not be cut down to a CA that signs nothing."""
     first = renew_trust(None, None, NOW)
     leaf = renew_leaf(None, first, NAMES, NOW, 0)
-    second = renew_trust(first, leaf, NOW, asked=True)
+    second = renew_trust(first, leaf, NOW, requested=True)
 
     later = renew_trust(second, leaf, NOW + LEAF_LIFE * 2)
 
