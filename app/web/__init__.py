@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web page and the JSON answers for people: routes, live updates, and the views they show."""
+"""The web UI and its JSON API: routes, live updates, and the views that they show."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web UI listener: what is loaded, why a pod fits where, and what admission would do to it. Read-only."""
+"""The application of the web UI listener: the web page, /explain, /dry-run and /statusz. It is read-only."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.values.errors import MalformedPod, QuantityError, WireError
 from app.values.json_members import member
-from app.web.routes import WebPages, told
+from app.web.routes import WebPages, show_problems
 
 JSON = "application/json"
 
 
 def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
-    """Build the application of the web UI listener. `page`: whose `run` somebody runs; without one nothing is live."""
+    """Build the application. `page` needs its `run` called by somebody; without one there are no live updates."""
     app = bare_app()
     app.add_middleware(OnlyOwnPages)
     bodies = BodyReader()
     page = page or WebPages(backend)
     explainer = page.explainer
 
-    def posted(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
+    def json_route(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             try:
                 async with bodies.read(request, ADMISSION_LIMIT) as body:
@@ -43,21 +43,21 @@ def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
 
         return handle
 
-    async def explained(body: Any, request: Request) -> Any:
+    async def explain_body(body: Any, request: Request) -> Any:
         return await explainer.answer(body, request.query_params.get("nodes") == "true")
 
-    async def tried(body: Any, _request: Request) -> Any:
+    async def dry_run_body(body: Any, _request: Request) -> Any:
         return dry_run(_pod(body), backend)
 
-    app.add_route("/explain", posted(explained), methods=["POST"])
-    as_json = posted(tried)
+    app.add_route("/explain", json_route(explain_body), methods=["POST"])
+    dry_run_json = json_route(dry_run_body)
 
-    async def dry_run_of(request: Request) -> Response:
-        """Answer the form of the page in HTML, everybody else in JSON: curl says it sends a form whatever it sends."""
+    async def dry_run_route(request: Request) -> Response:
+        """Answer the form of the page in HTML and all others in JSON; curl sends a form's content type by default."""
         browser = "text/html" in request.headers.get("accept", "")
-        return await (page.tried(request, bodies) if browser else as_json(request))
+        return await (page.dry_run(request, bodies) if browser else dry_run_json(request))
 
-    app.add_route("/dry-run", told(dry_run_of), methods=["POST"])
+    app.add_route("/dry-run", show_problems(dry_run_route), methods=["POST"])
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
     page.add_routes(app)
     answer_unknown_routes(app)
@@ -72,7 +72,10 @@ def _pod(document: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What admission would do to a Pod. `message`: of a denial, else empty. `patch`: RFC 6902; `pod`: after it."""
+    """What admission would do to a Pod.
+
+    `message` is that of a denial, else empty. `patch` is RFC 6902, and `pod` the Pod after it.
+    """
 
     allowed: bool
     message: str
@@ -83,12 +86,14 @@ class DryRun:
 
 
 def dry_run(document: Mapping[str, Any], backend: Backend) -> DryRun:
-    """Show what admission would do to a Pod: the patched Pod and everything said about it.
+    """Return what admission would do to a Pod: the patch, the patched Pod, and all messages.
 
     Raises MalformedPod, QuantityError.
     """
-    found = preview(document, _namespace(document), backend.namespace_labels, backend.setting(), ReviewTarget(document))
-    return DryRun(found.allowed, found.message, found.warnings, found.actions, found.patch, found.object)
+    outcome = preview(
+        document, _namespace(document), backend.namespace_labels, backend.setting(), ReviewTarget(document)
+    )
+    return DryRun(outcome.allowed, outcome.message, outcome.warnings, outcome.actions, outcome.patch, outcome.object)
 
 
 def _namespace(document: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps the page true: one task that takes in what changed, tells the open pages, and notes the totals."""
+"""Live updates: one task that finds changes, sends them to the open pages, and samples the totals."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,43 +15,43 @@ from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import rows_of
 
 TICK_SECONDS = 0.1
-"""A change is on the page within 200 ms (issue), and a person sees no more than some changes a second."""
-TOTALS_TICKS = 20
-"""Totals are told every two seconds."""
+"""Interval of the checks: a change is on the page within 200 ms, and nobody sees more than some changes a second."""
+TICKS_PER_TOTALS = 20
+"""Totals are sent every two seconds."""
 MOST_TILES = 500
-"""Told one by one; of more changes at once the page is told to load itself again."""
+"""Tiles sent one by one; after more changes at once the page is told to reload."""
 MOST_DECISIONS = 50
-"""Told at once; a busy service has more, and a person reads fewer."""
+"""Decisions sent at once; a busy service makes more, and nobody reads them all."""
 
 
 class LiveUpdates:
-    """The task. `start`: a word that another process would not say; `totals`: gives what their template shows."""
+    """The task. `start` identifies this process to the page; `totals` returns the variables of the totals' template."""
 
     def __init__(
         self,
         backend: Backend,
         fleet: FleetMap,
-        causes: PendingReasons,
-        turns: JobQueue,
-        tail: RecentDecisions,
+        reasons: PendingReasons,
+        queue: JobQueue,
+        recent: RecentDecisions,
         start: str,
         totals: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._start = start
         self._totals = totals
-        self._totals_of = -1
+        self._totals_generation = -1
         self._ticks = 0
         self._backend = backend
         self._fleet = fleet
-        self._causes = causes
-        self._turns = turns
-        self._tail = tail
-        self._told = tail.total
-        self._seen = (-1, -1)
+        self._reasons = reasons
+        self._queue = queue
+        self._recent = recent
+        self._sent_total = recent.total
+        self._sent_pending = (-1, -1)
         self.listeners = EventListeners()
 
     async def run(self) -> None:
-        """Look, ten times a second, for ever; at the end of the service the streams end first."""
+        """Check ten times a second until cancelled; when the service drains, the streams end first."""
         loop = asyncio.get_running_loop()
         sampled = float("-inf")
         while True:
@@ -60,74 +60,74 @@ class LiveUpdates:
             elif loop.time() - sampled >= SAMPLE_SECONDS and self._backend.unready() is None:
                 sampled = loop.time()
                 await self._sample()
-            await self.look()
+            await self.check()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _sample(self) -> None:
         try:
-            async with self._turns.turn():
+            async with self._queue.turn():
                 await in_slices(self._fleet.sample())
         except TooManyJobs:
-            pass  # many pages are being made: the next sample is as good
+            pass  # many pages are being made; the next sample will do
 
-    async def look(self) -> None:
-        """Tell every open page what is new to it."""
+    async def check(self) -> None:
+        """Send every open page the changes of its view."""
         listeners = self.listeners
-        new = listeners.newcomers()
-        listeners.tell(new, "hello", {"start": self._start})
-        self._tell_decisions(listeners.of("decisions"))
-        self._tell_waiting(listeners.of("pending"))
-        if watching := listeners.of("fleet"):
-            await self._tell_fleet(watching, new)
+        new = listeners.take_new()
+        listeners.send(new, "hello", {"start": self._start})
+        self._send_decisions(listeners.showing("decisions"))
+        self._send_pending(listeners.showing("pending"))
+        if watching := listeners.showing("fleet"):
+            await self._send_tiles(watching, new)
         else:
             self._fleet.changed.clear()
 
-    async def _tell_fleet(self, watching: list[EventListener], new: list[EventListener]) -> None:
+    async def _send_tiles(self, watching: list[EventListener], new: list[EventListener]) -> None:
         fleet = self._fleet
         if fleet.generation != self._backend.generation:
             try:
-                async with self._turns.turn():
+                async with self._queue.turn():
                     await in_slices(fleet.catch_up())
             except TooManyJobs:
                 return
         names, fleet.changed = fleet.changed, {}
-        for each in new:
-            if each.of == "fleet":
-                missed = self._backend.state.changes.since(each.since)
+        for listener in new:
+            if listener.view == "fleet":
+                missed = self._backend.state.changes.since(listener.since)
                 names |= dict.fromkeys(missed) if missed is not None else {}
         if len(names) > MOST_TILES:
-            self.listeners.tell(watching, "reload", {})
+            self.listeners.send(watching, "reload", {})
         elif names:
             tiles = {name: _tile(fleet, name) for name in names}
-            self.listeners.tell(watching, "tiles", {"generation": fleet.generation, "tiles": tiles})
+            self.listeners.send(watching, "tiles", {"generation": fleet.generation, "tiles": tiles})
         self._ticks += 1
-        if self._ticks % TOTALS_TICKS == 0 and self._totals_of != fleet.generation:
-            self._totals_of = fleet.generation
+        if self._ticks % TICKS_PER_TOTALS == 0 and self._totals_generation != fleet.generation:
+            self._totals_generation = fleet.generation
             shown = self._totals()
-            self.listeners.tell(
+            self.listeners.send(
                 watching, "totals", {"html": render("sum.html", **shown) + render("totals.html", **shown)}
             )
 
-    def _tell_decisions(self, watching: list[EventListener]) -> None:
-        if watching and self._tail.total > self._told:
-            new = self._tail.since(self._told)[-MOST_DECISIONS:]
-            for each in watching:
-                if rows := rows_of(new, each.asked):
-                    content = {"html": render("rows.html", rows=rows), "total": self._tail.total}
-                    self.listeners.tell([each], "decisions", content)
-        self._told = self._tail.total
+    def _send_decisions(self, watching: list[EventListener]) -> None:
+        if watching and self._recent.total > self._sent_total:
+            new = self._recent.since(self._sent_total)[-MOST_DECISIONS:]
+            for listener in watching:
+                if rows := rows_of(new, listener.decision_filter):
+                    content = {"html": render("rows.html", rows=rows), "total": self._recent.total}
+                    self.listeners.send([listener], "decisions", content)
+        self._sent_total = self._recent.total
 
-    def _tell_waiting(self, watching: list[EventListener]) -> None:
-        """Say that the list of waiting pods is another; the page loads it again."""
+    def _send_pending(self, watching: list[EventListener]) -> None:
+        """Tell pages that the list of pending pods has changed, so that they load it again."""
         if watching:
-            self._causes.wanted()
-            seen = self._backend.state.pending_pods.generation, self._causes.generation
-            if seen != self._seen:
-                self._seen = seen
-                self.listeners.tell(watching, "waiting", {})
+            self._reasons.request()
+            current = self._backend.state.pending_pods.generation, self._reasons.generation
+            if current != self._sent_pending:
+                self._sent_pending = current
+                self.listeners.send(watching, "waiting", {})
 
 
 def _tile(fleet: FleetMap, name: str) -> list[str] | None:
-    """Give a tile's group and HTML; None for a node that is no more."""
-    found = fleet.tiles.get(name)
-    return [found[0].product, str(found[1])] if found else None
+    """Return a tile's product and HTML; None for a removed node."""
+    tile = fleet.tiles.get(name)
+    return [tile[0].product, str(tile[1])] if tile else None

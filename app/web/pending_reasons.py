@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why each waiting pod waits: worked out in the background, as explain does, once for all pods that ask the same.
+"""The reasons of pending pods, found in the background by `explain`, once for all pods of equal shape.
 
-Nobody waits for it, and it is only done while somebody looks: a page that is not opened costs nothing.
+No request waits for it. It runs only while somebody has the page open, so that an unused page costs nothing.
 """
 
 import asyncio
@@ -17,81 +17,82 @@ from app.values.errors import BadInput, WireError
 from app.web.views.pending_rows import PendingCause, cause_of
 
 LOOKED_SECONDS = 60.0
-"""Causes are worked out so long after somebody asked for them; an open page asks again (page.js)."""
+"""Reasons are computed for this long after a request for them; an open page asks again (page.js)."""
 STALE_SECONDS = 15.0
-"""A cause is worked out again after so long, where nodes or policies changed; one takes up to a second of CPU."""
+"""A reason is computed again after this long if nodes or policies have changed; one takes up to a second of CPU."""
 TURN_SECONDS = 0.5
 REST_SECONDS = 0.05
-"""After each pod: 20 GETs a second at most, and other explanations have their turn (a guess)."""
+"""Rest after each pod: at most 20 GETs a second, and other explanations get their turn (a guess)."""
 MOST_PODS, MOST_SHAPES = 2_000, 200
-"""Pods looked at, those that wait longest first, and different ones explained; others have their own page (guess)."""
+"""Pods that are read, the longest pending first, and distinct shapes explained; other pods have their own page (a
+guess)."""
 OWN = ("name", "generateName", "uid", "creationTimestamp", "resourceVersion", "managedFields", "ownerReferences")
-"""What equal pods of one template differ in, and no judgement rests on."""
+"""Metadata in which pods of one template differ, and which no decision depends on."""
 
 Stamp = tuple[int, str]
 
 
 class PendingReasons:
-    """Causes by waiting pod. `looking`: work is left to do."""
+    """The reasons by pending pod. `looking` is whether some are still to be computed."""
 
     def __init__(self, backend: Backend, explainer: Explainer) -> None:
         self._backend = backend
         self._explainer = explainer
         self._shapes: dict[PendingPod, str] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
-        self._found: dict[str, tuple[PendingCause, Stamp, float]] = {}
-        self._asked_at = float("-inf")
+        self._causes: dict[str, tuple[PendingCause, Stamp, float]] = {}
+        self._requested_at = float("-inf")
         self.looking = False
         self.generation = 0
 
-    def wanted(self) -> None:
-        """Note that somebody looks."""
-        self._asked_at = time.monotonic()
-        self.looking = self.looking or any(each not in self._shapes for each in self._waiting())
+    def request(self) -> None:
+        """Note that somebody has asked for the reasons."""
+        self._requested_at = time.monotonic()
+        self.looking = self.looking or any(pod not in self._shapes for pod in self._pending())
 
     def known(self) -> Mapping[PendingPod, PendingCause]:
-        """Give what is known by now."""
-        return {each: self._found[shape][0] for each, shape in self._shapes.items() if shape in self._found}
+        """Return the reasons that are known by now."""
+        return {pod: self._causes[shape][0] for pod, shape in self._shapes.items() if shape in self._causes}
 
     async def run(self) -> None:
-        """Work, for ever."""
+        """Compute reasons until cancelled."""
         while True:
-            if time.monotonic() - self._asked_at < LOOKED_SECONDS:
-                await self.look()
+            if time.monotonic() - self._requested_at < LOOKED_SECONDS:
+                await self.check()
             await asyncio.sleep(TURN_SECONDS)
 
-    async def look(self) -> None:
-        """Look at every pod once, and explain what is not known, or not true any more."""
-        waiting = self._waiting()
-        self._forget(waiting)
-        for each in waiting:
-            if each not in self._shapes:
+    async def check(self) -> None:
+        """Read every pod once, and compute reasons that are unknown or outdated."""
+        pending = self._pending()
+        self._forget(pending)
+        for pod in pending:
+            if pod not in self._shapes:
                 self.looking = True
-                await self._read(each)
+                await self._read(pod)
                 await asyncio.sleep(REST_SECONDS)
-            shape = self._shapes.get(each)
+            shape = self._shapes.get(pod)
             if shape is not None and self._due(shape):
                 await self._explain(shape)
                 await asyncio.sleep(REST_SECONDS)
         self.looking = False
 
-    def _waiting(self) -> list[PendingPod]:
-        found = sorted(self._backend.state.pending_pods.values(), key=lambda each: (each.created or "~", each.key))
-        return found[:MOST_PODS]
+    def _pending(self) -> list[PendingPod]:
+        pods = sorted(self._backend.state.pending_pods.values(), key=lambda pod: (pod.created or "~", pod.key))
+        return pods[:MOST_PODS]
 
-    def _forget(self, waiting: list[PendingPod]) -> None:
-        """Let go what is of no waiting pod any more."""
-        kept = set(waiting)
-        self._shapes = {each: shape for each, shape in self._shapes.items() if each in kept}
+    def _forget(self, pending: list[PendingPod]) -> None:
+        """Drop the data of pods that are no longer pending."""
+        remaining = set(pending)
+        self._shapes = {pod: shape for pod, shape in self._shapes.items() if pod in remaining}
         shapes = set(self._shapes.values())
-        self._documents = {shape: each for shape, each in self._documents.items() if shape in shapes}
-        self._found = {shape: each for shape, each in self._found.items() if shape in shapes}
+        self._documents = {shape: document for shape, document in self._documents.items() if shape in shapes}
+        self._causes = {shape: entry for shape, entry in self._causes.items() if shape in shapes}
 
     async def _read(self, pod: PendingPod) -> None:
         try:
             document = await self._backend.fetch_pod(pod.namespace, pod.name)
         except WireError:
-            return  # gone, or to be asked for again at the next look
+            return  # deleted, or read again at the next check
         shape = _shape(document)
         self._shapes[pod] = shape
         if len(self._documents) < MOST_SHAPES:
@@ -101,25 +102,25 @@ class PendingReasons:
         return self._backend.generation, self._backend.policies.hash
 
     def _due(self, shape: str) -> bool:
-        known = self._found.get(shape)
-        if known is None:
+        entry = self._causes.get(shape)
+        if entry is None:
             return shape in self._documents
-        return known[1] != self._stamp() and time.monotonic() - known[2] > STALE_SECONDS
+        return entry[1] != self._stamp() and time.monotonic() - entry[2] > STALE_SECONDS
 
     async def _explain(self, shape: str) -> None:
         stamp = self._stamp()
         try:
             cause = cause_of(await self._explainer.of(self._documents[shape], True))
         except WireError:
-            return  # busy: others wait for explanations of their own
+            return  # busy with other explanations
         except BadInput as error:
             cause = PendingCause("InvalidPod", str(error)[:200], 0, 0, "")
-        self._found[shape] = cause, stamp, time.monotonic()
+        self._causes[shape] = cause, stamp, time.monotonic()
         self.generation += 1
 
 
 def _shape(document: Mapping[str, Any]) -> str:
-    """Write what a pod's judgement rests on; equal for the pods of one template."""
-    metadata = {key: each for key, each in (document.get("metadata") or {}).items() if key not in OWN}
-    spec = {key: each for key, each in (document.get("spec") or {}).items() if key != "hostname"}
+    """Return the part of a pod that decisions depend on, as text; equal for the pods of one template."""
+    metadata = {key: value for key, value in (document.get("metadata") or {}).items() if key not in OWN}
+    spec = {key: value for key, value in (document.get("spec") or {}).items() if key != "hostname"}
     return json.dumps((metadata, spec), sort_keys=True, default=str)

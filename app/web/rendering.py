@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTML of the page: Jinja2 templates that escape everything, and tiles, of which a page has thousands."""
+"""Renders the page: Jinja2 templates that escape everything, and tiles, of which a page has thousands."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -17,14 +17,14 @@ FOLDER = Path(__file__).parent
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.suffix in MEDIA_TYPES}
 _STAMP = sha256(b"".join(STATIC.values())).hexdigest()[:12]
-"""Part of the addresses of static files, so that a browser may keep them for ever."""
+"""Part of the URLs of static files, so that browsers may cache them for ever."""
 
 _TILE = Markup('<a class="t {}" id="n-{}" href="/nodes/{}" title="{}" tabindex="-1"><b>{}</b>{}</a>')
 _RUN = Markup('<i class="{} n{} w{}">{}</i>')
 
 
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -32,25 +32,25 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.globals |= {"version": __version__, "stamp": _STAMP}
-    found.filters["percent"] = lambda share: f"{100 * share:.0f} %"
-    found.filters["number"] = "{:,}".format
-    for name in found.list_templates():  # compiled now: one takes longer than the event loop may be held
-        found.get_template(name)
-    return found
+    environment.globals |= {"version": __version__, "stamp": _STAMP}
+    environment.filters["percent"] = lambda share: f"{100 * share:.0f} %"
+    environment.filters["number"] = "{:,}".format
+    for name in environment.list_templates():  # compiled now, because compiling one blocks the event loop too long
+        environment.get_template(name)
+    return environment
 
 
 _PAGES = _environment()
 
 
-def render(template: str, **shown: Any) -> str:
-    """Render a template at once."""
-    return _PAGES.get_template(template).render(shown)
+def render(template: str, **variables: Any) -> str:
+    """Render a template in one step."""
+    return _PAGES.get_template(template).render(variables)
 
 
-def render_parts(template: str, **shown: Any) -> Iterator[str]:
-    """Render a template piece by piece."""
-    return _PAGES.get_template(template).generate(shown)
+def render_parts(template: str, **variables: Any) -> Iterator[str]:
+    """Render a template in pieces."""
+    return _PAGES.get_template(template).generate(variables)
 
 
 def render_tile(tile: Tile) -> Markup:

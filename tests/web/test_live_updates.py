@@ -13,9 +13,9 @@ from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue
 from app.server.service import Service
 from app.web.fleet_map import FleetMap
-from app.web.live_updates import MOST_TILES, TOTALS_TICKS, LiveUpdates
+from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, LiveUpdates
 from app.web.pending_reasons import PendingReasons
-from app.web.routes import WebPages, kept_up
+from app.web.routes import WebPages, run_for_ever
 from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import DecisionFilter
 from tests.bench.fleet import node
@@ -38,16 +38,16 @@ class Opened:
         """Make each change and let the task look once after it; gives what the page then heard."""
 
         async def play() -> None:
-            with self.live.listeners.listening(self.listener):
-                await self.live.look()
+            with self.live.listeners.register(self.listener):
+                await self.live.check()
                 for each in changes:
                     each()
-                    await self.live.look()
+                    await self.live.check()
 
         asyncio.run(play())
         found = []
-        while not self.listener.untold.empty():
-            message = self.listener.untold.get_nowait()
+        while not self.listener.queue.empty():
+            message = self.listener.queue.get_nowait()
             assert message is not None
             name, data = message.decode().strip().split("\n")
             found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
@@ -103,7 +103,7 @@ def test_of_more_changes_than_a_person_sees_it_hears_only_that(tmp_path: Path) -
 
 def test_totals_are_told_now_and_then(own: Service) -> None:
     """F132: not at each change."""
-    changes = [lambda: own.state.put_node(node_document("a"))] + [lambda: None] * TOTALS_TICKS
+    changes = [lambda: own.state.put_node(node_document("a"))] + [lambda: None] * TICKS_PER_TOTALS
 
     told = [name for name, _ in Opened(own, "fleet").told(*changes)]
 
@@ -126,10 +126,10 @@ def test_pages_hear_nothing_once_the_service_ends() -> None:
 
     async def end() -> tuple[bytes | None, bool]:
         listeners, listener = EventListeners(), EventListener("fleet", 0, DecisionFilter())
-        with listeners.listening(listener):
-            listeners.tell(listeners.of("fleet"), "tiles", {})
+        with listeners.register(listener):
+            listeners.send(listeners.showing("fleet"), "tiles", {})
             listeners.close()
-            return listener.untold.get_nowait(), listeners.closed
+            return listener.queue.get_nowait(), listeners.closed
 
     assert asyncio.run(end()) == (None, True)
 
@@ -145,6 +145,6 @@ def test_bug_of_the_page_does_not_end_the_service() -> None:
         raise ValueError("a bug")
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(kept_up(fail, pause_seconds=0))
+        asyncio.run(run_for_ever(fail, pause_seconds=0))
 
     assert len(begun) == 3

@@ -10,7 +10,7 @@ from app.cluster.state import State
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.nodes.gpu_health import Health
-from app.web.views.node_tile import MOST_IN_A_RUN, WHOLE, Cell, NodeState, Tile, tile_of
+from app.web.views.node_tile import MOST_PER_RUN, WHOLE, Cell, NodeState, Tile, tile_of
 from tests.builders import gpus, knowledge, node_document, pod
 
 
@@ -65,7 +65,7 @@ def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
         cells: Counter[Cell] = Counter()
         for run in found.runs:
             cells[run.cell] += run.count
-            assert 1 <= run.count <= MOST_IN_A_RUN
+            assert 1 <= run.count <= MOST_PER_RUN
             assert 1 <= run.width <= WHOLE
         if node.node_class.offered and Cell.Shared not in cells:
             assert (cells[Cell.Free], cells[Cell.Used]) == (found.free, found.units - found.free)

@@ -98,9 +98,9 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     explainer = Counting(live)
     causes = PendingReasons(live, explainer)
 
-    causes.wanted()
+    causes.request()
     before = causes.looking
-    asyncio.run(causes.look())
+    asyncio.run(causes.check())
     found = rows(live.state.pending_pods.values(), causes.known())
 
     assert (before, causes.looking) == (True, False)
@@ -117,7 +117,7 @@ def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> 
     causes = PendingReasons(live, explainer)
 
     for _ in range(3):
-        asyncio.run(causes.look())
+        asyncio.run(causes.check())
 
     assert (live.fetched, explainer.explained) == (["a"], 1)
 
@@ -126,10 +126,10 @@ def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
     """F132: nothing piles up."""
     live = Live(service, [waiting("a"), waiting("b", 16)])
     causes = PendingReasons(live, Explainer(live))
-    asyncio.run(causes.look())
+    asyncio.run(causes.check())
 
     live.state.pending_pods.put("a", None)
-    asyncio.run(causes.look())
+    asyncio.run(causes.check())
 
     assert [each.name for each in causes.known()] == ["b"]
 

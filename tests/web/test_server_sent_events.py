@@ -14,7 +14,7 @@ from app.api.client_certificates import ABORT
 from app.api.decision_line import Decision
 from app.api.recent_decisions import MOST_DECISIONS, RecentDecisions
 from app.values.reasons import Code
-from app.web.server_sent_events import MOST_LISTENERS, MOST_UNTOLD, EventListener, EventListeners, Stream
+from app.web.server_sent_events import MOST_LISTENERS, MOST_QUEUED, EventListener, EventListeners, Stream
 from app.web.views.decision_rows import DecisionFilter, rows_of
 from tests.builders import gpus, make_service, pod, review
 from tests.running import Running, running
@@ -125,10 +125,10 @@ def test_listener_that_takes_nothing_is_cut_off() -> None:
     """F132: its connection is ended at once, since bytes that wait would keep it."""
 
     async def listen() -> tuple[bool, int]:
-        listeners, slow = EventListeners(taking_seconds=0.01), Slow()
+        listeners, slow = EventListeners(send_seconds=0.01), Slow()
         stream = Stream(listeners, EventListener("fleet", 0, DecisionFilter()))
         await asyncio.wait_for(stream(slow.scope, slow.receive, slow.send), 20)
-        return slow.aborted.is_set(), len(listeners.of("fleet"))
+        return slow.aborted.is_set(), len(listeners.showing("fleet"))
 
     assert asyncio.run(listen()) == (True, 0)
 
@@ -142,11 +142,11 @@ def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
             EventListener("fleet", 0, DecisionFilter()),
             EventListener("fleet", 0, DecisionFilter()),
         )
-        with listeners.listening(slow), listeners.listening(quick):
-            for index in range(MOST_UNTOLD + 1):
-                listeners.tell(listeners.of("fleet"), "tiles", index)
-                await quick.untold.get()
-            return [each is quick for each in listeners.of("fleet")], slow.untold.get_nowait()
+        with listeners.register(slow), listeners.register(quick):
+            for index in range(MOST_QUEUED + 1):
+                listeners.send(listeners.showing("fleet"), "tiles", index)
+                await quick.queue.get()
+            return [each is quick for each in listeners.showing("fleet")], slow.queue.get_nowait()
 
     assert asyncio.run(tell()) == ([True], None)
 

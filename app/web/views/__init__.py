@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web page, as plain values: what is shown of the fleet, the waiting pods, the policies and the decisions."""
+"""The values that the web page shows: fleet, pending pods, policies and decisions."""

@@ -1,46 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions as rows of a table: what was asked, what was decided, and why; filtered by verb, reason and namespace."""
+"""Decisions as rows of a table, filtered by verb, reason and namespace."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-SHOWN = 200
-"""Rows of the page, the newest first."""
+MOST_ROWS = 200
+"""Rows on the page, the newest first."""
 
 
 class RecordedDecision(Protocol):
-    """A decision as the tail keeps it (api/tail.py)."""
+    """A decision as api/recent_decisions.py keeps it."""
 
     @property
     def number(self) -> int:
-        """Of all since the start."""
+        """Its number since the start."""
         ...
 
     @property
     def at(self) -> str:
-        """When, for a person."""
+        """Its time, as text."""
         ...
 
     @property
     def verb(self) -> str:
-        """What was asked."""
+        """The verb of the request."""
         ...
 
     @property
     def decision(self) -> Any:
-        """What was decided (api/decisions.py)."""
+        """The decision (api/decision_line.py)."""
         ...
 
     @property
     def cpu_ns(self) -> int:
-        """What it took."""
+        """The CPU time of the answer in ns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """What a person filters by; an empty word asks for nothing."""
+    """The filter of the page; an empty member selects everything."""
 
     verb: str = ""
     reason: str = ""
@@ -49,7 +49,7 @@ class DecisionFilter:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """One decision. `counts`: nodes kept of nodes asked; empty for admission."""
+    """One decision. `counts` is the nodes kept of those asked about; empty for admission."""
 
     number: int
     at: str
@@ -65,49 +65,49 @@ class DecisionRow:
     error: str
 
 
-def asked_of(query: Mapping[str, str]) -> DecisionFilter:
-    """Read a filter from the query of an address."""
-    return DecisionFilter(**{each.name: query.get(each.name, "")[:253] for each in fields(DecisionFilter)})
+def read_decision_filter(query: Mapping[str, str]) -> DecisionFilter:
+    """Read the filter from the query of a URL."""
+    return DecisionFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(DecisionFilter)})
 
 
 def rows_of(
-    said: Sequence[RecordedDecision], asked: DecisionFilter = DecisionFilter(), most: int = SHOWN
+    recent: Sequence[RecordedDecision], decision_filter: DecisionFilter = DecisionFilter(), most: int = MOST_ROWS
 ) -> tuple[DecisionRow, ...]:  # frozen
-    """Make rows of the newest decisions that a filter lets through, the newest first."""
-    found: list[DecisionRow] = []
-    for each in reversed(said):
-        if len(found) == most:
+    """Return rows of the newest decisions that a filter selects, the newest first."""
+    rows: list[DecisionRow] = []
+    for entry in reversed(recent):
+        if len(rows) == most:
             break
-        if takes(asked, each):
-            found.append(_row(each))
-    return tuple(found)
+        if selects(decision_filter, entry):
+            rows.append(_row(entry))
+    return tuple(rows)
 
 
-def takes(asked: DecisionFilter, said: RecordedDecision) -> bool:
-    """Tell whether a decision is shown."""
-    decision = said.decision
+def selects(decision_filter: DecisionFilter, entry: RecordedDecision) -> bool:
+    """Tell whether a filter selects a decision."""
+    decision = entry.decision
     return (
-        (not asked.verb or said.verb == asked.verb)
-        and (not asked.namespace or decision.namespace == asked.namespace)
-        and (not asked.reason or any(code.name == asked.reason for code in decision.reasons))
+        (not decision_filter.verb or entry.verb == decision_filter.verb)
+        and (not decision_filter.namespace or decision.namespace == decision_filter.namespace)
+        and (not decision_filter.reason or any(code.name == decision_filter.reason for code in decision.reasons))
     )
 
 
-def choices_of(said: Sequence[RecordedDecision]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Give what can be filtered by: what the decisions have."""
-    verbs = {each.verb for each in said}
-    reasons = {code.name for each in said for code in each.decision.reasons}
-    namespaces = {each.decision.namespace for each in said} - {""}
+def choices_of(recent: Sequence[RecordedDecision]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the values that can be filtered by: those of the decisions."""
+    verbs = {entry.verb for entry in recent}
+    reasons = {code.name for entry in recent for code in entry.decision.reasons}
+    namespaces = {entry.decision.namespace for entry in recent} - {""}
     return ("verb", tuple(sorted(verbs))), ("reason", tuple(sorted(reasons))), ("namespace", tuple(sorted(namespaces)))
 
 
-def _row(said: RecordedDecision) -> DecisionRow:
-    decision = said.decision
+def _row(entry: RecordedDecision) -> DecisionRow:
+    decision = entry.decision
     reasons = sorted(((code.name, count) for code, count in decision.reasons.items()), key=lambda pair: -pair[1])
     return DecisionRow(
-        number=said.number,
-        at=said.at,
-        verb=said.verb,
+        number=entry.number,
+        at=entry.at,
+        verb=entry.verb,
         outcome=decision.outcome,
         namespace=decision.namespace,
         pod=decision.pod,
@@ -115,6 +115,6 @@ def _row(said: RecordedDecision) -> DecisionRow:
         actions=decision.actions,
         policies=decision.policies,
         counts=f"{decision.kept} of {decision.asked}" if decision.asked else "",
-        milliseconds=f"{said.cpu_ns / 1e6:.2f}",
+        milliseconds=f"{entry.cpu_ns / 1e6:.2f}",
         error=decision.error or "",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map: which tiles are shown, in which groups, and the totals by product."""
+"""The fleet map's filter, and its totals by product."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Word = TypeVar("Word", int, str)
 
 @dataclass(frozen=True, slots=True)
 class TileFilter:
-    """What a person filters by; an empty word asks for nothing."""
+    """The filter of the page; an empty member selects everything."""
 
     product: str = ""
     driver: str = ""
@@ -21,11 +21,11 @@ class TileFilter:
     namespace: str = ""
 
     def __bool__(self) -> bool:
-        """Tell whether anything is left out."""
-        return any(getattr(self, each.name) for each in fields(self))
+        """Whether the filter selects less than everything."""
+        return any(getattr(self, member.name) for member in fields(self))
 
-    def takes(self, tile: Tile) -> bool:
-        """Tell whether a tile is shown."""
+    def selects(self, tile: Tile) -> bool:
+        """Tell whether the filter selects a tile."""
         return (
             (not self.product or tile.product == self.product)
             and (not self.driver or tile.driver == self.driver)
@@ -34,14 +34,14 @@ class TileFilter:
         )
 
 
-def wanted_of(query: Mapping[str, str]) -> TileFilter:
-    """Read a filter from the query of an address; what it does not know is left out."""
-    return TileFilter(**{each.name: query.get(each.name, "")[:253] for each in fields(TileFilter)})
+def read_tile_filter(query: Mapping[str, str]) -> TileFilter:
+    """Read the filter from the query of a URL; unknown parameters are ignored."""
+    return TileFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(TileFilter)})
 
 
 @dataclass(frozen=True, slots=True)
 class FilterChoices:
-    """What can be filtered by: all that the fleet has, sorted."""
+    """The values that can be filtered by: those of the fleet, sorted."""
 
     product: tuple[str, ...]
     driver: tuple[str, ...]
@@ -51,8 +51,10 @@ class FilterChoices:
 
 @dataclass(frozen=True, slots=True)
 class FleetTotal:
-    """One product in one form. `fragmented`: free GPUs that a pod as they run now could not use, on average; None
-    where units are no whole GPUs. `stranded`: free, but no pod can have them.
+    """The totals of one product in one unit.
+
+    `fragmented` is the number of free GPUs that a pod like the present ones could not use, on average; None if the
+    units are not whole GPUs. `stranded` counts free GPUs that no pod can have.
     """
 
     product: str
@@ -65,19 +67,19 @@ class FleetTotal:
 
     @property
     def allocated(self) -> float:
-        """The share that pods hold, from 0 to 1."""
+        """The share that pods use, from 0 to 1."""
         return self.used / self.units if self.units else 0.0
 
 
 def sum_of(totals: Iterable[FleetTotal]) -> FleetTotal:
-    """Add totals up, of whatever products and units."""
-    rows = [(each.nodes, each.units, each.used, each.stranded) for each in totals]
+    """Return the sum of totals of any products and units."""
+    rows = [(total.nodes, total.units, total.used, total.stranded) for total in totals]
     nodes, units, used, stranded = map(sum, zip(*rows, strict=True)) if rows else (0, 0, 0, 0)
     return FleetTotal("", "", nodes, units, used, None, stranded)
 
 
 class FleetSums:
-    """The sums over all tiles, kept up to date tile by tile."""
+    """The sums over all tiles, updated tile by tile."""
 
     def __init__(self) -> None:
         self._nodes: Counter[tuple[str, str]] = Counter()
@@ -89,7 +91,7 @@ class FleetSums:
         self._choices: tuple[Counter[str], ...] = (Counter(), Counter(), Counter(), Counter())
 
     def add(self, tile: Tile, sign: int = 1) -> None:
-        """Add a tile, or take it out again with -1."""
+        """Add a tile, or with `sign` -1 remove it."""
         key = tile.product, tile.unit
         self._nodes[key] += sign
         self._units[key] += sign * tile.units
@@ -103,8 +105,8 @@ class FleetSums:
             _count(counter, words, sign)
 
     def choices(self) -> FilterChoices:
-        """Give what can be filtered by."""
-        order = [each.value for each in NodeState]
+        """Return the values that can be filtered by."""
+        order = [state.value for state in NodeState]
         product, driver, state, namespace = self._choices
         return FilterChoices(
             tuple(sorted(product)),
@@ -114,7 +116,7 @@ class FleetSums:
         )
 
     def totals(self) -> tuple[FleetTotal, ...]:
-        """Give the totals, by product and unit; a product without nodes has none."""
+        """Return the totals by product and unit; a product without nodes has none."""
         return tuple(self._total(key) for key, nodes in sorted(self._nodes.items()) if nodes)
 
     def _total(self, key: tuple[str, str]) -> FleetTotal:
@@ -132,10 +134,11 @@ def _count(counter: Counter[Word], words: Iterable[Word], sign: int) -> None:
 
 
 def fragmentation(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
-    """Give how many free GPUs a pod could not use, on average over the pods that hold GPUs now.
+    """Return the free GPUs that a pod could not use, on average over the pods that use GPUs now.
 
-    `frees`: nodes by free GPUs; `sizes`: pods by GPUs held. For a pod of s GPUs those are lost that lie on nodes with
-    fewer than s free; it is the fragmentation of FGD (Weng et al., USENIX ATC 2023, F_n(M)) with whole GPUs only.
+    `frees` is the number of nodes by free GPUs, `sizes` the number of pods by GPUs used. For a pod of s GPUs, the free
+    GPUs on nodes with fewer than s are lost; this is the fragmentation of FGD (Weng et al., USENIX ATC 2023, F_n(M))
+    with whole GPUs only.
     """
     pods = sum(sizes.values())
     if not pods:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node as a tile of the fleet map: its GPUs as runs of equal cells, its state, and the words for who cannot see it.
+"""A node as a tile of the fleet map: its GPUs as runs of equal cells, its state, and a description in words.
 
-A run is one element on the page: 5,000 nodes of 8 GPUs are some 10,000 elements so, and not 40,000.
+A run is one element of the page, so that 5,000 nodes of 8 GPUs are some 10,000 elements and not 40,000.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,16 +20,16 @@ from app.nodes.model import SHARES, Node, Sharing
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 
 WHOLE = 8
-"""The width of a GPU: in memory slices, of which every product with MIG has eight, or four (mig_profiles.yaml)."""
-MOST_IN_A_RUN = 16
-"""GPUs of the largest machines; page.css has a class for each count up to that."""
+"""The width of a GPU in memory slices, of which products with MIG have eight or four (mig_profiles.yaml)."""
+MOST_PER_RUN = 16
+"""GPUs of the largest machines; page.css has a class for each count up to it."""
 WHOLE_MILLI = 1000
 LITTLE_CPU_MILLI, LITTLE_MEMORY = 1000, 1 << 30
-"""With less than this left of a node no GPU pod starts (guess: a core and a GiB are the least that such pods ask)."""
+"""A node with less than this left starts no GPU pod (a guess: such pods ask for a core and a GiB at least)."""
 
 
 class Cell(Enum):
-    """What a cell shows; the value is its class in page.css, the name what the legend says."""
+    """What a cell shows. The value is its class in page.css, the name its text in the legend."""
 
     Used = "u"
     Free = "f"
@@ -39,7 +39,7 @@ class Cell(Enum):
 
 
 class NodeState(Enum):
-    """The one word for a node, the worst first."""
+    """The state of a node, the worst first."""
 
     Ghost = "ghost GPUs"
     Upgrading = "driver upgrading"
@@ -56,7 +56,7 @@ UNAVAILABLE = frozenset({NodeState.Ghost, NodeState.Upgrading, NodeState.Changin
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """Cells that are alike. `width`: of one, in eighths of a GPU. `text`: what stands in it, for shared GPUs."""
+    """Equal cells. `width` is that of one cell in eighths of a GPU; `text` stands in cells of shared GPUs."""
 
     cell: Cell
     count: int
@@ -66,9 +66,10 @@ class CellRun:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One node. `units`, `free`: as inventory counts them; `whole`: they are whole GPUs.
+    """The tile of one node.
 
-    `stranded`: free GPUs that no pod can have now. `sizes`: GPUs that each pod here holds. `words`: all of it, said.
+    `units` and `free` are counted as in the inventory; `whole` is whether they are whole GPUs. `stranded` counts free
+    GPUs that no pod can have now. `sizes` are the GPUs of each pod here. `words` describes the tile.
     """
 
     node: str
@@ -86,29 +87,29 @@ class Tile:
     sizes: tuple[int, ...]
 
 
-def tile_of(node: Node, holdings: Sequence[GPUUsage], used: Mapping[str, int], knowledge: Knowledge) -> Tile:
-    """Make a node's tile. `holdings`: of the pods bound there; `used`: what they have booked of every resource."""
+def tile_of(node: Node, usages: Sequence[GPUUsage], used: Mapping[str, int], knowledge: Knowledge) -> Tile:
+    """Make a node's tile from the GPU usage of its pods; `used` is the sum of their requests by resource."""
     product, driver, unit = inventory_key(node, knowledge.products)
-    held: dict[str, int] = {}
-    for holding in holdings:
-        namespace = holding.name.partition("/")[0]
-        held[namespace] = held.get(namespace, 0) + sum(amount for _, amount in holding.units)
+    units_by_namespace: dict[str, int] = {}
+    for usage in usages:
+        namespace = usage.name.partition("/")[0]
+        units_by_namespace[namespace] = units_by_namespace.get(namespace, 0) + sum(amount for _, amount in usage.units)
     offered, free = _counted(node)
     state = state_of(node, offered, free)
     stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
     runs = tuple(_split(_runs(node, knowledge, state)))
-    most = sorted(held.items(), key=lambda pair: (-pair[1], pair[0]))
+    most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
     promised = f"labels promise {node.node_class.labelled_gpus}, none is offered"
     counted = promised if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
-    sizes = tuple(sum(amount for _, amount in holding.units) for holding in holdings)
+    sizes = tuple(sum(amount for _, amount in usage.units) for usage in usages)
     whole = unit in (Sharing.Exclusive.value, Sharing.Unknown.value)
-    names = tuple(sorted(held))
+    names = tuple(sorted(units_by_namespace))
     return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, sizes)
 
 
 def _counted(node: Node) -> tuple[int, int]:
-    """Count units in all and free; of several resources their sum."""
+    """Return the units of a node, all and free, summed over its resources."""
     if not node.node_class.offered and node.free.gpus:
         return len(node.free.gpus), sum(milli == WHOLE_MILLI for milli in node.free.gpus)
     amounts = [(amount, max(node.free.units.get(name, 0), 0)) for name, amount in node.node_class.offered]
@@ -116,21 +117,21 @@ def _counted(node: Node) -> tuple[int, int]:
 
 
 def state_of(node: Node, offered: int, free: int) -> NodeState:
-    """Name a node's state."""
-    known = node.node_class
+    """Return the state of a node."""
+    node_class = node.node_class
     if (
-        known.labelled_gpus
+        node_class.labelled_gpus
         and not offered
-        and not known.dra_resources
-        and not known.mig_invalid
-        and not known.withdrawn
+        and not node_class.dra_resources
+        and not node_class.mig_invalid
+        and not node_class.withdrawn
     ):
         return NodeState.Ghost
-    if known.upgrade_state in UPGRADE_STATES_REFUSED:
+    if node_class.upgrade_state in UPGRADE_STATES_REFUSED:
         return NodeState.Upgrading
-    if known.mig_state not in MIG_STATES_READY or known.mig_invalid:
+    if node_class.mig_state not in MIG_STATES_READY or node_class.mig_invalid:
         return NodeState.Changing
-    if known.ill or known.withdrawn:
+    if node_class.ill or node_class.withdrawn:
         return NodeState.Ill
     if node.unschedulable:
         return NodeState.Cordoned
@@ -138,73 +139,77 @@ def state_of(node: Node, offered: int, free: int) -> NodeState:
 
 
 def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
-    """Tell whether the CPU, the memory or the places for pods of a node are used up."""
+    """Tell whether CPU, memory or the number of pods of a node is used up."""
     for resource, least in ((CPU, LITTLE_CPU_MILLI), ("memory", LITTLE_MEMORY), (PODS, 1)):
-        said = node.allocatable.get(resource)
-        if said is not None and quantity_units(resource, str(said)) - used.get(resource, 0) < least:
+        allocatable = node.allocatable.get(resource)
+        if allocatable is not None and quantity_units(resource, str(allocatable)) - used.get(resource, 0) < least:
             return True
     return False
 
 
 def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRun]:
-    known = node.node_class
+    node_class = node.node_class
     if state is NodeState.Ghost:
-        yield CellRun(Cell.Ghost, known.labelled_gpus)
+        yield CellRun(Cell.Ghost, node_class.labelled_gpus)
         return
-    if not known.offered and node.free.gpus:
+    if not node_class.offered and node.free.gpus:
         yield from _by_gpu(node.free.gpus, node.free.layouts or ())
-    ill = max(known.ill - known.withdrawn, 0)
-    for resource, amount in known.offered:
+    ill = max(node_class.ill - node_class.withdrawn, 0)
+    for resource, amount in node_class.offered:
         free = min(max(node.free.units.get(resource, 0), 0), amount)
-        unit = known.unit(resource)
-        profile = profile_of(resource) or known.mig_profile
+        unit = node_class.unit(resource)
+        profile = profile_of(resource) or node_class.mig_profile
         if unit in SHARES:
-            width = _width(known.product, profile, knowledge) if profile else WHOLE
-            yield CellRun(Cell.Shared, max(known.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
+            width = _width(node_class.product, profile, knowledge) if profile else WHOLE
+            yield CellRun(Cell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
             continue
-        width = _width(known.product, profile, knowledge) if profile else WHOLE
+        width = _width(node_class.product, profile, knowledge) if profile else WHOLE
         sick = min(ill, amount) if profile is None else 0
         from_free = min(sick, free)
         yield CellRun(Cell.Used, amount - free - (sick - from_free), width)
         yield CellRun(Cell.Free, free - from_free, width)
         yield CellRun(Cell.Ill, sick, width)
-    yield CellRun(Cell.Ill, known.withdrawn)
+    yield CellRun(Cell.Ill, node_class.withdrawn)
 
 
 def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout]) -> Iterator[CellRun]:
-    """Draw GPUs that DRA shows one by one; those that are carved on demand with what lies on them."""
+    """Draw the GPUs that DRA shows one by one, those with dynamic MIG with their slices."""
     for layout in layouts:
-        yield from _carved(layout)
+        yield from _mig_layout(layout)
     left = list(gpus)
     whole = [milli for milli in left if milli in (0, WHOLE_MILLI)] if not layouts else [m for m in left if m == 0]
     if layouts:
         whole = whole[: max(len(left) - len(layouts), 0)]
     yield CellRun(Cell.Used, sum(milli == 0 for milli in whole))
     yield CellRun(Cell.Free, sum(milli == WHOLE_MILLI for milli in whole))
-    for milli in () if layouts else (each for each in left if 0 < each < WHOLE_MILLI):
+    for milli in () if layouts else (milli_left for milli_left in left if 0 < milli_left < WHOLE_MILLI):
         used = max(1, min(WHOLE - 1, round(WHOLE * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
         yield CellRun(Cell.Used, 1, used)
         yield CellRun(Cell.Free, 1, WHOLE - used)
 
 
-def _carved(layout: GPULayout) -> Iterator[CellRun]:
-    """Draw one GPU from its first memory slice to its last."""
+def _mig_layout(layout: GPULayout) -> Iterator[CellRun]:
+    """Draw one GPU with MIG, from its first memory slice to its last."""
     if not layout.taken:
         yield CellRun(Cell.Free, 1)
         return
-    scale, at = WHOLE // layout.geometry.memory_total, 0
-    for profile, start in sorted(layout.taken, key=lambda each: each.start):
-        if start > at:
-            yield CellRun(Cell.Free, 1, (start - at) * scale)
+    scale, position = WHOLE // layout.geometry.memory_total, 0
+    for profile, start in sorted(layout.taken, key=lambda placement: placement.start):
+        if start > position:
+            yield CellRun(Cell.Free, 1, (start - position) * scale)
         slot = layout.geometry.slots.get(profile)
-        length = slot.length if slot else 1  # no geometry has another: one odd GPU must not hide the fleet
+        length = slot.length if slot else 1  # an unknown profile of one GPU must not break the page
         yield CellRun(Cell.Used, 1, length * scale)
-        at = start + length
-    yield CellRun(Cell.Free, 1 if at < layout.geometry.memory_total else 0, (layout.geometry.memory_total - at) * scale)
+        position = start + length
+    yield CellRun(
+        Cell.Free,
+        1 if position < layout.geometry.memory_total else 0,
+        (layout.geometry.memory_total - position) * scale,
+    )
 
 
 def _width(product: str | None, profile: str, knowledge: Knowledge) -> int:
-    """Give the width of a MIG slice: the memory slices on which it lies, of the eight that a GPU is wide."""
+    """Return the width of a MIG slice: its memory slices, scaled to the eight that a GPU is wide."""
     geometry: Geometry | None = knowledge.geometry.get(normal_form(product)) if product else None
     if geometry is not None and (slot := geometry.slots.get(profile)) is not None:
         return max(1, slot.length * WHOLE // geometry.memory_total)
@@ -213,9 +218,9 @@ def _width(product: str | None, profile: str, knowledge: Knowledge) -> int:
 
 
 def _split(runs: Iterable[CellRun]) -> Iterator[CellRun]:
-    """Leave out what is empty, and make two of what is longer than a run can be."""
+    """Drop empty runs, and split those longer than MOST_PER_RUN."""
     for run in runs:
         left = run.count
         while left > 0:
-            yield CellRun(run.cell, min(left, MOST_IN_A_RUN), run.width, run.text if left == run.count else "")
-            left -= MOST_IN_A_RUN
+            yield CellRun(run.cell, min(left, MOST_PER_RUN), run.width, run.text if left == run.count else "")
+            left -= MOST_PER_RUN

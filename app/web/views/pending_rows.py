@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The waiting pods as rows: what each asks, since when, and why it waits."""
+"""The pending pods as rows of a table."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.kube.pending_pods import PendingPod
 
 @dataclass(frozen=True, slots=True)
 class PendingCause:
-    """Why a pod waits. `reason`: a code, or empty where it fits. `fix`: the smallest change that helps, if one does."""
+    """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps."""
 
     reason: str
     message: str
@@ -21,7 +21,7 @@ class PendingCause:
 
 @dataclass(frozen=True, slots=True)
 class PendingPodRow:
-    """One waiting pod. `cause`: None while it is being worked out."""
+    """One pending pod. `cause` is None until it is computed."""
 
     namespace: str
     name: str
@@ -30,26 +30,26 @@ class PendingPodRow:
     cause: PendingCause | None
 
 
-def cause_of(found: Explanation) -> PendingCause:
-    """Take the primary cause out of an explanation."""
-    primary = found.primary
-    fix = "; ".join(edit.text for edit in found.fixes[0].edits) if found.fixes else ""
+def cause_of(explanation: Explanation) -> PendingCause:
+    """Return the primary cause of an explanation."""
+    primary = explanation.primary
+    fix = "; ".join(edit.text for edit in explanation.fixes[0].edits) if explanation.fixes else ""
     if primary is None:
-        words = f"fits on {found.fits} nodes now" if found.fits else "there are no nodes"
-        return PendingCause("", words, 0, found.fits, "")
-    return PendingCause(primary.reason, primary.message, primary.nodes, found.fits, fix)
+        words = f"fits on {explanation.fits} nodes now" if explanation.fits else "there are no nodes"
+        return PendingCause("", words, 0, explanation.fits, "")
+    return PendingCause(primary.reason, primary.message, primary.nodes, explanation.fits, fix)
 
 
-def rows(waiting: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause]) -> tuple[PendingPodRow, ...]:
-    """Make the rows, who waits longest first; without a known time by name."""
-    found = sorted(waiting, key=lambda each: (each.created or "~", each.key))
+def rows(pending: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause]) -> tuple[PendingPodRow, ...]:
+    """Return the rows, the longest pending first; pods of unknown age by name."""
+    pods = sorted(pending, key=lambda pod: (pod.created or "~", pod.key))
     return tuple(
         PendingPodRow(
-            each.namespace,
-            each.name,
-            ", ".join(f"{amount} × {resource}" for resource, amount in each.gpu_requests),
-            each.created,
-            causes.get(each),
+            pod.namespace,
+            pod.name,
+            ", ".join(f"{amount} × {resource}" for resource, amount in pod.gpu_requests),
+            pod.created,
+            causes.get(pod),
         )
-        for each in found
+        for pod in pods
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The playground: a manifest that somebody pasted, and the lines that admission would change."""
+"""The playground: reads a pasted manifest, and compares it with what admission makes of it."""
 
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
@@ -13,14 +13,14 @@ from app.policy.document import read_documents
 from app.values.errors import BadInput
 
 PASTED_LIMIT = 1 << 18
-"""Bytes of the form, in which a byte may be three; a pod that people write has some 4 kB."""
+"""Bytes of the form, in which a byte may take three; a pod written by hand has some 4 kB."""
 LONGEST = 1 << 16
-"""Characters of the manifest; YAML of that size takes 0.2 s to read, in a thread of its own."""
+"""Characters of the manifest. YAML of that size takes 0.2 s to read, in a thread."""
 CONTEXT = 3
 MOST_LINES = 2_000
 
 Line = tuple[str, str]
-"""Its class in page.css, and the text."""
+"""The class of a line in page.css, and its text."""
 
 
 def read_pasted(text: str) -> Mapping[str, Any]:
@@ -32,27 +32,27 @@ def read_pasted(text: str) -> Mapping[str, Any]:
         raise BadInput(f"got {len(text)} characters, wants at most {LONGEST}")
     if text.lstrip()[:1] == "{":
         try:
-            found = msgspec.json.decode(text)
+            document = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             raise BadInput(f"not JSON: {error}") from error
     else:
         documents = read_documents("line", text)
         if len(documents) != 1:
             raise BadInput(f"got {len(documents)} objects, wants one")
-        found = documents[0].value
-    if not isinstance(found, dict):
+        document = documents[0].value
+    if not isinstance(document, dict):
         raise BadInput("got no object, wants a Pod or a workload, as YAML or JSON")
-    return found
+    return document
 
 
 def changed_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Line, ...]:
-    """Compare two objects as YAML: the lines that differ, with those around them; none where nothing does."""
+    """Compare two objects as YAML: the changed lines and those around them; none if the objects are equal."""
     return tuple(islice(_lines(_yaml(before), _yaml(after)), MOST_LINES))
 
 
 def _lines(before: list[str], after: list[str]) -> Iterator[Line]:
     kinds = {"+": "added", "-": "removed", "@": "quiet"}
-    for line in islice(unified_diff(before, after, n=CONTEXT, lineterm=""), 2, None):  # without the names of two files
+    for line in islice(unified_diff(before, after, n=CONTEXT, lineterm=""), 2, None):  # without the two file names
         yield kinds.get(line[0], ""), line
 
 
