@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cluster.files import PACKAGE
-from app.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, seat, spared
+from app.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, place, preempt_candidates
 from app.server.listeners import Listeners
 from app.server.service import build
 from app.settings import Settings
@@ -51,8 +51,8 @@ def demo(
 def _show(console: Console, send: Any, payloads: Path) -> None:
     console.print(_admission_table(admit(send, payloads)))
     for question in QUESTIONS:
-        console.print(_seat_table(question[0], seat(send, payloads, question)))
-    given, left = spared(send, payloads)
+        console.print(_seat_table(question[0], place(send, payloads, question)))
+    given, left = preempt_candidates(send, payloads)
     console.print(
         f"\n[bold]preemption[/] for a pod that wants an H100: the scheduler would evict on {', '.join(given)};"
     )
@@ -70,7 +70,7 @@ def _admission_table(rows: Iterator[AdmittedPod]) -> Table:
 
 
 def _seat_table(title: str, seats: list[NodeOutcome]) -> Table:
-    table = Table(title=f"\nTo the seat: {title}", title_justify="left", header_style="bold")
+    table = Table(title=f"\nTo the place: {title}", title_justify="left", header_style="bold")
     table.add_column("score", justify="right")
     table.add_column("nodes", overflow="fold", ratio=2)
     table.add_column("why", overflow="fold", ratio=3)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demo: an embedded fleet, and the recorded payloads played against it."""
+"""The demo: sample fleets, and recorded requests that are sent to a service with them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceSlices and DeviceClasses in resource.k8s.io/v1, as NVIDIA's driver and chart write them.
+"""Makes ResourceSlices and DeviceClasses (resource.k8s.io/v1) as NVIDIA's DRA driver and its chart write them.
 
 NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go, deployments/helm templates.
 """
@@ -13,20 +13,22 @@ from app.kube.resource_slices import NVIDIA_DRIVER
 
 API_VERSION = "resource.k8s.io/v1"
 ARCHITECTURES = {"8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper", "10": "Blackwell"}
-"""By compute capability, or its major number alone; what the sample fleets have under DRA."""
+"""Architectures by compute capability or by its major number, as far as sample fleets with DRA have them."""
 
 
-def device_class(name: str, of: DemoDeviceClass) -> dict[str, Any]:
-    """Write a DeviceClass over devices of one type."""
-    expression = f"device.driver == '{NVIDIA_DRIVER}' && device.attributes['{NVIDIA_DRIVER}'].type == '{of.type}'"
+def device_class(name: str, demo_class: DemoDeviceClass) -> dict[str, Any]:
+    """Make a DeviceClass of all devices of one type."""
+    expression = (
+        f"device.driver == '{NVIDIA_DRIVER}' && device.attributes['{NVIDIA_DRIVER}'].type == '{demo_class.type}'"
+    )
     spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
-    if of.serves:
-        spec["extendedResourceName"] = of.serves
+    if demo_class.serves:
+        spec["extendedResourceName"] = demo_class.serves
     return {"apiVersion": API_VERSION, "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
 
 
 def resource_slice(pool: NodePool, node: str) -> dict[str, Any]:
-    """Write the ResourceSlice of a node; one holds all, there being at most 128 devices in one."""
+    """Make the ResourceSlice of a node; one holds all its devices, of which a slice may have 128."""
     assert pool.gpu is not None
     spec = {
         "driver": NVIDIA_DRIVER,
@@ -41,25 +43,27 @@ def resource_slice(pool: NodePool, node: str) -> dict[str, Any]:
 def _devices(pool: NodePool, gpu: DemoGPU, node: str) -> Iterator[dict[str, Any]]:
     slices = pool.mig.slices if pool.mig else {}
     for minor in range(pool.gpus):
-        own = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{minor}')}"
+        gpu_uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{minor}')}"
         if not slices:
-            yield _device(f"gpu-{minor}", "gpu", pool, gpu, gpu.memory, {"uuid": own})
-        for profile, each in slices.items():
-            yield from _mig_devices(profile, each, minor, own, pool, gpu)
+            yield _device(f"gpu-{minor}", "gpu", pool, gpu, gpu.memory, {"uuid": gpu_uuid})
+        for profile, mig_slice in slices.items():
+            yield from _mig_devices(profile, mig_slice, minor, gpu_uuid, pool, gpu)
 
 
 def _mig_devices(
-    profile: str, each: Slice, minor: int, parent: str, pool: NodePool, gpu: DemoGPU
+    profile: str, mig_slice: Slice, minor: int, parent: str, pool: NodePool, gpu: DemoGPU
 ) -> Iterator[dict[str, Any]]:
-    """Write the slices of a profile on one GPU; device names are DNS labels, so a profile loses its dots."""
-    for start in each.starts:
-        name = f"gpu-{minor}-mig-{profile.replace('.', '').replace('+', '-')}-{each.id}-{start}"
-        own = f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, parent + name)}"
-        yield _device(name, "mig", pool, gpu, each.memory, {"uuid": own, "parentUUID": parent, "profile": profile})
+    """Make the MIG devices of a profile on one GPU; their names are DNS labels, so a profile loses its dots."""
+    for start in mig_slice.starts:
+        name = f"gpu-{minor}-mig-{profile.replace('.', '').replace('+', '-')}-{mig_slice.id}-{start}"
+        mig_uuid = f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, parent + name)}"
+        yield _device(
+            name, "mig", pool, gpu, mig_slice.memory, {"uuid": mig_uuid, "parentUUID": parent, "profile": profile}
+        )
 
 
 def _device(name: str, kind: str, pool: NodePool, gpu: DemoGPU, memory: int, more: dict[str, str]) -> dict[str, Any]:
-    """Write a device; versions are semantic ones, of three numbers without leading zeros."""
+    """Make a device; its versions are semantic versions, of three numbers without leading zeros."""
     major = gpu.compute.split(".")[0]
     architecture = ARCHITECTURES.get(gpu.compute) or ARCHITECTURES[major]
     texts = {"type": kind, "productName": gpu.name, "brand": "Nvidia", "architecture": architecture, **more}
@@ -74,7 +78,7 @@ def _device(name: str, kind: str, pool: NodePool, gpu: DemoGPU, memory: int, mor
 
 
 def _quantity(mib: int) -> str:
-    """Write an amount as the API server does, in the largest unit that keeps it whole."""
+    """Write an amount as the API server does, in the largest unit that gives an integer."""
     return f"{mib}Mi" if mib % 1024 else f"{mib // 1024}Gi"
 
 

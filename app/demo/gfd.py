@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node labels as GPU Feature Discovery and mig-manager write them (NVIDIA/k8s-device-plugin internal/lm).
+"""Makes node labels as GPU Feature Discovery and mig-manager write them (NVIDIA/k8s-device-plugin internal/lm).
 
-The one that changes at every run, nvidia.com/gfd.timestamp, is left out, as with `--no-timestamp`.
+The label that changes at every run, nvidia.com/gfd.timestamp, is left out, as with `--no-timestamp`.
 """
 
 from app.demo.notation import MIG, DemoGPU, NodePool, Slice
@@ -9,48 +9,48 @@ from app.demo.notation import MIG, DemoGPU, NodePool, Slice
 Labels = dict[str, str]
 
 MIG_CAPABLE = ("8.0", "9.0", "10.0", "10.3")
-"""Compute capabilities of the GPUs in these fleets that can do MIG (MIG user guide, supported GPUs)."""
+"""Compute capabilities of the MIG-capable GPUs in the sample fleets (MIG user guide, supported GPUs)."""
 
 
 def product_label(gpu: DemoGPU) -> str:
-    """Write a GPU's name as a label does: runs of spaces become `-`."""
+    """Return a GPU's name as a label value: each run of spaces becomes `-`."""
     return "-".join(gpu.name.split())
 
 
 def node_labels(pool: NodePool) -> Labels:
-    """Make what GPU Feature Discovery and mig-manager write on a node of a pool."""
+    """Return the labels that GPU Feature Discovery and mig-manager write on a node of a pool."""
     if pool.gpu is None:
         return {}
-    made = _manager_labels(pool.mig) if pool.mig else {}
+    labels = _manager_labels(pool.mig) if pool.mig else {}
     if pool.gfd == "none":
-        return made
+        return labels
     old = pool.gfd == "old"
-    made |= _versions(pool.driver, pool.cuda, old) | _gpu_labels(pool, pool.gpu, old)
+    labels |= _versions(pool.driver, pool.cuda, old) | _gpu_labels(pool, pool.gpu, old)
     if pool.mig:
-        made["nvidia.com/mig.strategy"] = pool.mig.strategy
-        made |= _mig_labels(pool.mig, product_label(pool.gpu), pool)
+        labels["nvidia.com/mig.strategy"] = pool.mig.strategy
+        labels |= _mig_labels(pool.mig, product_label(pool.gpu), pool)
     if pool.clique:
-        made["nvidia.com/gpu.clique"] = pool.clique
+        labels["nvidia.com/gpu.clique"] = pool.clique
     if old:
-        made = {key: value for key, value in made.items() if not key.endswith(".sharing-strategy")}
-    return made
+        labels = {key: value for key, value in labels.items() if not key.endswith(".sharing-strategy")}
+    return labels
 
 
 def _manager_labels(mig: MIG) -> Labels:
-    found = {"nvidia.com/mig.config": mig.config, "nvidia.com/mig.config.state": mig.state}
-    return {key: value for key, value in found.items() if value is not None}
+    labels = {"nvidia.com/mig.config": mig.config, "nvidia.com/mig.config.state": mig.state}
+    return {key: value for key, value in labels.items() if value is not None}
 
 
 def _versions(driver: str, cuda: str, old: bool) -> Labels:
-    """Write the names of v0.15 and later and, as v0.20 still does, the deprecated ones before them."""
+    """Return the version labels of v0.15 and later and the deprecated ones, which v0.20 still writes."""
     fields = (*driver.split("."), "", "")[:3]
     runtime = cuda.split(".")
-    made = _numbered("nvidia.com/cuda.driver", ("major", "minor", "rev"), fields)
-    made |= _numbered("nvidia.com/cuda.runtime", ("major", "minor"), runtime)
+    labels = _numbered("nvidia.com/cuda.driver", ("major", "minor", "rev"), fields)
+    labels |= _numbered("nvidia.com/cuda.runtime", ("major", "minor"), runtime)
     if old:
-        return made
-    made |= _numbered("nvidia.com/cuda.driver-version", ("full", "major", "minor", "revision"), (driver, *fields))
-    return made | _numbered("nvidia.com/cuda.runtime-version", ("full", "major", "minor"), (cuda, *runtime))
+        return labels
+    labels |= _numbered("nvidia.com/cuda.driver-version", ("full", "major", "minor", "revision"), (driver, *fields))
+    return labels | _numbered("nvidia.com/cuda.runtime-version", ("full", "major", "minor"), (cuda, *runtime))
 
 
 def _numbered(prefix: str, parts: tuple[str, ...], values: tuple[str, ...] | list[str]) -> Labels:
@@ -58,11 +58,11 @@ def _numbered(prefix: str, parts: tuple[str, ...], values: tuple[str, ...] | lis
 
 
 def _gpu_labels(pool: NodePool, gpu: DemoGPU, old: bool) -> Labels:
-    """Write what is said of whole GPUs; where all of them are sliced, replicas is 0: no sharing was looked at."""
+    """Return the labels of whole GPUs. Replicas is 0 if all GPUs are sliced, because sharing is not examined then."""
     shared = pool.sharing
     sliced = pool.mig is not None and bool(pool.mig.slices) and not pool.mig.whole
     major, minor = gpu.compute.split(".")
-    made = {
+    labels = {
         "nvidia.com/gpu.product": product_label(gpu) + ("-SHARED" if shared and not shared.renamed else ""),
         "nvidia.com/gpu.count": str(pool.gpus),
         "nvidia.com/gpu.memory": str(gpu.memory),
@@ -76,12 +76,12 @@ def _gpu_labels(pool: NodePool, gpu: DemoGPU, old: bool) -> Labels:
     }
     if not old:
         mps = shared is not None and shared.strategy == "mps"
-        made |= {"nvidia.com/gpu.mode": "compute", "nvidia.com/mps.capable": str(mps).lower()}
-    return made
+        labels |= {"nvidia.com/gpu.mode": "compute", "nvidia.com/mps.capable": str(mps).lower()}
+    return labels
 
 
 def _family(compute: str, old: bool) -> str:
-    """Name the architecture (internal/lm/resource.go); ada-lovelace has been told from ampere since v0.17.1."""
+    """Return the architecture (internal/lm/resource.go); ada-lovelace is distinct from ampere since v0.17.1."""
     if compute == "7.5":
         return "turing"
     if compute == "8.9" and not old:
@@ -90,30 +90,30 @@ def _family(compute: str, old: bool) -> str:
 
 
 def _mig_labels(mig: MIG, product: str, pool: NodePool) -> Labels:
-    """Write what is said of slices: under strategy single in the labels of the whole GPU."""
+    """Return the labels of MIG slices; with strategy single they are the labels of the whole GPU."""
     if mig.invalid:
         return _attributes("gpu", {"product": f"{product}-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0",
                                    "sharing-strategy": ""})  # fmt: skip
-    made: Labels = {}
-    for profile, each in mig.slices.items():
+    labels: Labels = {}
+    for profile, mig_slice in mig.slices.items():
         name = "gpu" if mig.strategy == "single" else f"mig-{profile.replace('+', '.')}"
-        said = _slice_attributes(profile, each) | {"product": f"{product}-MIG-{profile.replace('+', '.')}"}
+        values = _slice_attributes(profile, mig_slice) | {"product": f"{product}-MIG-{profile.replace('+', '.')}"}
         if pool.sharing and mig.strategy == "single":
-            said |= {"replicas": str(pool.sharing.replicas), "sharing-strategy": pool.sharing.strategy}
-            said["product"] += "" if pool.sharing.renamed else "-SHARED"
-        made |= _attributes(name, said)
-    return made
+            values |= {"replicas": str(pool.sharing.replicas), "sharing-strategy": pool.sharing.strategy}
+            values["product"] += "" if pool.sharing.renamed else "-SHARED"
+        labels |= _attributes(name, values)
+    return labels
 
 
-def _slice_attributes(profile: str, each: Slice) -> Labels:
-    """Write a slice's figures; compute slices are as many as GPU slices in all profiles that are given out."""
-    copy, decoder, encoder, jpeg, ofa = map(str, each.engines)
+def _slice_attributes(profile: str, mig_slice: Slice) -> Labels:
+    """Return the attributes of a slice; all offered profiles have as many compute slices as GPU slices."""
+    copy, decoder, encoder, jpeg, ofa = map(str, mig_slice.engines)
     return {
-        "count": str(each.count),
-        "memory": str(each.memory),
+        "count": str(mig_slice.count),
+        "memory": str(mig_slice.memory),
         "replicas": "1",
         "sharing-strategy": "none",
-        "multiprocessors": str(each.multiprocessors),
+        "multiprocessors": str(mig_slice.multiprocessors),
         "slices.gi": profile.split("g.")[0],
         "slices.ci": profile.split("g.")[0],
         "engines.copy": copy,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notation of the sample fleets (fleets/*.yaml): pools of GPU nodes, said once, in NVIDIA's and Kubernetes' words.
+"""The notation of the sample fleets (fleets/*.yaml): pools of GPU nodes, in NVIDIA's and Kubernetes' words.
 
-A pool says what the hardware is and how it is given out; labels, allocatable and ResourceSlices follow from that, as
-the components that write them would. What `labels`, `offers` and `allocatable` say overrules what follows.
-A misspelt field is an error.
+A pool describes the hardware and how it is shared. Labels, allocatable and ResourceSlices are derived from that, as the
+components that write them do; `labels`, `offers` and `allocatable` override the derived values. A misspelt field is an
+error.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ DEFAULT = "mixed"
 
 
 class DemoGPU(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A make of GPU: the name that `nvidia-smi -L` prints, memory in MiB, compute capability."""
+    """A GPU model: the name that `nvidia-smi -L` prints, memory in MiB, compute capability."""
 
     name: str
     memory: int
@@ -27,9 +27,10 @@ class DemoGPU(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """MIG slices of one profile on a node. `memory`: MiB of one; `engines`: copy, decoder, encoder, jpeg, ofa.
+    """The MIG slices of one profile on a node. `memory` is the MiB of one slice.
 
-    `id` and `starts`: GPU instance profile id and placements on every GPU, for DRA, which names devices by them.
+    `engines` are the numbers of copy, decoder, encoder, jpeg and ofa engines. `id` and `starts` are the GPU instance
+    profile ID and the placements on every GPU, from which DRA makes device names.
     """
 
     count: int
@@ -41,9 +42,9 @@ class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MIG(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a node's GPUs are sliced; `whole`: GPUs left unsliced. Without slices MIG is off.
+    """How a node's GPUs are sliced; `whole` GPUs are not. Without slices MIG is off.
 
-    `config`, `state`: what the administrator asked of mig-manager, and what it made of that.
+    `config` is what the administrator requested of mig-manager, and `state` the result.
     """
 
     strategy: Literal["single", "mixed"]
@@ -55,7 +56,7 @@ class MIG(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DemoSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The device plugin's sharing; `renamed`: its `renameByDefault`."""
+    """The device plugin's sharing; `renamed` is its `renameByDefault`."""
 
     strategy: Literal["time-slicing", "mps"]
     replicas: int
@@ -63,13 +64,13 @@ class DemoSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nodes of one make; without `gpu`, nodes without GPUs.
+    """Equal nodes; without `gpu`, nodes without GPUs.
 
-    `names`: the nodes'; with `nodes` set, each name stands for that many, `-0` upwards. `driver`, `cuda`: its version
-    and the highest CUDA it runs. `gfd`: which labels GPU Feature Discovery writes: those of v0.17 and later, those of
-    before v0.15, or none, where it does not run. `taints`: `key=value:Effect`; None takes the fleet's.
-    `offers`: capacity, where it is not what follows; `allocatable`: where that differs from capacity.
-    `busy`: GPUs held by a running pod on each node, in order; missing ones are idle.
+    `names` are the nodes' names; with `nodes` set, each name stands for that many nodes, numbered from `-0`. `driver`
+    and `cuda` are the driver's version and the highest CUDA version that it runs. `gfd` selects the labels of GPU
+    Feature Discovery: those of v0.17 and later, those before v0.15, or none. `taints` are `key=value:Effect`; None
+    stands for the fleet's. `offers` overrides the capacity, `allocatable` overrides amounts of it. `busy` is the number
+    of GPUs that a running pod holds on each node, in order; nodes without a number are idle.
     """
 
     names: tuple[str, ...]
@@ -94,13 +95,19 @@ class NodePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: str = "512Gi"
 
     def node_names(self) -> tuple[str, ...]:
-        """List the names of the nodes."""
-        return tuple(f"{each}-{n}" for each in self.names for n in range(self.nodes)) if self.nodes else self.names
+        """Return the names of the nodes."""
+        return (
+            tuple(f"{name}-{number}" for name in self.names for number in range(self.nodes))
+            if self.nodes
+            else self.names
+        )
 
 
 class DemoPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod bound to a node; without `node` one that waits, as admission let it in. `asks`: requests and limits of its
-    one container. `priority`: its class's. `created`: when, as the API server writes it.
+    """A pod bound to a node, or without `node` a pending one as admission leaves it.
+
+    `asks` are requests and limits of its one container, `priority` is that of its class, `created` its creation time as
+    the API server writes it.
     """
 
     name: str
@@ -114,15 +121,16 @@ class DemoPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DemoDeviceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A DeviceClass over NVIDIA's devices of a type; `serves`: its extendedResourceName (KEP-5004)."""
+    """A DeviceClass of NVIDIA's devices of a type; `serves` is its extendedResourceName (KEP-5004)."""
 
     type: Literal["gpu", "mig"]
     serves: str | None = None
 
 
 class DemoFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A sample fleet. `labels`, `taints`: of every node with GPUs. `namespaces`: each with its labels; `default` is
-    there anyway.
+    """A sample fleet. `labels` and `taints` are those of every node with GPUs.
+
+    `namespaces` are namespaces with their labels; `default` always exists.
     """
 
     description: str
@@ -136,14 +144,14 @@ class DemoFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fleet_names() -> tuple[str, ...]:
-    """List the sample fleets."""
+    """Return the names of the sample fleets."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def read_fleet(name: str) -> DemoFleet:
-    """Read a sample fleet by its name.
+    """Read a sample fleet.
 
-    Raises BadInput for a name there is no fleet of.
+    Raises BadInput for an unknown name.
     """
     if name not in fleet_names():
         raise BadInput(f"demo fleet: got {name[:40]!r}, wants one of {', '.join(fleet_names())}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's script: recorded payloads of a real kube-apiserver and kube-scheduler, some with one need added."""
+"""The script of the demo: recorded requests of a real kube-apiserver and kube-scheduler, some with one need added."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from app.kube.pods import DECISION
 from app.nodes.labels import DRIVER, PRODUCT
 
 Send = Callable[[str, bytes], Any]
-"""Posts a body to a path and gives the decoded answer."""
+"""Posts a body to a path and returns the decoded answer."""
 
 ADMISSION_PAYLOADS = (
     ("CPU pod", "admission-pod-create-plain"),
@@ -33,12 +33,12 @@ QUESTIONS: tuple[tuple[str, str, dict[str, str], dict[str, str]], ...] = (
     ("an A10, whole", "train:1", {"products": "A10", "sharing": "Exclusive"}, {"nvidia.com/gpu": "1"}),
     ("a slice mig-1g.10gb", "train:1", {}, {"nvidia.com/mig-1g.10gb": "1"}),
 )
-"""(title, image, annotations, resources), asked over the whole demo fleet."""
+"""(title, image, annotations, resources) of pods that are placed on the whole demo fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedPod:
-    """What became of one pod: allowed, patched or denied, what was done, what was said."""
+    """The result for one pod: its decision (denied, unchanged or patched), the actions, and the messages."""
 
     title: str
     decision: str
@@ -48,7 +48,7 @@ class AdmittedPod:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """A node that fits with its score, or all nodes refused for one cause; `preemptible`: evicting could help."""
+    """A node that fits with its score, or all nodes refused for one reason. With `preemptible` eviction could help."""
 
     nodes: tuple[str, ...]
     score: int | None
@@ -57,7 +57,7 @@ class NodeOutcome:
 
 
 def admit(send: Send, payloads: Path) -> Iterator[AdmittedPod]:
-    """Send each admission payload; a patched pod is sent a second time and must come back unchanged."""
+    """Send each admission payload and yield the result."""
     for title, name in ADMISSION_PAYLOADS:
         review = json.loads((payloads / f"{name}.request.json").read_text("utf-8"))
         yield _admit(send, title, review)
@@ -65,17 +65,17 @@ def admit(send: Send, payloads: Path) -> Iterator[AdmittedPod]:
 
 def _admit(send: Send, title: str, review: Mapping[str, Any]) -> AdmittedPod:
     response = send("/mutate", json.dumps(review).encode())["response"]
-    said = tuple(response.get("warnings", ()))
+    warnings = tuple(response.get("warnings", ()))
     if not response["allowed"]:
         return AdmittedPod(title, "denied", (), (response["status"]["message"],))
     if "patch" not in response:
-        return AdmittedPod(title, "unchanged", (), said)
+        return AdmittedPod(title, "unchanged", (), warnings)
     patch = json.loads(base64.b64decode(response["patch"]))
-    return AdmittedPod(title, "patched", tuple(_record(patch)), said)
+    return AdmittedPod(title, "patched", tuple(_actions(patch)), warnings)
 
 
-def _record(patch: list[dict[str, Any]]) -> Iterator[str]:
-    """Read what was done off the decision annotation, which may come with its parent."""
+def _actions(patch: list[dict[str, Any]]) -> Iterator[str]:
+    """Return the actions in the decision annotation, which the patch may add with its parent."""
     for operation in patch:
         value = operation["value"]
         if operation["path"].endswith(escape(DECISION)):
@@ -84,8 +84,8 @@ def _record(patch: list[dict[str, Any]]) -> Iterator[str]:
             yield from json.loads(value[DECISION])["actions"]
 
 
-def seat(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], dict[str, str]]) -> list[NodeOutcome]:
-    """Ask filter and prioritize about a pod over the whole demo fleet; best node first, refusals grouped by cause."""
+def place(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], dict[str, str]]) -> list[NodeOutcome]:
+    """Send filter and prioritize for a pod and the whole demo fleet; the best node first, refusals by reason."""
     args = json.loads((payloads / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
     _, image, annotations, resources = question
     pod = args["Pod"]
@@ -96,31 +96,35 @@ def seat(send: Send, payloads: Path, question: tuple[str, str, dict[str, str], d
     answer = send("/scheduler/filter", json.dumps(args).encode())
     args["NodeNames"] = answer["NodeNames"]
     scores = send("/scheduler/prioritize", json.dumps(args).encode()) if answer["NodeNames"] else []
-    seats = [NodeOutcome((each["Host"],), each["Score"], facts[each["Host"]]) for each in scores]
-    seats.sort(key=lambda each: -(each.score or 0))
-    busy = _by_cause(answer["FailedNodes"], preemptible=True)
-    return [*seats, *busy, *_by_cause(answer["FailedAndUnresolvableNodes"], preemptible=False)]
+    outcomes = [NodeOutcome((score["Host"],), score["Score"], facts[score["Host"]]) for score in scores]
+    outcomes.sort(key=lambda outcome: -(outcome.score or 0))
+    preemptible = _by_reason(answer["FailedNodes"], preemptible=True)
+    return [*outcomes, *preemptible, *_by_reason(answer["FailedAndUnresolvableNodes"], preemptible=False)]
 
 
 def _facts() -> dict[str, str]:
-    """Say of each GPU node of the demo fleet what it is."""
-    found = {each["metadata"]["name"]: each["metadata"]["labels"] for each in demo_fleet() if each["kind"] == "Node"}
+    """Return a description of each GPU node of the demo fleet."""
+    labels_by_node = {
+        document["metadata"]["name"]: document["metadata"]["labels"]
+        for document in demo_fleet()
+        if document["kind"] == "Node"
+    }
     return {
         name: f"{labels[PRODUCT]}, driver {labels[f'{DRIVER[0]}.full']}"
-        for name, labels in found.items()
+        for name, labels in labels_by_node.items()
         if PRODUCT in labels
     }
 
 
-def _by_cause(failures: Mapping[str, str], preemptible: bool) -> list[NodeOutcome]:
-    causes: dict[str, list[str]] = {}
-    for name, why in failures.items():
-        causes.setdefault(why, []).append(name)
-    return [NodeOutcome(tuple(names), None, why, preemptible) for why, names in causes.items()]
+def _by_reason(failures: Mapping[str, str], preemptible: bool) -> list[NodeOutcome]:
+    names_by_message: dict[str, list[str]] = {}
+    for name, message in failures.items():
+        names_by_message.setdefault(message, []).append(name)
+    return [NodeOutcome(tuple(names), None, message, preemptible) for message, names in names_by_message.items()]
 
 
-def spared(send: Send, payloads: Path) -> tuple[list[str], list[str]]:
-    """Ask preempt for a pod that only H100 will do for: (candidates given, candidates left)."""
+def preempt_candidates(send: Send, payloads: Path) -> tuple[list[str], list[str]]:
+    """Send preempt for a pod that needs an H100; return the candidates sent and those left."""
     args = json.loads((payloads / "extender-preempt-nodecachecapable-true.request.json").read_text("utf-8"))
     args["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/products": "H100"}
     answer = send("/scheduler/preempt", json.dumps(args).encode())

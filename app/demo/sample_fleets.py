@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample fleets as Kubernetes objects, so that they go the same way in as a real snapshot.
+"""The sample fleets as Kubernetes objects, which are read like a real snapshot.
 
-The default one, `mixed`, has the node names of the recorded payloads (a100-0, h100-1, t4-0 …) among its own.
+The default fleet, `mixed`, contains the node names of the recorded requests (a100-0, h100-1, t4-0 …).
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,32 +17,32 @@ ADMITTED = {
     "runtimeClassName": "nvidia",
     "tolerations": [{"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}],
 }
-"""What admission gives every GPU pod (F3, F5)."""
+"""What admission adds to every GPU pod (F3, F5)."""
 
 Object = dict[str, Any]
 
 
 def demo_fleet(name: str = DEFAULT) -> list[Object]:
-    """Make the objects of a sample fleet: nodes, the pods that hold GPUs, namespaces, classes, ResourceSlices.
+    """Return the objects of a sample fleet: nodes, the pods that hold GPUs, namespaces, classes, ResourceSlices.
 
-    Raises BadInput for a name there is no fleet of.
+    Raises BadInput for an unknown name.
     """
     return list(objects_of(read_fleet(name)))
 
 
 def objects_of(fleet: DemoFleet) -> Iterator[Object]:
-    """Make the objects of a fleet in the notation."""
+    """Yield the objects of a fleet."""
     for pool in fleet.pools:
         for name in pool.node_names():
             yield _node(fleet, pool, name)
     yield from map(_pod, _pods(fleet))
     for name, labels in {"default": {}, **fleet.namespaces}.items():
-        found = {"kubernetes.io/metadata.name": name, **labels}
-        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": found}}
+        namespace_labels = {"kubernetes.io/metadata.name": name, **labels}
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": namespace_labels}}
     for name in fleet.runtime_classes:
         yield {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name}
-    for name, each in fleet.device_classes.items():
-        yield device_class(name, each)
+    for name, demo_class in fleet.device_classes.items():
+        yield device_class(name, demo_class)
     for pool in fleet.pools:
         yield from (resource_slice(pool, name) for name in pool.node_names() if pool.dra)
 
@@ -65,16 +65,18 @@ def _node(fleet: DemoFleet, pool: NodePool, name: str) -> Object:
 
 
 def _capacity(pool: NodePool) -> dict[str, int]:
-    """Say what the device plugin registers for a pool: nothing where DRA serves, or the MIG layout is invalid."""
+    """Return what the device plugin registers: nothing with DRA, or if the MIG layout is invalid."""
     if pool.offers is not None:
         return pool.offers
     if pool.gpu is None or pool.dra or (pool.mig and pool.mig.invalid):
         return {}
     slices = pool.mig.slices if pool.mig else {}
     if pool.mig and slices and pool.mig.strategy == "mixed":
-        named = {f"nvidia.com/mig-{profile.replace('+', '.')}": each.count for profile, each in slices.items()}
+        named = {
+            f"nvidia.com/mig-{profile.replace('+', '.')}": mig_slice.count for profile, mig_slice in slices.items()
+        }
         return {WHOLE: pool.mig.whole, **named}
-    units = sum(each.count for each in slices.values()) or pool.gpus
+    units = sum(mig_slice.count for mig_slice in slices.values()) or pool.gpus
     if pool.sharing is None:
         return {WHOLE: units}
     return {WHOLE + (".shared" if pool.sharing.renamed else ""): units * pool.sharing.replicas}
@@ -86,8 +88,8 @@ def _texts(amounts: Mapping[str, int | str]) -> dict[str, str]:
 
 def _taint(text: str) -> dict[str, str]:
     """Read a taint as `kubectl taint` writes it: `key=value:Effect`, or `key:Effect`."""
-    what, _, effect = text.rpartition(":")
-    key, _, value = what.partition("=")
+    key_and_value, _, effect = text.rpartition(":")
+    key, _, value = key_and_value.partition("=")
     return {"key": key, "effect": effect, **({"value": value} if value else {})}
 
 

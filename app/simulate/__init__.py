@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The placement benchmark: a trace's pods arrive one by one, and our engine and a model of kube-scheduler seat them."""
+"""The placement benchmark: pods of a trace arrive one by one, and our engine and a kube-scheduler model place them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrivals: in which order a workload's pods come, as the published experiment draws them."""
+"""The order in which the pods of a workload arrive, as in the published experiment."""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,45 +7,45 @@ from random import Random
 from app.simulate.trace import Task
 
 INFLATED_PERCENT = 130
-"""Pods arrive until they have asked for this share of all GPUs ("tune" of the published experiment)."""
+"""Pods arrive until they have requested this share of all GPUs ("tune" of the published experiment)."""
 EARLY_SHARE = 3, 4
-"""Of a workload that shifts half-way: three of four small pods come in its first half, and one of four others."""
+"""In a workload that shifts half-way, three of four small pods come in the first half, and one of four others."""
 
 
 def draw(tasks: Sequence[Task], capacity_milli: int, seed: int) -> tuple[int, ...]:
-    """Give the tasks in the order of arrival, by their positions: a shuffle, then more drawn with replacement.
+    """Return the indexes of tasks in their order of arrival: a shuffle, then more drawn with replacement.
 
-    The draw whose milli *per GPU* would cross the target is the end and does not come, so that one of eight GPUs may
-    overshoot by seven. A workload that asks for more from the start loses random tasks. Random numbers are Python's
-    `random.Random(seed)`; the published seeds are Go's, and give other orders.
+    Drawing ends before the task whose milli *per GPU* would exceed the target, so that one with eight GPUs may
+    overshoot by seven. A workload that requests more from the start loses random tasks. Random numbers are Python's
+    `random.Random(seed)`; the published seeds are Go's and give other orders.
     """
     rng = Random(seed)
     order = list(range(len(tasks)))
     rng.shuffle(order)
     target = capacity_milli * INFLATED_PERCENT // 100
-    asked = sum(task.milli for task in tasks)
-    if asked > target:
-        while asked > target:
-            asked -= tasks[order.pop(rng.randrange(len(order)))].milli
+    requested = sum(task.milli for task in tasks)
+    if requested > target:
+        while requested > target:
+            requested -= tasks[order.pop(rng.randrange(len(order)))].milli
         return tuple(order)
     while True:
         drawn = rng.randrange(len(tasks))
-        if asked + tasks[drawn].gpu_milli > target:
+        if requested + tasks[drawn].gpu_milli > target:
             return tuple(order)
-        asked += tasks[drawn].milli
+        requested += tasks[drawn].milli
         order.append(drawn)
 
 
 def shifted(order: Sequence[int], tasks: Sequence[Task], seed: int) -> tuple[int, ...]:
-    """Give the same arrivals as a workload that shifts half-way: shares of GPUs and CPU pods first, whole GPUs later.
+    """Return the same arrivals as a workload that shifts half-way: shares of GPUs and CPU pods first, whole GPUs later.
 
-    Either half is shuffled anew.
+    Each half is shuffled again.
     """
     rng = Random(f"{seed} shifted")
     mixed = list(order)
     rng.shuffle(mixed)
-    small = [each for each in mixed if tasks[each].milli < 1000]
-    large = [each for each in mixed if tasks[each].milli >= 1000]
+    small = [index for index in mixed if tasks[index].milli < 1000]
+    large = [index for index in mixed if tasks[index].milli >= 1000]
     part, whole = EARLY_SHARE
     early_small, early_large = len(small) * part // whole, len(large) * (whole - part) // whole
     early = small[:early_small] + large[:early_large]

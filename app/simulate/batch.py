@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many runs: spread over processes, each kept in a file as it ends, so that a broken-off batch goes on where it was."""
+"""Runs a batch of simulations in several processes; each run is stored in a file, so that a batch can be resumed."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from app.values.errors import BadInput
 
 NODES_FILE, PODS_FILE = "openb_nodes_gpu.csv", "openb_pods_{}.csv"
 DECIDING = ("placement", "simulate", "policy", "knowledge")
-"""Packages whose code and tables decide how a run ends: with others, a kept run is not of this program."""
+"""Packages whose code and tables decide the result of a run; a stored run of other versions is not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationJob:
-    """One run to be made. `trace`: its directory; None is a synthetic one, of so many nodes."""
+    """One run to make. `trace` is a directory; None stands for a synthetic trace of `nodes` nodes."""
 
     trace: Path | None
     nodes: int
@@ -39,51 +39,51 @@ class SimulationJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A line of the file: a run, and a digest of all that it rests on."""
+    """A line of the file: a run, and in `of` a digest of everything that decides its result."""
 
     of: str
     run: SimulationRun
 
 
 def make(
-    jobs: Sequence[SimulationJob], processes: int, keep: Path | None, tell: Callable[[float], None]
+    jobs: Sequence[SimulationJob], processes: int, file: Path | None, report: Callable[[float], None]
 ) -> Iterator[SimulationRun]:
-    """Give the runs of jobs as they end, those first that are kept already. `tell`: hears of a part of a run.
+    """Yield the runs of jobs as they end, stored ones first. `report` is called with parts of a run that are done.
 
     Raises BadInput.
     """
-    kept = {each.of: each.run for each in _read(keep)} if keep is not None else {}
-    left = []
+    stored = {line.of: line.run for line in _read(file)} if file is not None else {}
+    missing = []
     for job in jobs:
-        if (found := kept.get(digest(job))) is not None:
-            yield found
+        if (run := stored.get(digest(job))) is not None:
+            yield run
         else:
-            left.append(job)
-    for job, made in _made(left, processes, tell):
-        if keep is not None:
-            _append(keep, StoredRun(digest(job), made))
-        yield made
+            missing.append(job)
+    for job, run in _run_jobs(missing, processes, report):
+        if file is not None:
+            _append(file, StoredRun(digest(job), run))
+        yield run
 
 
-def _made(
-    jobs: Sequence[SimulationJob], processes: int, tell: Callable[[float], None]
+def _run_jobs(
+    jobs: Sequence[SimulationJob], processes: int, report: Callable[[float], None]
 ) -> Iterator[tuple[SimulationJob, SimulationRun]]:
     if processes == 1 or len(jobs) < 2:
-        yield from ((job, play(job, tell)) for job in jobs)
+        yield from ((job, run_job(job, report)) for job in jobs)
         return
-    spawning = multiprocessing.get_context("spawn")  # a fork would copy the thread that draws the progress bar
+    spawning = multiprocessing.get_context("spawn")  # a fork would copy the thread of the progress bar
     with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=spawning) as pool:
-        asked = {pool.submit(play, job): job for job in jobs}
-        for done in as_completed(asked):
-            yield asked[done], done.result()
+        job_by_future = {pool.submit(run_job, job): job for job in jobs}
+        for future in as_completed(job_by_future):
+            yield job_by_future[future], future.result()
 
 
-def play(job: SimulationJob, tell: Callable[[float], None] = lambda _: None) -> SimulationRun:
+def run_job(job: SimulationJob, report: Callable[[float], None] = lambda _: None) -> SimulationRun:
     """Make one run.
 
     Raises BadInput.
     """
-    return run(load(job), read_policy(job.policy), job.seed, job.options, _rules(), tell)
+    return run(load(job), read_policy(job.policy), job.seed, job.options, _shipped_rules(), report)
 
 
 @lru_cache(8)
@@ -104,15 +104,15 @@ def load(job: SimulationJob) -> Trace:
 
 
 @lru_cache(1)
-def _rules() -> tuple[PolicySet, Knowledge]:
+def _shipped_rules() -> tuple[PolicySet, Knowledge]:
     knowledge = read_knowledge()
     return read_policies(shipped_policies(), knowledge), knowledge
 
 
 def digest(job: SimulationJob) -> str:
-    """Sum up what a run rests on: the trace, the options, and the program."""
-    said = repr((load(job), job.policy, job.seed, job.options, _program()))
-    return sha256(said.encode()).hexdigest()[:16]
+    """Return a digest of what decides a run: the trace, the options, and the program."""
+    text = repr((load(job), job.policy, job.seed, job.options, _program()))
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 @lru_cache(1)
@@ -129,24 +129,24 @@ def _text(path: Path) -> str:
         raise BadInput(f"{path}: {error}: wants a file of the openb traces") from error
 
 
-def _read(keep: Path) -> list[StoredRun]:
-    """Read the runs of a file; a last line that was broken off is made again."""
-    if not keep.exists():
+def _read(file: Path) -> list[StoredRun]:
+    """Read the runs of a file; an incomplete last line is ignored."""
+    if not file.exists():
         return []
-    found = []
-    for number, line in enumerate(_text(keep).splitlines(keepends=True), 1):
+    runs = []
+    for number, line in enumerate(_text(file).splitlines(keepends=True), 1):
         try:
-            found.append(msgspec.json.decode(line, type=StoredRun))
+            runs.append(msgspec.json.decode(line, type=StoredRun))
         except msgspec.DecodeError as error:
             if line.endswith("\n"):
-                raise BadInput(f"{keep}:{number}: no run: {error}") from error
-    return found
+                raise BadInput(f"{file}:{number}: no run: {error}") from error
+    return runs
 
 
-def _append(keep: Path, line: StoredRun) -> None:
+def _append(file: Path, line: StoredRun) -> None:
     try:
-        keep.parent.mkdir(parents=True, exist_ok=True)
-        lines, newline, _broken_off = (_text(keep) if keep.exists() else "").rpartition("\n")
-        keep.write_text(f"{lines}{newline}{msgspec.json.encode(line).decode()}\n", "utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines, newline, _broken_off = (_text(file) if file.exists() else "").rpartition("\n")
+        file.write_text(f"{lines}{newline}{msgspec.json.encode(line).decode()}\n", "utf-8")
     except OSError as error:
-        raise BadInput(f"{keep}: {error}: wants a file that can be written") from error
+        raise BadInput(f"{file}: {error}: wants a file that can be written") from error

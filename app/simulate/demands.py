@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks as Pods, and the demands that our policies compile from them, with the current expected demand."""
+"""The demands of tasks: tasks as Pods, compiled by our policies, with the current expected demand."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from app.simulate.trace import WHOLE_MILLI, Task
 
 
 def pod_document(task: Task, name: str = "task") -> dict[str, Any]:
-    """Write a task as a Pod. A share of a GPU has no word there: the Pod asks for one, the Demand says how much."""
+    """Return a task as a Pod. Pods cannot ask for a share of a GPU: the Pod asks for one, the Demand has the share."""
     gpus = {GPU: str(task.gpus)} if task.gpus else {}
     requests = {"cpu": f"{task.cpu_milli}m", "memory": f"{task.memory_mib}Mi", **gpus}
     annotations = {"gpu-usher.io/products": ",".join(task.products)} if task.products else {}
@@ -41,16 +41,16 @@ class Demands:
         self._expected_demand: ExpectedDemand | None = None
 
     def expect(self, expected_demand: ExpectedDemand | None) -> None:
-        """Use this expected demand in demands from now on."""
+        """Give this expected demand to all demands from now on."""
         self._expected_demand = expected_demand
         self._current = {}
 
-    def ask(self, task: Task) -> DemandClass:
-        """Give the class of a task."""
+    def class_of(self, task: Task) -> DemandClass:
+        """Return the demand class of a task."""
         return self._compile(task)[1]
 
     def of(self, task: Task) -> Demand:
-        """Give the demand of a task."""
+        """Return the demand of a task."""
         if task not in self._current:
             demand = self._compile(task)[0]
             self._current[task] = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FGD as published: Weng et al., "Beware of Fragmentation", USENIX ATC '23, and the artifact's scheduler plugin."""
+"""The baseline FGD: Weng et al., "Beware of Fragmentation", USENIX ATC '23, and its artifact's scheduler plugin."""
 
 from functools import lru_cache
 from math import exp
@@ -10,16 +10,15 @@ from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 
 COVERED = 0.95
-"""Share of the arrivals whose classes count, most popular first; pods without GPU are among them (as in the FGD
-paper)."""
+"""Share of the arrivals whose classes count, the most popular first; the FGD paper includes pods without GPU."""
 LEVELS = 100
 SQUASH_MILLI = 1000.0
-"""Steps of the score, and what is one unit of the sigmoid (the plugin)."""
+"""Steps of the score, and the unit of the sigmoid in milli (the plugin)."""
 OUTLOOKS_KEPT = 16
 
 
 def fgd(demand: Demand, node: Node) -> float:
-    """Prefer the node where F grows least."""
+    """Prefer the node where the fragmentation F grows least."""
     if demand.expected_demand is None:
         return 0.5
     product, cpu = node.node_class.product, node.free.cpu_milli
@@ -28,24 +27,24 @@ def fgd(demand: Demand, node: Node) -> float:
 
 @lru_cache(STATES_KEPT)
 def _score(demand: Demand, expected_demand: ExpectedDemand, product: str | None, cpu: int | None, gpus: GPUs) -> float:
-    ways = placements(gpus, sum(amount for _, amount in demand.resources), demand.share_milli)
-    if not ways:
+    results = placements(gpus, sum(amount for _, amount in demand.resources), demand.share_milli)
+    if not results:
         return 0.0
     left = None if cpu is None else cpu - demand.cpu_milli
     gain = stranded(expected_demand, product, cpu, gpus) - min(
-        stranded(expected_demand, product, left, each) for each in ways
+        stranded(expected_demand, product, left, result) for result in results
     )
     return int(LEVELS / (1.0 + exp(-gain / SQUASH_MILLI))) / LEVELS
 
 
 @lru_cache(OUTLOOKS_KEPT)
 def popular(expected_demand: ExpectedDemand) -> ExpectedDemand:
-    """Keep the most popular classes, until they cover enough."""
-    kept = []
+    """Return the most popular classes that together cover COVERED of the arrivals."""
+    classes = []
     covered = 0.0
-    for ask, probability in expected_demand.classes:
+    for demand_class, probability in expected_demand.classes:
         if covered >= COVERED:
             break
-        kept.append((ask, probability))
+        classes.append((demand_class, probability))
         covered += probability
-    return ExpectedDemand(tuple((ask, probability / covered) for ask, probability in kept))
+    return ExpectedDemand(tuple((demand_class, probability / covered) for demand_class, probability in classes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compared: lists of our scorers, and baselines that others published."""
+"""The policies that the benchmark compares: lists of our scorers, and published baselines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,26 +13,27 @@ from app.values.errors import BadInput
 
 LARGEST_CPU_MILLI = 128_000
 LARGEST_GPU_MILLI = 8_000
-"""Of a node of the openb trace: BestFit measures by them."""
+"""The largest node of the openb trace, by which BestFit normalises."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkPolicy:
-    """A way to choose. `scores`: for the engine; empty is what the shipped policy says. `baseline`: a formula instead.
+    """A way to choose a node.
 
-    `asked`: our prioritize verb is configured. `in_tree`: kube-scheduler's own scores take part.
+    `scores` are the engine's scorers, empty for those of the shipped policy; `baseline` is a formula instead of them.
+    `prioritize` is whether our prioritize verb is configured, `in_tree` whether kube-scheduler's own scores count.
     """
 
     name: str
     scores: tuple[tuple[ScorerName, int], ...] = ()
     baseline: Callable[[Demand, Node], float] | None = None
     ranked: bool = True
-    asked: bool = True
+    prioritize: bool = True
     in_tree: bool = True
 
 
 def best_fit(demand: Demand, node: Node) -> float:
-    """Prefer the node with the least CPU and GPU left: BestFit of the published simulator, its 100 levels included."""
+    """Prefer the node with the least CPU and GPU left: BestFit of the published simulator, with its 100 levels."""
     gpus = placements(node.free.gpus or (), sum(amount for _, amount in demand.resources), demand.share_milli)
     if not gpus:
         return 0.0
@@ -47,15 +48,15 @@ POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("fgd", baseline=fgd),
     BenchmarkPolicy("fgd-proportional", baseline=fgd, ranked=False),
     BenchmarkPolicy("bestfit", baseline=best_fit),
-    BenchmarkPolicy("kubernetes", asked=False),
-    BenchmarkPolicy("random", asked=False, in_tree=False),
+    BenchmarkPolicy("kubernetes", prioritize=False),
+    BenchmarkPolicy("random", prioritize=False, in_tree=False),
 )
-"""`shipped`: the scores of the shipped policy. `kubernetes`: kube-scheduler with our filter alone. `random`: any node
-that fits."""
+"""`shipped` has the scores of the shipped policy, `kubernetes` is kube-scheduler with our filter alone, `random` takes
+any node that fits."""
 
 
 def read_policy(text: str) -> BenchmarkPolicy:
-    """Find a policy by name, or read one of our scorers with weights, as `Fragmentation=5+Packing=1`.
+    """Return a policy by its name, or one of our scorers with weights, such as `Fragmentation=5+Packing=1`.
 
     Raises BadInput.
     """
@@ -65,8 +66,8 @@ def read_policy(text: str) -> BenchmarkPolicy:
     scores = []
     for part in text.split("+"):
         name, _, weight = part.partition("=")
-        if name not in {each.value for each in ScorerName} or not weight.isdecimal() or not 0 < int(weight[:9]) <= 100:
-            known = ", ".join(each.name for each in POLICIES)
+        if name not in {item.value for item in ScorerName} or not weight.isdecimal() or not 0 < int(weight[:9]) <= 100:
+            known = ", ".join(item.name for item in POLICIES)
             raise BadInput(f"policy {text[:60]!r}: wants one of {known}, or scorers as Packing=5+DriverHeadroom=1")
         scores.append((ScorerName(name), int(weight)))
     return BenchmarkPolicy(text, tuple(scores))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: every pod of a workload arrives once, no pod ever leaves, one that finds no place is gone."""
+"""One run: every pod of a workload arrives once, no pod leaves, and a pod without a place is dropped."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +19,18 @@ from app.simulate.arrivals import draw, shifted
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular
 from app.simulate.policies import BenchmarkPolicy
-from app.simulate.scheduler import look, nodes_to_find, select
+from app.simulate.scheduler import find_feasible, nodes_to_find, select
 from app.simulate.simulated_cluster import SimulatedCluster
 from app.simulate.trace import Task, Trace
 
 MARKS = (90, 95, 100, 130)
-"""Arrived load, in percent of all GPUs, at which the published experiment is read."""
+"""Arrived load in percent of all GPUs at which the published experiment takes its figures."""
 CLASSES_KEPT = 1024
-"""Demands whose verdicts are kept: a trace has at most some 330, and we have the memory."""
+"""Demands whose verdicts are cached: a trace has some 330 at most."""
 
 
 class History(Enum):
-    """What the engine knows of the workload: the whole trace, what came so far, or that of one that shifts."""
+    """What the engine knows of the workload: the whole trace, past arrivals, or past arrivals of one that shifts."""
 
     Trace = "trace"
     Online = "online"
@@ -39,9 +39,9 @@ class History(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How runs are made. `arrivals`: a fixed order. `all_pods`: prioritize is asked for pods without GPU too.
+    """The options of runs. `arrivals` is a fixed order. With `all_pods` prioritize is also called for pods without GPU.
 
-    `percent`: percentageOfNodesToScore; 0 is the scheduler's default.
+    `percent` is percentageOfNodesToScore; 0 is the scheduler's default.
     """
 
     history: History = History.Trace
@@ -52,10 +52,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """What came of a run. `allocated_percent`: GPUs given to pods when so many percent had been asked for;
-    `fragmented_percent`: F of the fleet, at the same moments; both of all GPUs, and of the marks that were reached.
+    """The result of a run.
 
-    `failed`: pods without a place by what they asked, of `pods` in all.
+    `allocated_percent` is the percentage of all GPUs given to pods when a percentage of them had been requested, by
+    that percentage; `fragmented_percent` is F of the fleet at the same moments. Marks that were not reached are absent.
+    `failed` counts pods without a place by what they requested, `pods` all pods.
     """
 
     workload: str
@@ -68,7 +69,7 @@ class SimulationRun:
 
 
 class RunFigures:
-    """The figures of a run, arrival by arrival."""
+    """The figures of a run, updated at each arrival."""
 
     def __init__(self, trace: Trace, expected_demand: ExpectedDemand, nodes: Sequence[Node]) -> None:
         self._capacity = trace.capacity_milli
@@ -79,7 +80,7 @@ class RunFigures:
         self.failed: dict[str, int] = {}
 
     def count(self, task: Task, bound: tuple[Node, Node] | None) -> None:
-        """Take an arrival in; `bound`: its node before and after, None where it found none."""
+        """Count an arrival. `bound` is its node before and after; None if it found no node."""
         self._arrived += task.milli
         if bound is None:
             kind = f"{task.gpus} GPU" if task.gpu_milli in (0, 1000) else "share"
@@ -95,7 +96,7 @@ class RunFigures:
         return stranded(self._expected_demand, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
 
     def percents(self, column: int) -> dict[str, float]:
-        """Average a column over the arrivals that round to each mark."""
+        """Return the average of a column over the arrivals that round to each mark."""
         return {
             str(mark): round(100 * sum(row[column] for row in rows) / len(rows) / self._capacity, 4)
             for mark, rows in self._marks.items()
@@ -104,7 +105,7 @@ class RunFigures:
 
 
 class Simulation:
-    """A fleet that pods of one trace are put on, by one policy."""
+    """A fleet on which pods of one trace are placed by one policy."""
 
     def __init__(
         self, trace: Trace, policy: BenchmarkPolicy, seed: int, options: Options, rules: tuple[PolicySet, Knowledge]
@@ -115,39 +116,43 @@ class Simulation:
         Random(f"{seed} nodes").shuffle(machines)
         self.fleet = SimulatedCluster(machines, rules[1])
         self.demands = Demands(rules[0], rules[1], policy)
-        self._appraisals = VerdictCache(self.fleet, recount=True, most=CLASSES_KEPT)
+        self._verdicts = VerdictCache(self.fleet, recount=True, most=CLASSES_KEPT)
         self._start = 0
-        self._wanted = nodes_to_find(len(machines), options.percent)
+        self._nodes_to_find = nodes_to_find(len(machines), options.percent)
 
     def place(self, task: Task) -> tuple[Node, Node] | None:
-        """Let kube-scheduler seat a pod; gives its node before and after, None where it finds none."""
+        """Place a pod as kube-scheduler does; return its node before and after, None if no node fits."""
         position = self._choose(task)
         return None if position is None else self.fleet.bind(position, task)
 
     def _choose(self, task: Task) -> int | None:
         fleet = self.fleet
-        appraisal = self._appraisals.of(self.demands.of(task))
-        fitting = [
+        verdicts = self._verdicts.of(self.demands.of(task))
+        feasible = [
             position
             for position, name in enumerate(fleet.names)
             if fleet.cpu[position] >= task.cpu_milli
             and fleet.memory[position] >= task.memory_mib
-            and name in appraisal.feasible
+            and name in verdicts.feasible
         ]
-        found, self._start = look(fitting, self._start, self._wanted)
-        if len(found) <= 1:
-            return found[0] if found else None
-        asked = self._policy.asked and (task.gpus > 0 or self._options.all_pods)
-        points = self.answer(task, [fleet.names[position] for position in found]) if asked else [0] * len(found)
-        if not asked and not self._policy.in_tree:
-            return self._rng.choice(found)
-        return found[select(points, lambda index: fleet.in_tree(found[index], task), self._rng)]
+        candidates, self._start = find_feasible(feasible, self._start, self._nodes_to_find)
+        if len(candidates) <= 1:
+            return candidates[0] if candidates else None
+        prioritize = self._policy.prioritize and (task.gpus > 0 or self._options.all_pods)
+        points = (
+            self.answer(task, [fleet.names[position] for position in candidates])
+            if prioritize
+            else [0] * len(candidates)
+        )
+        if not prioritize and not self._policy.in_tree:
+            return self._rng.choice(candidates)
+        return candidates[select(points, lambda index: fleet.in_tree(candidates[index], task), self._rng)]
 
     def answer(self, task: Task, names: Sequence[str]) -> list[int]:
-        """Give our 0..10 for these nodes, as prioritize does, or those of a baseline on the same wire."""
+        """Return the scores 0..10 of these nodes, as prioritize does, or those of a baseline."""
         demand = self.demands.of(task)
         if self._policy.baseline is None:
-            totals = self._appraisals.of(demand).totals(names)
+            totals = self._verdicts.of(demand).totals(names)
         else:
             totals = [self._policy.baseline(demand, self.fleet.nodes[name]) for name in names]
         return wire_scores(names, totals, demand.ranked)
@@ -159,26 +164,27 @@ def run(
     seed: int,
     options: Options,
     rules: tuple[PolicySet, Knowledge],
-    tell: Callable[[float], None] = lambda _: None,
+    report: Callable[[float], None] = lambda _: None,
 ) -> SimulationRun:
-    """Play a workload. `rules`: our policies and facts. `tell`: hears the share that is done, now and then."""
+    """Run a workload. `rules` are our policies and facts; `report` is sometimes called with the share that is done."""
     order = options.arrivals or draw(trace.tasks, trace.capacity_milli, seed)
     if options.history is History.Shift:
         order = shifted(order, trace.tasks, seed)
     simulation = Simulation(trace, policy, seed, options, rules)
     demands = simulation.demands
-    known = expected_from_classes(map(demands.ask, trace.tasks))
-    assert known is not None  # a trace has tasks
-    tally = RunFigures(trace, known, list(simulation.fleet.nodes.values()))
+    expected = expected_from_classes(map(demands.class_of, trace.tasks))
+    assert expected is not None  # a trace has tasks
+    figures = RunFigures(trace, expected, list(simulation.fleet.nodes.values()))
     learning = DemandLearning(simulation.fleet.free)
     for count, index in enumerate(order, 1):
         task = trace.tasks[index]
         if options.history is History.Trace and count % LONGEST_LESSON == 1:
-            demands.expect(replace(known, free=tuple(simulation.fleet.free().items())))
-        tally.count(task, simulation.place(task))
-        if options.history is not History.Trace and learning.arrived(demands.ask(task)):
+            demands.expect(replace(expected, free=tuple(simulation.fleet.free().items())))
+        figures.count(task, simulation.place(task))
+        if options.history is not History.Trace and learning.arrived(demands.class_of(task)):
             demands.expect(learning.expected_demand)
         if count % 100 == 0:
-            tell(count / len(order))
-    figures = (tally.percents(0), tally.percents(1), dict(sorted(tally.failed.items())))
-    return SimulationRun(trace.workload, policy.name, seed, *figures, len(order))
+            report(count / len(order))
+    percents = (figures.percents(0), figures.percents(1))
+    failed = dict(sorted(figures.failed.items()))
+    return SimulationRun(trace.workload, policy.name, seed, *percents, failed, len(order))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated cluster: nodes as the engine sees them, and what kube-scheduler counts of them."""
+"""The simulated cluster: nodes as the engine sees them, and kube-scheduler's sums of requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,14 +11,14 @@ from app.nodes.model import Node, NodeClass
 from app.nodes.reading import read_node
 from app.placement.stranded import placements
 from app.placement.workload import free_by_product
-from app.simulate.scheduler import CPU_NOT_ASKED, MEMORY_NOT_ASKED, balanced_allocation, least_allocated
+from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
 from app.simulate.trace import WHOLE_MILLI, Machine, Task
 
 GPU = "nvidia.com/gpu"
 
 
 def node_document(machine: Machine) -> dict[str, Any]:
-    """Write a machine as the API server would show it."""
+    """Return a machine as a Node of the API server."""
     labels = {"nvidia.com/gpu.product": machine.product, "nvidia.com/gpu.count": str(machine.gpus)}
     amounts = {"cpu": f"{machine.cpu_milli}m", "memory": f"{machine.memory_mib}Mi", GPU: str(machine.gpus)}
     return {
@@ -29,21 +29,21 @@ def node_document(machine: Machine) -> dict[str, Any]:
 
 
 class SimulatedCluster:
-    """Nodes by name with what changed (what an Appraisal reads), and CPU and memory by position in the scan order.
+    """Nodes by name with their change log, as a verdict cache needs, and free CPU and memory by position.
 
-    Per-GPU facts are known, as where DRA shows the GPUs; a share takes the fullest GPU that has room.
+    Facts of each GPU are known, as with DRA; a share takes the fullest GPU that has room.
     """
 
     def __init__(self, machines: Sequence[Machine], knowledge: Knowledge) -> None:
         classes: dict[NodeClass, NodeClass] = {}
         self.nodes: dict[str, Node] = {}
         self.changes = ChangeLog()
-        self.names = [each.name for each in machines]
-        self.cpu = [each.cpu_milli for each in machines]
-        self.memory = [each.memory_mib for each in machines]
-        self._allocatable = [(each.cpu_milli, each.memory_mib) for each in machines]
+        self.names = [machine.name for machine in machines]
+        self.cpu = [machine.cpu_milli for machine in machines]
+        self.memory = [machine.memory_mib for machine in machines]
+        self._allocatable = [(machine.cpu_milli, machine.memory_mib) for machine in machines]
         self._requested = [(0, 0)] * len(machines)
-        """With the defaults of what pods do not ask."""
+        """Requested CPU and memory, with defaults for pods that request none."""
         for machine in machines:
             node = read_node(node_document(machine), knowledge)
             free = replace(node.free, gpus=(WHOLE_MILLI,) * machine.gpus, cpu_milli=machine.cpu_milli)
@@ -51,28 +51,31 @@ class SimulatedCluster:
             self.nodes[machine.name] = replace(node, node_class=shared, free=free)
 
     def free(self) -> Mapping[str, int]:
-        """Sum up the free GPU milli by product."""
+        """Return the free GPU milli by product."""
         return free_by_product(self.nodes.values())
 
     def in_tree(self, position: int, task: Task) -> int:
-        """Sum the in-tree scores of a node for a pod."""
+        """Return the sum of the in-tree scores of a node for a pod."""
         cpu, memory = self._requested[position]
-        most = self._allocatable[position]
-        asked = (cpu + (task.cpu_milli or CPU_NOT_ASKED), memory + (task.memory_mib or MEMORY_NOT_ASKED))
-        score = least_allocated(asked, most)
+        allocatable = self._allocatable[position]
+        requested = (cpu + (task.cpu_milli or DEFAULT_CPU_MILLI), memory + (task.memory_mib or DEFAULT_MEMORY_MIB))
+        score = least_allocated(requested, allocatable)
         if not task.cpu_milli and not task.memory_mib:
-            return score  # BalancedAllocation skips pods that ask for nothing
-        used = (most[0] - self.cpu[position] + task.cpu_milli, most[1] - self.memory[position] + task.memory_mib)
-        return score + balanced_allocation(used, most)
+            return score  # BalancedAllocation skips pods without requests
+        used = (
+            allocatable[0] - self.cpu[position] + task.cpu_milli,
+            allocatable[1] - self.memory[position] + task.memory_mib,
+        )
+        return score + balanced_allocation(used, allocatable)
 
     def bind(self, position: int, task: Task) -> tuple[Node, Node]:
-        """Put a pod on a node; gives the node before and after."""
+        """Bind a pod to a node; return the node before and after."""
         self.cpu[position] -= task.cpu_milli
         self.memory[position] -= task.memory_mib
         cpu, memory = self._requested[position]
         self._requested[position] = (
-            cpu + (task.cpu_milli or CPU_NOT_ASKED),
-            memory + (task.memory_mib or MEMORY_NOT_ASKED),
+            cpu + (task.cpu_milli or DEFAULT_CPU_MILLI),
+            memory + (task.memory_mib or DEFAULT_MEMORY_MIB),
         )
         name = self.names[position]
         node = self.nodes[name]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A workload of our own, of the shape of the openb traces, for where those are not at hand.
+"""A synthetic workload like the openb traces, for use without them.
 
-Shares of kinds, sizes and constraints are round numbers near those of the traces (Weng et al., USENIX ATC '23, tables
-of the artifact's README); products are such as our tables know. Figures made with it compare policies, and nothing
-else.
+The shares of kinds, sizes and constraints are round numbers near those of the traces (Weng et al., USENIX ATC '23,
+tables of the artifact's README); products are some that our tables know. Its figures serve only to compare policies.
 """
 
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from app.simulate.trace import WHOLE_MILLI, Machine, Task, Trace
 from app.values.errors import BadInput
 
 NODES = 1_200
-"""About as many as the published cluster has."""
+"""About the number of nodes of the published cluster."""
 LEAST_NODES = 10
 LOAD_PERCENT = 98
-"""What the tasks ask of all GPUs, before more are drawn."""
+"""The GPUs that the tasks request in percent of all, before more are drawn."""
 
 T = TypeVar("T")
 _MACHINES = (
@@ -34,13 +33,13 @@ _MACHINES = (
 _SHARES = ((810, 35), (470, 25), (320, 11), (650, 9), (230, 7), (590, 7), (160, 6))
 """(milli, percent of the tasks on a share)."""
 _CORES = {0: ((8, 3), (12, 4), (16, 2), (32, 3)), 1: ((3, 3), (4, 2), (8, 3), (12, 6), (18, 1)), 2: ((16, 1), (32, 1))}
-"""(cores, weight) by GPUs; from four GPUs on it is eight to eleven cores a GPU."""
+"""(cores, weight) by number of GPUs; from four GPUs on a task has eight to eleven cores per GPU."""
 _GIB_PER_CORE = 3.5
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMix:
-    """Parts of the tasks in a thousand: without GPU, on a share, on several GPUs; bound to a product."""
+    """Tasks per thousand: without GPU, on a share, on several GPUs, and restricted to products."""
 
     without: int = 133
     share: int = 378
@@ -55,13 +54,13 @@ SHAPES = {
     "multigpu50": TaskMix(share=200, several=330),
     "cpu250": TaskMix(without=280, share=320, several=8),
 }
-"""As the traces of these names."""
+"""Mixes like those of the traces of these names."""
 
 
 def synthetic(workload: str, nodes: int = NODES) -> Trace:
-    """Make a cluster and a workload; the same for the same arguments.
+    """Return a cluster and a workload, the same for the same arguments.
 
-    Raises BadInput for a name that has no shape, or too few nodes.
+    Raises BadInput for an unknown name, or too few nodes.
     """
     if workload not in SHAPES:
         raise BadInput(f"workload {workload[:40]!r}: without --trace, wants one of {', '.join(SHAPES)}")
@@ -69,23 +68,23 @@ def synthetic(workload: str, nodes: int = NODES) -> Trace:
         raise BadInput(f"--nodes {nodes}: wants {LEAST_NODES} to {10 * NODES}")
     rng = Random(f"synthetic {workload}")
     machines = _machines(nodes)
-    target = WHOLE_MILLI * sum(each.gpus for each in machines) * LOAD_PERCENT // 100
+    target = WHOLE_MILLI * sum(machine.gpus for machine in machines) * LOAD_PERCENT // 100
     tasks: list[Task] = []
-    asked = 0
-    while asked < target:
+    requested = 0
+    while requested < target:
         tasks.append(_task(SHAPES[workload], rng))
-        asked += tasks[-1].milli
+        requested += tasks[-1].milli
     return Trace(workload, machines, tuple(tasks), f"synthetic, {nodes} nodes")
 
 
 def _machines(nodes: int) -> tuple[Machine, ...]:
-    made: list[Machine] = []
+    machines: list[Machine] = []
     part = 0
     for product, gpus, cores, gib, percent in _MACHINES:
         part += percent
-        while len(made) < nodes * part // 100:
-            made.append(Machine(f"node-{len(made):04}", cores * 1000, gib * 1024, gpus, product))
-    return tuple(made)
+        while len(machines) < nodes * part // 100:
+            machines.append(Machine(f"node-{len(machines):04}", cores * 1000, gib * 1024, gpus, product))
+    return tuple(machines)
 
 
 def _task(shape: TaskMix, rng: Random) -> Task:
@@ -109,4 +108,4 @@ def _products(gpus: int, rng: Random) -> tuple[str, ...]:
 
 
 def _pick(choices: tuple[tuple[T, int], ...], rng: Random) -> T:
-    return rng.choices([each for each, _ in choices], [weight for _, weight in choices])[0]
+    return rng.choices([choice for choice, _ in choices], [weight for _, weight in choices])[0]

@@ -10,7 +10,8 @@ from app.simulate.run import MARKS, SimulationRun
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """Figures of one policy on one workload. `allocated`: by mark, (mean, standard deviation; None of one run)."""
+    """The figures of one policy on one workload. `allocated` has by mark the mean and the standard deviation, which is
+    None for a single run."""
 
     workload: str
     policy: str
@@ -21,19 +22,27 @@ class ResultRow:
 
 
 def rows(runs: Iterable[SimulationRun]) -> list[ResultRow]:
-    """Sum up runs, in the order in which workloads and policies first come."""
+    """Return the rows of runs, in the order in which workloads and policies first appear."""
     groups: dict[tuple[str, str], list[SimulationRun]] = {}
-    for each in runs:
-        groups.setdefault((each.workload, each.policy), []).append(each)
+    for simulation_run in runs:
+        groups.setdefault((simulation_run.workload, simulation_run.policy), []).append(simulation_run)
     return [_row(*key, group) for key, group in groups.items()]
 
 
 def _row(workload: str, policy: str, runs: list[SimulationRun]) -> ResultRow:
     allocated = {}
     for mark in map(str, MARKS):
-        values = [each.allocated_percent[mark] for each in runs if mark in each.allocated_percent]
+        values = [
+            simulation_run.allocated_percent[mark]
+            for simulation_run in runs
+            if mark in simulation_run.allocated_percent
+        ]
         if values:
             allocated[mark] = (mean(values), stdev(values) if len(values) > 1 else None)
-    fragmented = [each.fragmented_percent["100"] for each in runs if "100" in each.fragmented_percent]
-    failed = mean(sum(each.failed.values()) for each in runs)
+    fragmented = [
+        simulation_run.fragmented_percent["100"]
+        for simulation_run in runs
+        if "100" in simulation_run.fragmented_percent
+    ]
+    failed = mean(sum(simulation_run.failed.values()) for simulation_run in runs)
     return ResultRow(workload, policy, len(runs), allocated, mean(fragmented) if fragmented else None, failed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: the machines of a cluster and the tasks that arrive, read from CSV as the openb traces have them."""
+"""Traces: the machines of a cluster and the tasks that arrive, read from CSV files like those of the openb traces."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -15,16 +15,16 @@ LABELS = {
     "V100M16": "Tesla-V100-SXM2-16GB",
     "V100M32": "Tesla-V100-SXM2-32GB",
 }
-"""What GPU feature discovery writes for the trace's models; one that is not here (G1 to G3 are undisclosed) stands for
-itself, a product that our tables do not know."""
+"""The labels of GPU Feature Discovery for the trace's models. Other models (G1 to G3 are undisclosed) are used as they
+are, as products that our tables do not know."""
 MOST_GPUS = 64
-"""Of a machine: beyond it a column was mixed up."""
+"""GPUs of a machine; a larger number means that columns were mixed up."""
 WHOLE_MILLI = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node of the trace. `product`: its gpu.product label."""
+    """A node of the trace. `product` is its gpu.product label."""
 
     name: str
     cpu_milli: int
@@ -35,7 +35,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A pod of the trace. `gpu_milli`: of each GPU; below 1000 only of one. `products`: any of them; none is all."""
+    """A pod of the trace. `gpu_milli` is that of each GPU, below 1000 of its only one. Empty `products` allow any."""
 
     cpu_milli: int
     memory_mib: int
@@ -45,13 +45,13 @@ class Task:
 
     @property
     def milli(self) -> int:
-        """GPU milli that it asks in all."""
+        """The GPU milli that it requests in all."""
         return self.gpus * self.gpu_milli
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A cluster and its workload, both in a fixed order. `origin`: where it is from, for the reader of the table."""
+    """A cluster and its workload, both in a fixed order. `origin` names its source in the table."""
 
     workload: str
     machines: tuple[Machine, ...]
@@ -60,34 +60,34 @@ class Trace:
 
     @property
     def capacity_milli(self) -> int:
-        """GPU milli of all machines."""
-        return WHOLE_MILLI * sum(each.gpus for each in self.machines)
+        """The GPU milli of all machines."""
+        return WHOLE_MILLI * sum(machine.gpus for machine in self.machines)
 
 
 def read_machines(text: str, where: str) -> tuple[Machine, ...]:
-    """Read the nodes: node, cpu_milli, memory_mib, gpu, model.
+    """Read the nodes, with columns node, cpu_milli, memory_mib, gpu and model.
 
-    Raises BadInput, with file and line.
+    Raises BadInput with file and line.
     """
-    found = []
+    machines = []
     for line, row in _rows(text, where, ("node", "cpu_milli", "memory_mib", "gpu", "model")):
         name = f"node-{row['node']}"
         cpu, memory = (_number(row, key, line, 1, 10**12) for key in ("cpu_milli", "memory_mib"))
         gpus = _number(row, "gpu", line, 0, MOST_GPUS)
-        found.append(Machine(name, cpu, memory, gpus, LABELS.get(row["model"], row["model"])))
-    if len({each.name for each in found}) < len(found):
+        machines.append(Machine(name, cpu, memory, gpus, LABELS.get(row["model"], row["model"])))
+    if len({machine.name for machine in machines}) < len(machines):
         raise BadInput(f"{where}: two nodes of one name")
-    if not any(each.gpus for each in found):
+    if not any(machine.gpus for machine in machines):
         raise BadInput(f"{where}: no node has a GPU")
-    return tuple(found)
+    return tuple(machines)
 
 
 def read_tasks(text: str, where: str) -> tuple[Task, ...]:
-    """Read the pods, sorted by name: pod, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec; more columns are let be.
+    """Read the pods, sorted by name, with columns pod, cpu_milli, memory_mib, num_gpu, gpu_milli and gpu_spec.
 
-    Raises BadInput, with file and line.
+    Raises BadInput with file and line.
     """
-    found: list[tuple[str, Task]] = []
+    named_tasks: list[tuple[str, Task]] = []
     for line, row in _rows(text, where, ("pod", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")):
         cpu, memory = (_number(row, key, line, 0, 10**12) for key in ("cpu_milli", "memory_mib"))
         gpus = _number(row, "num_gpu", line, 0, MOST_GPUS)
@@ -96,31 +96,31 @@ def read_tasks(text: str, where: str) -> tuple[Task, ...]:
             raise BadInput(f"{line}: gpu_milli: got {milli} of each of {gpus} GPUs, wants {WHOLE_MILLI}")
         models = dict.fromkeys(model for model in row["gpu_spec"].split("|") if model)
         products = tuple(LABELS.get(model, model) for model in models)
-        found.append((row["pod"], Task(cpu, memory, gpus, milli if gpus else 0, products)))
-    if not any(task.gpus for _, task in found):
+        named_tasks.append((row["pod"], Task(cpu, memory, gpus, milli if gpus else 0, products)))
+    if not any(task.gpus for _, task in named_tasks):
         raise BadInput(f"{where}: no pod asks for a GPU")
-    return tuple(task for _, task in sorted(found, key=lambda each: each[0]))
+    return tuple(task for _, task in sorted(named_tasks, key=lambda named_task: named_task[0]))
 
 
 def read_arrivals(text: str, where: str, tasks: int) -> tuple[int, ...]:
-    """Read an order of arrival: one index of a pod a line, from 0, in the order of the pods' names.
+    """Read an order of arrival: on each line the index of a pod, from 0, among the pods sorted by name.
 
-    Raises BadInput, with file and line.
+    Raises BadInput with file and line.
     """
-    found = []
-    for line, word in enumerate(text.split(), 1):
-        if not word.isascii() or not word.isdecimal() or len(word) > 9 or int(word) >= tasks:
-            raise BadInput(f"{where}:{line}: got {word[:20]!r}, wants the row of a pod, 0 to {tasks - 1}")
-        found.append(int(word))
-    if not found:
+    indexes = []
+    for line, index in enumerate(text.split(), 1):
+        if not index.isascii() or not index.isdecimal() or len(index) > 9 or int(index) >= tasks:
+            raise BadInput(f"{where}:{line}: got {index[:20]!r}, wants the row of a pod, 0 to {tasks - 1}")
+        indexes.append(int(index))
+    if not indexes:
         raise BadInput(f"{where}: nobody arrives")
-    return tuple(found)
+    return tuple(indexes)
 
 
 def _rows(text: str, where: str, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
     reader = csv.DictReader(StringIO(text, newline=""), strict=True)
     try:
-        missing = [each for each in columns if each not in (reader.fieldnames or ())]
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
             raise BadInput(f"{where}:1: no column {', '.join(missing)}")
         for row in reader:

@@ -100,7 +100,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
     """F52, P24: also where the outlook changes on the way."""
     trace = small("gpuspec33")
     simulation = Simulation(trace, read_policy(chosen), 42, PLAIN, RULES)
-    asks = [simulation.demands.ask(task) for task in trace.tasks]
+    asks = [simulation.demands.class_of(task) for task in trace.tasks]
     for number, task in enumerate(trace.tasks[:150]):
         if number % 50 == 0:
             simulation.demands.expect(expected_from_classes(asks[number:], simulation.fleet.free()))
@@ -157,7 +157,7 @@ def test_figures_are_those_of_the_placements() -> None:
     """F52: allocated and stranded at the marks, from the published definition, arrival by arrival."""
     trace = small()
     simulation = Simulation(trace, read_policy("fgd"), 42, PLAIN, RULES)
-    known = expected_from_classes(map(simulation.demands.ask, trace.tasks))
+    known = expected_from_classes(map(simulation.demands.class_of, trace.tasks))
     assert known is not None
     simulation.demands.expect(known)
     expected = popular(known)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.placement.ranking import HIGHEST
 from app.schedulerconfig.write import WEIGHT
-from app.simulate.scheduler import POINT, balanced_allocation, least_allocated, look, nodes_to_find, select
+from app.simulate.scheduler import POINT, balanced_allocation, find_feasible, least_allocated, nodes_to_find, select
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_search_goes_on_where_the_last_one_ended(
     feasible: list[int], start: int, wanted: int, found: list[int], following: int
 ) -> None:
     """F52: nextStartNodeIndex."""
-    assert look(feasible, start, wanted) == (found, following)
+    assert find_feasible(feasible, start, wanted) == (found, following)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 11), st.integers(1, 12))
@@ -63,7 +63,10 @@ def test_search_is_a_walk_node_by_node(fits: list[bool], start: int, wanted: int
             found.append((start + step) % nodes)
         looked_at += 1
 
-    assert look([index for index, fit in enumerate(fits) if fit], start, wanted) == (found, (start + looked_at) % nodes)
+    assert find_feasible([index for index, fit in enumerate(fits) if fit], start, wanted) == (
+        found,
+        (start + looked_at) % nodes,
+    )
 
 
 @pytest.mark.parametrize(

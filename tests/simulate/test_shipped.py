@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.simulate.batch import SimulationJob, play
+from app.simulate.batch import SimulationJob, run_job
 from app.simulate.run import Options
 
 TRACE = os.environ.get("GPU_USHER_TRACE")
@@ -16,6 +16,6 @@ TRACE = os.environ.get("GPU_USHER_TRACE")
 @pytest.mark.parametrize(("workload", "bar"), [("default", 95.8), ("gpuspec33", 94.8)])
 def test_shipped_defaults_beat_the_published_best(workload: str, bar: float) -> None:
     """F51, F52, P47: below what every seed gives (tests/results/placement.md), above the published best."""
-    found = play(SimulationJob(Path(TRACE or ""), 0, workload, "shipped", 42, Options(all_pods=True)))
+    found = run_job(SimulationJob(Path(TRACE or ""), 0, workload, "shipped", 42, Options(all_pods=True)))
 
     assert found.allocated_percent["100"] > bar
