@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: one verb a file."""
+"""The command line: one file per verb."""

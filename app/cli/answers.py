@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands and the web UI listener answer as JSON: the type of each answer, and the JSON Schema made from it.
+"""The JSON answers of commands and of the web UI listener: the type of each, and the JSON Schema made from it.
 
-The schemas stand in `app/cli/schemas/` too, so that a change of an answer is seen as one
-(docs/reference/requirements.md#promises: CLI JSON is stable; fields may be added, none taken away or given another
-meaning within a minor version).
+The schemas are also stored in `app/cli/schemas/`, so that a changed answer is noticed
+(docs/reference/requirements.md#promises: the JSON of the command line is stable; fields may be added, but not removed
+or changed in meaning within a minor version).
 """
 
 import json
@@ -56,36 +56,36 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "certs-issue": (CertificateCheck, "gpu-usher certs issue -o json"),
     "certs-show": (CertificateCheck, "gpu-usher certs show -o json"),
 }
-"""By the command's words joined with `-`, or by the route: the type, and where the answer comes from."""
+"""By the words of the command joined with `-`, or by route: the type of the answer, and where it comes from."""
 
 
 def answer_text(name: str) -> str:
-    """Write the schema of an answer as app/cli/schemas/ holds it.
+    """Return the schema of an answer as app/cli/schemas/ stores it.
 
-    Raises BadInput for a name that is not among them.
+    Raises BadInput for an unknown name.
     """
     return json.dumps(answer_schema(name), indent=2) + "\n"
 
 
 def answer_schema(name: str) -> Schema:
-    """Make the schema of an answer; every field of an object is always there, as the encoder writes them all."""
+    """Return the schema of an answer; all fields are required, because the encoder writes all of them."""
     if name not in ANSWERS:
         raise BadInput(f"--answer: got {name[:40]!r}, wants one of {', '.join(ANSWERS)}")
     type_, where = ANSWERS[name]
-    made = _plain(msgspec.json.schema(type_))
-    return {"$schema": DIALECT, "$id": f"urn:gpu-usher:answer:{name}", "$comment": where, **made}
+    body = _plain(msgspec.json.schema(type_))
+    return {"$schema": DIALECT, "$id": f"urn:gpu-usher:answer:{name}", "$comment": where, **body}
 
 
 def _plain(schema: Any) -> Any:
-    """Require every field of an object, drop defaults, and take the indentation out of docstrings."""
+    """Require every field of an object, drop defaults, and remove the indentation of docstrings."""
     if isinstance(schema, list):
-        return [_plain(each) for each in schema]
+        return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _plain(value) for key, value in schema.items() if key != "default"}
+    plain = {key: _plain(value) for key, value in schema.items() if key != "default"}
     if isinstance(schema.get("description"), str):
-        found["description"] = cleandoc(schema["description"])
+        plain["description"] = cleandoc(schema["description"])
     if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        found["properties"] = {name: _plain(each) for name, each in schema["properties"].items()}
-        found["required"] = list(schema["properties"])
-    return found
+        plain["properties"] = {name: _plain(item) for name, item in schema["properties"].items()}
+        plain["required"] = list(schema["properties"])
+    return plain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher certs`: make, rotate and look at serving certificates; keep those of a cluster."""
+"""`gpu-usher certs`: issues, rotates and shows serving certificates; keeps those of a cluster."""
 
 import base64
 import signal
@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from app.cli.help import Verb, VerbGroup
 from app.cli.output import Output, show
-from app.cli.probes import answering
+from app.cli.probes import serve_probes
 from app.cluster.access import find_cluster
 from app.telemetry.clock import now
 from app.telemetry.logs import start_logging
@@ -34,17 +34,19 @@ certs = typer.Typer(
     help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=VerbGroup
 )
 ADDRESS_SECONDS = 10
-"""Bound on one TLS handshake."""
+"""Limit of one TLS handshake."""
 
 Folder = Annotated[Path, typer.Option("--certs", help="Directory with ca.crt, tls.crt, tls.key.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="The cluster; in a pod its service account does.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Kubeconfig of the cluster; in a pod its service account is used.")
+]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; its current one by default.")]
 Namespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")]
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateCheck:
-    """A certificate, those who may have signed it, and what is wrong with it, worst first."""
+    """A certificate, the CAs that may have signed it, and its problems, the worst first."""
 
     certificate: DescribedCertificate
     trusted: tuple[DescribedCertificate, ...]
@@ -59,7 +61,7 @@ def issue(
     service: Annotated[str, typer.Option(help="Name of the Service.")] = "gpu-usher",
     output: Output = "text",
 ) -> None:
-    """Make a CA and a certificate in a directory, unless those there are young and right."""
+    """Issue a CA and a certificate in a directory, unless those there are valid and not due for renewal."""
     names = (*LOCAL_NAMES, *service_names(service, namespace), *(name or ()))
     issue_if_needed(folder, now(), tuple(dict.fromkeys(names)))
     _show(_files(folder), None, output)
@@ -72,7 +74,7 @@ def rotate(
     context: Context = None,
     namespace: Namespace = "gpu-usher",
 ) -> None:
-    """Begin a new CA now: both are trusted, after a minute the new one signs, after a week the old one goes."""
+    """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
     if folder is not None:
         issue_if_needed(folder, now(), rotate=True)
         print(f"{folder}/ca.crt has a new CA beside the old; `serve`, or `certs issue` after a minute, does the rest")
@@ -81,31 +83,31 @@ def rotate(
     path = Names(namespace).secret("ca")
     kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
     kube.close()
-    print("asked: the controller begins within seconds; `certs show --secret gpu-usher-tls` tells")
+    print("requested: the controller makes a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
 @certs.command("show", cls=Verb)
 def show_(
     folder: Folder = Path("certs"),
-    secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, as gpu-usher-tls.")] = None,
-    url: Annotated[str | None, typer.Option(help="An https address; --ca says whom to trust.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="Whom clients trust; else the ca.crt found beside.")] = None,
+    secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, such as gpu-usher-tls.")] = None,
+    url: Annotated[str | None, typer.Option(help="An https address; --ca names the trusted CAs.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="CAs that clients trust; else the ca.crt beside it.")] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "gpu-usher",
     output: Output = "text",
 ) -> None:
     """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched."""
-    asked = None
+    server_name = None
     if url is not None:
-        asked, found = _address(url)
+        server_name, texts = _address(url)
     elif secret is not None:
-        found = _secret(KubeClient(find_cluster(kubeconfig, context)), namespace, secret)
+        texts = _secret(KubeClient(find_cluster(kubeconfig, context)), namespace, secret)
     else:
-        found = _files(folder)
+        texts = _files(folder)
     if ca is not None:
-        found = CertificateTexts(found.certificate, found.key, _read(ca))
-    raise typer.Exit(1 if _show(found, asked, output) else 0)
+        texts = CertificateTexts(texts.certificate, texts.key, _read(ca))
+    raise typer.Exit(1 if _show(texts, server_name, output) else 0)
 
 
 @certs.command(cls=Verb)
@@ -114,20 +116,26 @@ def controller(
     context: Context = None,
     namespace: Namespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
-    name: Annotated[list[str] | None, typer.Option(help="Name or address besides, as 127.0.0.1 for a sidecar.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Another name or address, such as 127.0.0.1 of a sidecar.")
+    ] = None,
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
-    probe_port: Annotated[int | None, typer.Option(help="Answer /livez and /readyz there; else nowhere.")] = None,
+    probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
     kube = KubeClient(find_cluster(kubeconfig, context))
-    keeper = Controller(kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds)
+    certificate_controller = Controller(
+        kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds
+    )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     writer = start_logging(not sys.stderr.isatty())
     try:
-        with answering(probe_port, {"/livez": keeper.alive, "/readyz": keeper.ready}):
-            keeper.run(stop)
+        with serve_probes(
+            probe_port, {"/livez": certificate_controller.alive, "/readyz": certificate_controller.ready}
+        ):
+            certificate_controller.run(stop)
     finally:
         kube.close()
         writer.finish()
@@ -140,12 +148,12 @@ def _files(folder: Path) -> CertificateTexts:
 
 def _secret(kube: KubeClient, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
-    found = kube.read(path)
+    secret = kube.read(path)
     kube.close()
-    if found is None:
+    if secret is None:
         raise ApiError(404, f"{path}: not there")
     try:
-        data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+        data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
     except ValueError as error:
         raise BadInput(f"{path}: {error}: wants base64") from error
     return CertificateTexts(data.get("tls.crt", b""), data.get("tls.key", b""), data.get("ca.crt"))
@@ -157,10 +165,10 @@ def _address(url: str) -> tuple[str, CertificateTexts]:
     try:
         if host is None or parts.scheme != "https":
             raise ValueError("wants https://host:port")
-        shown = ssl.get_server_certificate((host, parts.port or 443), timeout=ADDRESS_SECONDS)
+        pem = ssl.get_server_certificate((host, parts.port or 443), timeout=ADDRESS_SECONDS)
     except (OSError, ValueError) as error:
         raise BadInput(f"--url {url[:100]}: {error}") from error
-    return host, CertificateTexts(shown.encode())
+    return host, CertificateTexts(pem.encode())
 
 
 def _read(path: Path) -> bytes:
@@ -172,25 +180,25 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path}: {error}: wants PEM") from error
 
 
-def _show(found: CertificateTexts, asked: str | None, output: str) -> tuple[str, ...]:
-    """Print a certificate and those who may have signed it; gives what is wrong."""
+def _show(texts: CertificateTexts, server_name: str | None, output: str) -> tuple[str, ...]:
+    """Print a certificate and the CAs that may have signed it; return its problems."""
     try:
-        leaf = describe(read_certificate(found.certificate))
-        wrong = tuple(problems(found, now(), asked))
+        leaf = describe(read_certificate(texts.certificate))
+        found_problems = tuple(problems(texts, now(), server_name))
     except ValueError as error:
         raise BadInput(f"the certificate: {error}") from error
-    trusted = tuple(describe(read_certificate(each)) for each in read_bundle(found.bundle or b""))
-    shown = CertificateCheck(leaf, trusted, wrong)
-    show(shown, output, lambda console: _print(console, shown))
-    return wrong
+    trusted = tuple(describe(read_certificate(ca)) for ca in read_bundle(texts.bundle or b""))
+    check = CertificateCheck(leaf, trusted, found_problems)
+    show(check, output, lambda console: _print(console, check))
+    return found_problems
 
 
-def _print(console: Console, shown: CertificateCheck) -> None:
-    leaf = shown.certificate
+def _print(console: Console, check: CertificateCheck) -> None:
+    leaf = check.certificate
     console.print(f"certificate  {leaf.subject}, signed by {leaf.signed_by}", markup=False)
     console.print(f"valid        {leaf.begins:%Y-%m-%d %H:%M}Z to {leaf.ends:%Y-%m-%d %H:%M}Z", markup=False)
     console.print(f"names        {', '.join(leaf.names)}", markup=False)
-    for each in shown.trusted:
-        console.print(f"trusted      {each.subject}, until {each.ends:%Y-%m-%d %H:%M}Z", markup=False)
-    for words in shown.problems:
-        console.print(f"[red]wrong[/]        {escape(words)}")
+    for ca in check.trusted:
+        console.print(f"trusted      {ca.subject}, until {ca.ends:%Y-%m-%d %H:%M}Z", markup=False)
+    for problem in check.problems:
+        console.print(f"[red]wrong[/]        {escape(problem)}")

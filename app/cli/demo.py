@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher demo`: play recorded payloads against a server, and show what it did as tables."""
+"""`gpu-usher demo`: sends recorded requests to a server, and shows the results as tables."""
 
 import asyncio
 import contextlib
@@ -33,11 +33,11 @@ def demo(
     url: Annotated[str, typer.Option(help="A running server.")] = "https://127.0.0.1:8443",
     ca: Annotated[Path, typer.Option(help="Its CA certificate.")] = Path("certs/ca.crt"),
 ) -> None:
-    """Play recorded requests of a real API server and scheduler, and show what was done, and why."""
+    """Send recorded requests of a real API server and scheduler, and show the results with their reasons."""
     console = Console(highlight=False)
     with contextlib.ExitStack() as stack:
-        if not _answers(url, ca):
-            url, ca = stack.enter_context(_own_server())
+        if not _is_running(url, ca):
+            url, ca = stack.enter_context(_run_demo_server())
             console.print("[dim]no server at the default address, so this demo runs one of its own[/]")
         context = ssl.create_default_context(cafile=str(ca))
         client = stack.enter_context(httpx.Client(base_url=url, verify=context, timeout=10, trust_env=False))
@@ -51,16 +51,16 @@ def demo(
 def _show(console: Console, send: Any, payloads: Path) -> None:
     console.print(_admission_table(admit(send, payloads)))
     for question in QUESTIONS:
-        console.print(_seat_table(question[0], place(send, payloads, question)))
-    given, left = preempt_candidates(send, payloads)
+        console.print(_placement_table(question[0], place(send, payloads, question)))
+    given, kept = preempt_candidates(send, payloads)
     console.print(
         f"\n[bold]preemption[/] for a pod that wants an H100: the scheduler would evict on {', '.join(given)};"
     )
-    console.print(f"gpu-usher leaves [green]{', '.join(left)}[/], so nobody is evicted elsewhere for nothing.")
+    console.print(f"gpu-usher leaves [green]{', '.join(kept)}[/], so nobody is evicted elsewhere for nothing.")
 
 
 def _admission_table(rows: Iterator[AdmittedPod]) -> Table:
-    table = Table(title="At the door: POST /mutate", title_justify="left", header_style="bold", show_lines=True)
+    table = Table(title="Admission: POST /mutate", title_justify="left", header_style="bold", show_lines=True)
     for name in ("pod", "decision", "what was done", "what the user is told"):
         table.add_column(name, overflow="fold")
     for row in rows:
@@ -69,24 +69,24 @@ def _admission_table(rows: Iterator[AdmittedPod]) -> Table:
     return table
 
 
-def _seat_table(title: str, seats: list[NodeOutcome]) -> Table:
-    table = Table(title=f"\nTo the place: {title}", title_justify="left", header_style="bold")
+def _placement_table(title: str, outcomes: list[NodeOutcome]) -> Table:
+    table = Table(title=f"\nPlacement: {title}", title_justify="left", header_style="bold")
     table.add_column("score", justify="right")
     table.add_column("nodes", overflow="fold", ratio=2)
     table.add_column("why", overflow="fold", ratio=3)
     table.add_column("in", overflow="fold")
-    for each in seats:
-        nodes = ", ".join(each.nodes)
-        if each.score is not None:
-            table.add_row(str(each.score), f"[green]{nodes}[/]", each.why, "NodeNames")
+    for outcome in outcomes:
+        nodes = ", ".join(outcome.nodes)
+        if outcome.score is not None:
+            table.add_row(str(outcome.score), f"[green]{nodes}[/]", outcome.why, "NodeNames")
         else:
-            where = "FailedNodes" if each.preemptible else "FailedAndUnresolvableNodes"
-            table.add_row("", nodes, each.why, where)
+            where = "FailedNodes" if outcome.preemptible else "FailedAndUnresolvableNodes"
+            table.add_row("", nodes, outcome.why, where)
     return table
 
 
 def payload_folder() -> Path:
-    """Find the recorded payloads: in the installed package, or among the tests of a checkout.
+    """Return the directory of the recorded requests: in the installed package, or among the tests of a checkout.
 
     Raises BadInput.
     """
@@ -96,8 +96,8 @@ def payload_folder() -> Path:
     raise BadInput("demo: no recorded payloads found, wants a checkout or the released package")
 
 
-def _answers(url: str, ca: Path) -> bool:
-    """Tell whether a server of ours is there, by a question that any of ours answers."""
+def _is_running(url: str, ca: Path) -> bool:
+    """Tell whether gpu-usher runs at an address, by a request that every role of it answers."""
     if not ca.exists():
         return False
     try:
@@ -110,8 +110,8 @@ def _answers(url: str, ca: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _own_server() -> Iterator[tuple[str, Path]]:
-    """Run a demo server on free ports for as long as the block lasts."""
+def _run_demo_server() -> Iterator[tuple[str, Path]]:
+    """Run a demo server on free ports while the block runs."""
     LOGGER.setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(demo=True, certs=Path(folder), port=0, ops_port=0, ui_address="off")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher diff`: what an edit of policies would change for the pods of a cluster, or of a decision log."""
+"""`gpu-usher diff`: shows what an edit of policies would change for the pods of a cluster, or of a decision log."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -39,7 +39,7 @@ from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
 from app.values.errors import BadInput, MalformedPod
 
-HURTING = {each.value for each in HARMFUL}
+HURTING = {change.value for change in HARMFUL}
 
 
 def diff(
@@ -54,18 +54,18 @@ def diff(
     limit: Annotated[int, typer.Option(min=0, help="Pods shown by name for each change.")] = 10,
     output: Output = "text",
 ) -> None:
-    """Tell for whom an edit of policies changes anything, before it is made; exit 1 if it hurts somebody.
+    """Show for which pods an edit of policies changes anything, before it is applied; exit 1 if it hurts a pod.
 
-    Every unfinished pod of the fleet is tried as if it were created again, under the old and the new policies: who is
-    newly refused, left without any node (both exit 1), let in at last, moved to another best node, changed otherwise.
-    A pod that runs gives its own place back first. What old policies wrote into a running pod (affinity,
-    runtimeClassName) stays in it, and only GPUs are judged: taints, CPU and memory are the scheduler's.
+    Every unfinished pod of the fleet is tried as if it were created again, under the old and the new policies. Shown
+    are pods that are newly refused, left without any node (both exit 1), newly admitted, moved to another best node, or
+    changed otherwise. A running pod first frees its own place. What old policies wrote into a running pod (affinity,
+    runtimeClassName) stays in it, and only GPUs are judged; taints, CPU and memory are left to the scheduler.
 
-    Instead of a directory: a file of manifests, of which ConfigMap gpu-usher-policies and GPUPolicy objects count. What
-    an overlay would deny in a cluster, before it is applied:
-    kubectl kustomize deploy/overlays/production | gpu-usher diff policies - --kubeconfig FILE
+    Instead of a directory, a file of manifests may be given, of which ConfigMap gpu-usher-policies and GPUPolicy
+    objects count. To see what an overlay would deny in a cluster before it is applied: kubectl kustomize
+    deploy/overlays/production | gpu-usher diff policies - --kubeconfig FILE
 
-    With --decisions the recorded requests are tried instead; where they would go only if a fleet is given too.
+    With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
     """
     if decisions and not (snapshot or kubeconfig or demo_fleet):
         objects: Objects = []
@@ -73,51 +73,51 @@ def diff(
         objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)
     state = state_of(objects)
     lines = read_logs(decisions) if decisions else None
-    asked = map(_of_line, lines) if lines is not None else _of_pods(objects)
-    total = len(lines) if lines is not None else sum(each.get("kind") == "Pod" for each in objects)
-    with counted(asked, "trying pods under both", total) as each:
-        found = compare(each, _side(old, state), _side(new, state), BestNodes(state) if objects else None)
-    show(found, output, lambda console: _show(console, found, limit))
-    raise typer.Exit(1 if found.hurts else 0)
+    pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)
+    total = len(lines) if lines is not None else sum(document.get("kind") == "Pod" for document in objects)
+    with counted(pods, "trying pods under both", total) as counted_pods:
+        differences = compare(counted_pods, _side(old, state), _side(new, state), BestNodes(state) if objects else None)
+    show(differences, output, lambda console: _show(console, differences, limit))
+    raise typer.Exit(1 if differences.hurts else 0)
 
 
 def _side(source: Path, state: State) -> PolicySide:
-    setting = ReviewContext(
+    context = ReviewContext(
         _policies(source, state), state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of
     )
-    return PolicySide(setting, state.namespace_labels)
+    return PolicySide(context, state.namespace_labels)
 
 
 def _policies(source: Path, state: State) -> PolicySet:
-    """Load the policies of a directory, or those that manifests would put into a cluster.
+    """Load the policies of a directory, or those that manifests would create in a cluster.
 
     Raises PolicyError, SnapshotError, and BadInput for manifests without any.
     """
     if source.is_dir():
         return PolicyBook(source, state.knowledge, today).current
     objects = read_file(str(source))
-    if not any(holds_policies(each) for each in objects):
+    if not any(holds_policies(document) for document in objects):
         raise BadInput(f"{source}: no ConfigMap {MOUNTED} and no GPUPolicy in it, wants what kubectl kustomize prints")
     return policies_of(objects, None, state.knowledge, today())
 
 
-def _of_pods(objects: Objects) -> Iterator[ComparedPod]:
-    """List the unfinished pods of a cluster."""
-    for each in objects:
-        if each.get("kind") == "Pod" and (each.get("status") or {}).get("phase") not in FINISHED:
-            yield _asked(each, {}, (each.get("spec") or {}).get("nodeName") or "")
+def _pods_of_cluster(objects: Objects) -> Iterator[ComparedPod]:
+    """Yield the unfinished pods of a cluster."""
+    for document in objects:
+        if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED:
+            yield _compared_pod(document, {}, (document.get("spec") or {}).get("nodeName") or "")
 
 
-def _of_line(line: Line) -> ComparedPod:
-    """Take the pod of a line of the log; only a request to admission says which form it has."""
+def _pod_of_line(line: Line) -> ComparedPod:
+    """Return the pod of a line of the log; only admission requests have a form."""
     form = PodForm[line["form"]] if "form" in line else PodForm.Pod
     more = {"form": form, "existing_ephemeral": frozenset(line.get("settled", ())), "old_template": line.get("before")}
-    asked = _asked(line["pod"], more)
-    return replace(asked, document=line["pod"], namespace=line["namespace"]) if "form" in line else asked
+    pod = _compared_pod(line["pod"], more)
+    return replace(pod, document=line["pod"], namespace=line["namespace"]) if "form" in line else pod
 
 
-def _asked(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> ComparedPod:
-    """Read who a pod is.
+def _compared_pod(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> ComparedPod:
+    """Return a pod with its name, namespace, UID and node.
 
     Raises MalformedPod.
     """
@@ -130,22 +130,22 @@ def _asked(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> C
         raise MalformedPod(f"metadata: wants a Pod as kubectl get pods -o json writes it: {error}") from error
 
 
-def _show(console: Console, found: Differences, limit: int) -> None:
-    for change, pods in groupby(found.differences, key=lambda each: each.change):
+def _show(console: Console, differences: Differences, limit: int) -> None:
+    for change, pods in groupby(differences.differences, key=lambda difference: difference.change):
         colour = "red" if change in HURTING else "yellow"
-        console.print(f"[bold {colour}]{change}[/]: {found.counts[change]} pods")
-        listed = list(pods)
-        for each in listed[:limit]:
-            console.print(f"  {escape(_line(each))}")
-        if len(listed) > limit:
-            console.print(f"  [dim]and {len(listed) - limit} more; -o json has all of them[/]")
-    console.print(f"{found.pods} pods of {found.templates} kinds: {found.unchanged} unchanged")
+        console.print(f"[bold {colour}]{change}[/]: {differences.counts[change]} pods")
+        group = list(pods)
+        for difference in group[:limit]:
+            console.print(f"  {escape(_line(difference))}")
+        if len(group) > limit:
+            console.print(f"  [dim]and {len(group) - limit} more; -o json has all of them[/]")
+    console.print(f"{differences.pods} pods of {differences.templates} kinds: {differences.unchanged} unchanged")
 
 
-def _line(each: Difference) -> str:
-    where = f" on {each.node}" if each.node else ""
-    if each.change == PodDifference.Refused.value:
-        return f"{each.pod}{where}: {each.now}"
-    if each.change == PodDifference.Admitted.value:
-        return f"{each.pod}{where}: was {each.was}"
-    return f"{each.pod}{where}: {each.was} → {each.now}"
+def _line(difference: Difference) -> str:
+    where = f" on {difference.node}" if difference.node else ""
+    if difference.change == PodDifference.Refused.value:
+        return f"{difference.pod}{where}: {difference.now}"
+    if difference.change == PodDifference.Admitted.value:
+        return f"{difference.pod}{where}: was {difference.was}"
+    return f"{difference.pod}{where}: {difference.was} → {difference.now}"

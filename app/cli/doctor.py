@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher doctor`: what is wrong with the fleet, and what to do about it."""
+"""`gpu-usher doctor`: shows what is wrong with a fleet, and what to do about it."""
 
 import asyncio
 from functools import partial
@@ -36,7 +36,9 @@ def doctor(
     ] = None,
     demo_fleet: DemoFleet = None,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
-    dcgm_exporters: Annotated[list[str] | None, typer.Option(help="Or the exporters themselves.")] = None,
+    dcgm_exporters: Annotated[
+        list[str] | None, typer.Option(help="URLs of DCGM exporters instead of a Prometheus.")
+    ] = None,
     scheduler_config: Annotated[
         Path | None, typer.Option(help="The scheduler's configuration; else ConfigMap gpu-usher-scheduler.")
     ] = None,
@@ -44,17 +46,17 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for advice too.")] = False,
     output: Output = "text",
 ) -> None:
-    """Examine every node, and of a live cluster what GPU pods lean on; exit 1 if something hurts pods now.
+    """Examine every node, and of a live cluster what GPU pods depend on; exit 1 if something hurts pods now.
 
-    Reads only. What the kubeconfig's user may not read is named as advice (NotLookedAt).
+    Nothing is written. What the kubeconfig's user may not read is reported as advice (NotLookedAt).
     """
     if not (demo_fleet or snapshot or kubeconfig):
         raise BadInput("doctor: got no fleet, wants --snapshot, --kubeconfig or --demo")
     if scheduler_config and not kubeconfig:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
-    # A live cluster's objects come with the survey, which goes on where one kind may not be read.
+    # A live cluster is read by the survey, which continues if one kind may not be read.
     state = state_of(read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else [])
-    survey = _look_over(kubeconfig, namespace, state) if kubeconfig else None
+    survey = _survey(kubeconfig, namespace, state) if kubeconfig else None
     nodes = tuple(state.nodes.values())
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
@@ -65,25 +67,27 @@ def doctor(
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
-    raise typer.Exit(1 if any(strict or each.level is FindingLevel.Problem for each in findings) else 0)
+    raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
-def _look_over(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
-    concerns = partial(asks_for_gpus, families=state.knowledge.families)
-    with doing("looking the cluster over") as say:
-        survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, concerns, say))
-    fill(state, [each for kind in KINDS for each in survey.objects.get(kind, ())])
+def _survey(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
+    keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
+    with doing("looking the cluster over") as report:
+        survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, keep_pod, report))
+    fill(state, [document for kind in KINDS for document in survey.objects.get(kind, ())])
     return survey
 
 
 def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes: int) -> None:
-    for each in findings:
-        console.print(f"[bold {COLOUR[each.level]}]{each.level.value:8}[/] [bold]{each.check}[/]: {escape(each.what)}")
-        console.print(f"         on {_names(each.nodes + each.objects)}", markup=False)
-        console.print(f"         [green]→[/] {escape(each.remedy)}")
-    problems = sum(each.level is FindingLevel.Problem for each in findings)
-    ill = f"{problems or 'no'} problem{'s' * (problems != 1)}"
-    console.print(f"{nodes} nodes, {gpu_nodes} with GPUs: {ill}, {len(findings) - problems or 'no'} advice")
+    for finding in findings:
+        console.print(
+            f"[bold {COLOUR[finding.level]}]{finding.level.value:8}[/] [bold]{finding.check}[/]: {escape(finding.what)}"
+        )
+        console.print(f"         on {_names(finding.nodes + finding.objects)}", markup=False)
+        console.print(f"         [green]→[/] {escape(finding.remedy)}")
+    problems = sum(finding.level is FindingLevel.Problem for finding in findings)
+    problem_count = f"{problems or 'no'} problem{'s' * (problems != 1)}"
+    console.print(f"{nodes} nodes, {gpu_nodes} with GPUs: {problem_count}, {len(findings) - problems or 'no'} advice")
 
 
 def _names(nodes: tuple[str, ...]) -> str:

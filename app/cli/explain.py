@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher explain`: why a pod is Pending, and the smallest change that would help."""
+"""`gpu-usher explain`: shows why a pod is Pending, and the smallest change that would help."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -29,9 +29,9 @@ from app.values.steps import finish
 
 Object = Mapping[str, Any]
 OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)
-"""What a cluster may not have, or not show to whoever asks; policies among it."""
-PATIENCE_SECONDS = 60.0
-"""For a running service's answer; eight others may be before us, a second each."""
+"""Kinds that a cluster may not have or may forbid to the user; policies are among them."""
+ANSWER_SECONDS = 60.0
+"""For the answer of a running service; eight others may be ahead, a second each."""
 
 
 def explain_pod(
@@ -45,13 +45,13 @@ def explain_pod(
         list[Path] | None,
         typer.Option(help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc -A -o json`."),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Ask a running service: its web UI listener.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(envvar="KUBECONFIG", help="Against the cluster of this kubeconfig, read once.")
     ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Show what stands against every single node.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
     """Explain why a pod is Pending, or where it would run; exit code 1 if no node will do now.
@@ -64,24 +64,24 @@ def explain_pod(
     document = read_document(file) if file else None
     by_node = nodes or output == "wide"
     if url:
-        found = ask(url, document or reference(key), by_node)
+        explanation = ask_service(url, document or reference(key), by_node)
     else:
-        with uncollected():
+        with without_garbage_collection():
             objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
-            world = world_of(objects, policies)
-            with doing(f"explaining on {len(world.nodes)} nodes"):
-                found = finish(explain(document or _pod(objects, key), world, document is None, by_node))
+            cluster = snapshot_of(objects, policies)
+            with doing(f"explaining on {len(cluster.nodes)} nodes"):
+                explanation = finish(explain(document or _pod(objects, key), cluster, document is None, by_node))
     show(
-        found,
+        explanation,
         "text" if output == "wide" else output,
-        lambda console: print_explanation(console, found, by_node),
+        lambda console: print_explanation(console, explanation, by_node),
     )
-    raise typer.Exit(0 if found.fits else 1)
+    raise typer.Exit(0 if explanation.fits else 1)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Collect no garbage meanwhile: of a fleet that is read in nothing is dropped, and walking it takes seconds."""
+def without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: nothing is freed while a fleet is read, and walking all of it takes seconds."""
     gc.disable()
     try:
         yield
@@ -96,28 +96,28 @@ def read_document(file: Path) -> Object:
     """
     try:
         text = Path("/dev/stdin" if str(file) == "-" else file).read_text("utf-8")
-        found = yaml.load(text, yaml.CSafeLoader)
+        document = yaml.load(text, yaml.CSafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{file}: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(found, dict) or found.get("kind", "Pod") != "Pod":
+    if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
         raise BadInput(f"{file}: wants one Pod, as YAML or JSON")
-    return found
+    return document
 
 
 def reference(key: str) -> Object:
-    """Write a pod's key as a service takes it."""
+    """Return a pod's key in the form that a service takes."""
     namespace, _, name = key.rpartition("/")
     return {"namespace": namespace or "default", "name": name}
 
 
-def ask(url: str, body: Object, by_node: bool) -> Explanation:
-    """Ask a running service.
+def ask_service(url: str, body: Object, by_node: bool) -> Explanation:
+    """Ask a running service for an explanation.
 
     Raises ApiError.
     """
     try:
         params = {"nodes": "true"} if by_node else {}
-        with doing(f"asking {url}"), httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+        with doing(f"asking {url}"), httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as client:
             answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
         if answer.status_code != 200:
             raise ApiError(answer.status_code, f"{url}: {answer.status_code}: {answer.text[:300]}")
@@ -132,34 +132,36 @@ def _objects(
     if fleet:
         return demo_fleet_objects(fleet)
     if snapshots:
-        wanted = reference(key)
-        found: list[Any] = []
+        key_members = reference(key)
+        objects: list[Any] = []
         for path in snapshots:
             with doing(f"reading {path}"):
-                found += read_partial_snapshot(str(path), read_snapshot_file(path), lambda pod: _is(pod, wanted))
-        return found
+                objects += read_partial_snapshot(
+                    str(path), read_snapshot_file(path), lambda pod: _has_key(pod, key_members)
+                )
+        return objects
     return read_live(kubeconfig, context, LIVE, OPTIONAL)
 
 
-def world_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:
-    """Make the cluster of whole objects; policies among them count too.
+def snapshot_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:
+    """Return the cluster of whole objects, with the policies among them.
 
     Raises PolicyError, MalformedPod, QuantityError.
     """
     state = state_of(objects)
-    pods = (each for each in objects if each.get("kind") == "Pod")
+    pods = (document for document in objects if document.get("kind") == "Pod")
     return view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
 
 
 def _pod(objects: list[Any], key: str) -> Object:
-    wanted = reference(key)
-    for each in objects:
-        if each.get("kind") == "Pod" and _is(each, wanted):
-            found: Object = each
-            return found
-    raise BadInput(f"pod {wanted['namespace']}/{wanted['name']}: there is none; see kubectl get pods -A")
+    key_members = reference(key)
+    for document in objects:
+        if document.get("kind") == "Pod" and _has_key(document, key_members):
+            pod: Object = document
+            return pod
+    raise BadInput(f"pod {key_members['namespace']}/{key_members['name']}: there is none; see kubectl get pods -A")
 
 
-def _is(pod: Object, wanted: Object) -> bool:
+def _has_key(pod: Object, key_members: Object) -> bool:
     metadata = {"namespace": "default", **(pod.get("metadata") or {})}
-    return {key: metadata.get(key) for key in wanted} == wanted
+    return {key: metadata.get(key) for key in key_members} == key_members

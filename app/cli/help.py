@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--help` as a page of a manual: below what a verb does and its options, the sections of app/cli/manual.py."""
+"""`--help` as a manual page: below what a verb does and its options, the sections of app/cli/manual.py."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,78 +17,78 @@ ERRORS = (("2", "bad input; stderr says what was found and what is wanted"),
 TERMINAL = {"NO_COLOR": "no colour on a terminal either", "COLUMNS": "width of the text"}
 
 
-def sampled(args: list[str]) -> list[str]:
-    """Write `--demo` in a command line as the option that it is short for."""
-    named = any(each.split("=")[0] == "--demo-fleet" for each in args)
-    short = [] if named else ["--demo-fleet", DEFAULT]
-    return [word for each in args for word in (short if each == "--demo" else [each])]
+def expand_demo(args: list[str]) -> list[str]:
+    """Replace `--demo` in a command line by the option that it is short for."""
+    has_fleet = any(arg.split("=")[0] == "--demo-fleet" for arg in args)
+    short = [] if has_fleet else ["--demo-fleet", DEFAULT]
+    return [expanded for arg in args for expanded in (short if arg == "--demo" else [arg])]
 
 
 class Verb(TyperCommand):
-    """A command whose help ends with its page of the manual, and that takes --demo for the default sample fleet."""
+    """A command whose help ends with its manual page. It takes --demo for the default sample fleet."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; a verb that has a --demo of its own reads that itself."""
-        names = {each.name for each in self.params}
-        return super().parse_args(ctx, sampled(args) if "demo_fleet" in names and "demo" not in names else args)
+        """Read the command line; a verb with its own --demo reads that itself."""
+        names = {param.name for param in self.params}
+        return super().parse_args(ctx, expand_demo(args) if "demo_fleet" in names and "demo" not in names else args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help, and the page."""
+        """Print the help and the manual page."""
         super().format_help(ctx, formatter)
         _print(sections(words_of(ctx), self.params))
 
 
 class VerbGroup(TyperGroup):
-    """A group of commands, or the whole command line; its examples are the first of each of its commands."""
+    """A group of commands, or the whole command line; its examples are the first of each command."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help, and the examples."""
+        """Print the help and the examples."""
         super().format_help(ctx, formatter)
         _print(group_sections(words_of(ctx)))
 
 
 Sections = Iterator[tuple[str, list[str]]]
-"""Heading and lines; a line is not broken where it can be copied."""
+"""Heading and lines; examples are not wrapped, so that they can be copied."""
 
 
 def words_of(ctx: Any) -> str:
-    """Give the words of a command, without the program's own."""
+    """Return the words of a command, without the program's name."""
     return f"{words_of(ctx.parent)} {ctx.info_name}".strip() if ctx.parent else ""
 
 
 def sections(words: str, params: list[Any]) -> Sections:
-    """Write the sections of a verb."""
+    """Yield the sections of a verb."""
     page = MANUAL[words]
     yield "Reads", [page.reads]
     yield "Examples", list(page.examples)
     codes = [("0", "fine"), ("1", page.fails), *ERRORS]
-    yield "Exit codes", [f"{code}  {means}" for code, means in codes if means]
+    yield "Exit codes", [f"{code}  {meaning}" for code, meaning in codes if meaning]
     variables = environment(page, params)
     widest = max(map(len, variables))
-    yield "Environment", [f"{name:{widest}}  {means}" for name, means in variables.items()]
-    yield "See also", [", ".join(f"gpu-usher {each}" for each in page.see)] if page.see else []
+    yield "Environment", [f"{name:{widest}}  {meaning}" for name, meaning in variables.items()]
+    yield "See also", [", ".join(f"gpu-usher {command}" for command in page.see)] if page.see else []
 
 
 def environment(page: ManualPage, params: list[Any]) -> dict[str, str]:
-    """Name the variables that a verb heeds, and what they stand for."""
-    options = {each.envvar: f"as {each.opts[0]}" for each in params if getattr(each, "envvar", None)}
+    """Return the environment variables of a verb with their meanings."""
+    options = {param.envvar: f"as {param.opts[0]}" for param in params if getattr(param, "envvar", None)}
     return options | dict(page.environment or {}) | TERMINAL
 
 
 def group_sections(words: str) -> Sections:
-    """Write the sections of a group: one example of each command in it."""
+    """Yield the sections of a group: one example of each command in it."""
     inner = [page for name, page in MANUAL.items() if f"{name} ".startswith(f"{words} ".lstrip())]
     yield "Examples", [page.examples[0] for page in inner]
     yield (
         "Exit codes",
-        ["0  fine", "1  a check failed; each command says which"] + [f"{code}  {means}" for code, means in ERRORS],
+        ["0  fine", "1  a check failed; each command says which"] + [f"{code}  {meaning}" for code, meaning in ERRORS],
     )
 
 
-def _print(found: Sections) -> None:
-    """Print sections. Examples and names of variables stay on one line each, so that they can be copied and found."""
+def _print(help_sections: Sections) -> None:
+    """Print sections; examples stay on one line, so that they can be copied."""
     console = Console(highlight=False)
-    for heading, lines in found:
+    for heading, lines in help_sections:
         if lines:
             console.print(f" [bold]{heading}[/]")
         for line in lines:

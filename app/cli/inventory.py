@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher inventory`: the GPUs of a fleet by kind: in all, free, held by whom; once, or followed live."""
+"""`gpu-usher inventory`: counts the GPUs of a fleet by kind, all, free and used, once or followed live."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
 
 NAMESPACE = "gpu-usher"
-"""Where policies in ConfigMaps are looked for; they change no count."""
+"""Where policies in ConfigMaps are read; they change no count."""
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),
@@ -37,9 +37,9 @@ COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 )  # fmt: skip
 ALWAYS_SHOWN = 6
 WRAPPED = 9
-"""Columns before it are not: a version or a number that is torn cannot be read."""
+"""Columns before this one are not wrapped, because a wrapped version or number is unreadable."""
 REDRAW_SECONDS = 1.0
-"""Between two looks at whether anything changed; a person reads no faster."""
+"""Interval of checks for changes; nobody reads faster."""
 
 
 def inventory(
@@ -52,7 +52,7 @@ def inventory(
     """Count the fleet's GPUs by product, driver and sharing: in all, free, held by which namespaces, unhealthy.
 
     One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share, a HAMi
-    vGPU or a MIG slice; MIG slices are counted by profile besides. Free is what no bound, unfinished pod holds.
+    vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod.
     """
     if watch:
         if kubeconfig is None or output != "text":
@@ -60,8 +60,8 @@ def inventory(
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch(kubeconfig))
         return
-    found = _take(state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)))
-    show(found, output, lambda console: _show(console, found))
+    result = _take(state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)))
+    show(result, output, lambda console: _show(console, result))
 
 
 def _take(state: State) -> Inventory:
@@ -69,14 +69,14 @@ def _take(state: State) -> Inventory:
 
 
 async def _watch(kubeconfig: Path) -> None:
-    LOGGER.setLevel(logging.CRITICAL)  # lines of a log would tear the table
+    LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
     await follow(ApiServer(find_cluster(kubeconfig, None)), Console(highlight=False), REDRAW_SECONDS)
 
 
 async def follow(server: ApiServer, console: Console, seconds: float) -> None:
-    """Follow a cluster, and draw it anew whenever nodes, or what pods hold of them, changed; at most once in so long.
+    """Follow a cluster, and redraw the table when nodes or their GPU usage change, at most once in `seconds`.
 
-    Raises what ends the following, as ApiError.
+    Raises the error that ends the following, such as ApiError.
     """
     knowledge = read_knowledge()
     state = State(knowledge)
@@ -97,33 +97,33 @@ async def follow(server: ApiServer, console: Console, seconds: float) -> None:
         await asyncio.gather(following, return_exceptions=True)
 
 
-def _show(console: Console, found: Inventory) -> None:
-    console.print(table_of(found))
+def _show(console: Console, result: Inventory) -> None:
+    console.print(table_of(result))
 
 
-def table_of(found: Inventory) -> Table:
-    """Draw the kinds as rows, and the sums as the last; a column that is empty everywhere is left out."""
-    sums = found.total
-    footers = ("all", "", "", f"{sums.gpu_nodes} of {sums.nodes}", *_counts(sums))
+def table_of(fleet: Inventory) -> Table:
+    """Return the kinds as rows, with the sums last; empty columns are left out."""
+    sums = fleet.total
+    footers = ("all", "", "", f"{sums.gpu_nodes} of {sums.nodes}", *_count_cells(sums))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", footer_style="bold", show_footer=True)
     shown = [index for index, text in enumerate(footers) if text or index < ALWAYS_SHOWN]
     for index in shown:
         name, justify = COLUMNS[index]
         table.add_column(name, footers[index], justify=justify, overflow="fold", no_wrap=index < WRAPPED)
-    for kind in found.kinds:
+    for kind in fleet.kinds:
         cells = (kind.product, kind.driver, kind.unit.split(maxsplit=1)[1].replace("whole ", ""), str(kind.nodes))
-        table.add_row(*(escape((*cells, *_counts(kind))[index]) for index in shown))
+        table.add_row(*(escape((*cells, *_count_cells(kind))[index]) for index in shown))
     return table
 
 
-def _counts(of: InventoryRow | InventoryTotal) -> tuple[str, ...]:
-    ill = str(of.unhealthy or "")
-    slices = "\n".join(f"{each.profile} {each.free}/{each.all}" for each in of.slices)
-    gpus = "" if of.gpus == of.units else str(of.gpus)
-    return str(of.units), str(of.free), gpus, ill, slices, _holders(of.held)
+def _count_cells(row: InventoryRow | InventoryTotal) -> tuple[str, ...]:
+    ill = str(row.unhealthy or "")
+    slices = "\n".join(f"{mig_slice.profile} {mig_slice.free}/{mig_slice.all}" for mig_slice in row.slices)
+    gpus = "" if row.gpus == row.units else str(row.gpus)
+    return str(row.units), str(row.free), gpus, ill, slices, _holders(row.held)
 
 
-def _holders(held: tuple[NamespaceUsage, ...]) -> str:
-    shown = [f"{each.namespace} {each.units}" for each in held[:NAMESPACES_SHOWN]]
-    more = len(held) - NAMESPACES_SHOWN
+def _holders(usages: tuple[NamespaceUsage, ...]) -> str:
+    shown = [f"{usage.namespace} {usage.units}" for usage in usages[:NAMESPACES_SHOWN]]
+    more = len(usages) - NAMESPACES_SHOWN
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

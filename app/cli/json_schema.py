@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher schema`: print what is generated: what GPUPolicy documents look like, and who reaches the webhooks."""
+"""`gpu-usher schema`: prints what is generated from the models, such as the JSON Schema of GPUPolicy documents."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from app.policy.schema import json_schema
 from app.values.errors import BadInput
 
 EXTENDED = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
-"""Nothing in it ends a string of CEL."""
+"""A name of an extended resource, without characters that end a CEL string."""
 CRD_HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Made by `gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml`.
@@ -56,53 +56,53 @@ def schema(
         ),
     ] = None,
 ) -> None:
-    """Print the JSON Schema of GPUPolicy documents, for editors; or what else is made from the same models."""
-    made = [
+    """Print the JSON Schema of GPUPolicy documents, for editors, or another text generated from the same models."""
+    chosen = [
         text
-        for asked, text in (
+        for requested, text in (
             (crd, crd_text),
             (conditions, lambda: conditions_text(resource or ())),
             (exemptions, exemptions_text),
             (markdown, page_text),
             (answer is not None, lambda: answer_text(answer or "")),
         )
-        if asked
+        if requested
     ]
-    if len(made) > 1:
+    if len(chosen) > 1:
         raise BadInput("schema: wants one of --crd, --match-conditions, --exemptions, --markdown, --answer")
     if resource and not conditions:
         raise BadInput("schema: --resource wants --match-conditions")
-    print((made or [schema_text])[0](), end="")
+    print((chosen or [schema_text])[0](), end="")
 
 
 def schema_text() -> str:
-    """Write the schema as policies/schema/gpupolicy.json holds it."""
+    """Return the schema as policies/schema/gpupolicy.json stores it."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def conditions_text(also: Collection[str] = ()) -> str:
-    """Write who reaches us, generated from the resource families, as the webhooks in deploy/ have it (F22).
+    """Return the matchConditions of the webhooks in deploy/, generated from the resource families (F22).
 
-    `also`: names of resources besides. Raises BadInput for what is no name of an extended resource.
+    `also` are names of more resources. Raises BadInput for one that is not an extended resource.
     """
     for name in also:
         if not EXTENDED.fullmatch(name):
             raise BadInput(f"--resource {name[:80]}: wants the name of an extended resource, as example.com/gpu")
-    known = read_knowledge()
-    found = {
-        "mutate, validate": match_conditions(known, also),
-        "devices": device_conditions(known),
-        "cpu-guard": cpu_guard_conditions(known.families),
+    knowledge = read_knowledge()
+    conditions_by_webhook = {
+        "mutate, validate": match_conditions(knowledge, also),
+        "devices": device_conditions(knowledge),
+        "cpu-guard": cpu_guard_conditions(knowledge.families),
     }
-    return yaml.safe_dump(found, sort_keys=False, width=120)
+    return yaml.safe_dump(conditions_by_webhook, sort_keys=False, width=120)
 
 
 def exemptions_text() -> str:
-    """Write who may exempt namespaces, as deploy/base/exemptions.yaml holds it (F21)."""
+    """Return the policy on who may exempt namespaces, as deploy/base/exemptions.yaml stores it (F21)."""
     documents = exemption_policy(read_knowledge().families)
     return EXEMPTIONS_HEADER + yaml.safe_dump_all(documents, sort_keys=False, width=120)
 
 
 def crd_text() -> str:
-    """Write the definition as deploy/components/crd/gpupolicies.yaml holds it."""
+    """Return the CustomResourceDefinition as deploy/components/crd/gpupolicies.yaml stores it."""
     return CRD_HEADER + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120)

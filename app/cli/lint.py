@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher lint`: check policies and their cases without running anything."""
+"""`gpu-usher lint`: checks policies and their test cases without running them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from app.values.errors import PolicyError
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """How many policy files and cases were read, and what is wrong in them: file:line:column: what, remedy."""
+    """The number of policy files and cases, and the findings in them, each as file:line:column: what, remedy."""
 
     policies: int
     cases: int
@@ -33,15 +33,15 @@ def lint(
 ) -> None:
     """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
     directory = directory or shipped_policies()
-    found = LintResult(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
-    show(found, output, lambda console: _show(console, found))
-    raise typer.Exit(1 if found.findings else 0)
+    result = LintResult(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
+    show(result, output, lambda console: _show(console, result))
+    raise typer.Exit(1 if result.findings else 0)
 
 
-def _show(console: Console, found: LintResult) -> None:
-    for line in found.findings:
+def _show(console: Console, result: LintResult) -> None:
+    for line in result.findings:
         console.print(line, markup=False)
-    console.print(f"{found.policies} policy files, {found.cases} cases: {len(found.findings) or 'no'} findings")
+    console.print(f"{result.policies} policy files, {result.cases} cases: {len(result.findings) or 'no'} findings")
 
 
 def _findings(directory: Path) -> Iterator[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's edge on a live cluster: what was read becomes what the checks look at; certificates are asked for."""
+"""Runs the doctor's checks on a live cluster: converts what was read, and requests certificates of webhooks."""
 
 import base64
 import datetime as dt
@@ -27,17 +27,17 @@ from app.tls.pem import read_certificate
 from app.values.errors import BadInput, PolicyError
 
 ADDRESS_SECONDS = 10.0
-"""Bound on one TLS handshake with a webhook that has an address of its own."""
+"""Limit of one TLS handshake with a webhook that has a URL."""
 SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
-"""Names of deploy/components/second-scheduler and deploy/base."""
+"""Names in deploy/components/second-scheduler and deploy/base."""
 
 
 def examine_live(
     survey: ClusterObjects, state: State, namespace: str, config: Path | None, now: dt.datetime
 ) -> list[Finding]:
-    """Run the checks of a live cluster, and of its scheduler's configuration (a file, or the ConfigMap of ours).
+    """Run the checks of a live cluster and of its scheduler's configuration (a file, or our ConfigMap).
 
-    Raises BadInput for a file that cannot be read.
+    Raises BadInput for an unreadable file.
     """
     cluster = Cluster(
         knowledge=state.knowledge,
@@ -50,94 +50,104 @@ def examine_live(
         namespace=namespace,
         reached=survey.reached,
     )
-    chosen, unreadable = _policies(survey, state, namespace, now)
-    classes = tuple(sorted({name for each in chosen.policies if (name := each.spec.admission.runtime_class_name)}))
-    seen = tuple(_certificates(cluster, survey, now))
-    slipped = tuple(_slipped(survey, state, chosen))
-    found = examine_cluster(replace(cluster, certificates=seen, slipped=slipped, runtime_classes=classes))
-    return [*unreadable, *_scheduler(survey, state, config), *found]
+    policies, unreadable = _policies(survey, state, namespace, now)
+    classes = tuple(
+        sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)})
+    )
+    certificates = tuple(_certificates(cluster, survey, now))
+    slipped = tuple(_slipped(survey, state, policies))
+    findings = examine_cluster(replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=classes))
+    return [*unreadable, *_scheduler(survey, state, config), *findings]
 
 
 def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
-    """Judge what each of our webhooks is answered with, as the API server would: its name, its dates, its CA."""
-    for each in webhooks(cluster):
-        client = each.spec.get("clientConfig") or {}
+    """Yield the certificate of each of our webhooks, checked as the API server would: names, dates, CA."""
+    for webhook in webhooks(cluster):
+        client = webhook.spec.get("clientConfig") or {}
         bundle = _decoded(client.get("caBundle"))
-        if not each.ours or not bundle:
+        if not webhook.ours or not bundle:
             continue
         service = client.get("service") or {}
         if url := client.get("url"):
-            yield _shown(each, url, bundle, now)
+            yield _fetch_certificate(webhook, url, bundle, now)
         elif survey.certificate:
-            asked = f"{service.get('name')}.{service.get('namespace')}.svc"
-            yield _judged(each, f"Secret {SECRET}", _decoded(survey.certificate), bundle, asked, now)
+            server_name = f"{service.get('name')}.{service.get('namespace')}.svc"
+            yield _check_certificate(
+                webhook, f"Secret {SECRET}", _decoded(survey.certificate), bundle, server_name, now
+            )
         elif not any(name.startswith("Secret") for name in survey.refused):
-            wrong = (f"Secret {cluster.namespace}/{SECRET} has no certificate",)
-            yield Certificate(each.shown, 0.0, "", wrong)
+            problem = (f"Secret {cluster.namespace}/{SECRET} has no certificate",)
+            yield Certificate(webhook.shown, 0.0, "", problem)
 
 
 def _decoded(text: str | None) -> bytes:
-    """Decode base64; what is none counts as empty."""
+    """Decode base64; anything else counts as empty."""
     try:
         return base64.b64decode(text or "")
     except ValueError:
         return b""
 
 
-def _shown(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate:
-    """Ask the address itself."""
+def _fetch_certificate(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate:
+    """Fetch the certificate of a webhook's URL, and check it."""
     parts = urlsplit(url)
     try:
         pem = ssl.get_server_certificate((parts.hostname or "", parts.port or 443), timeout=ADDRESS_SECONDS)
     except (OSError, ValueError) as error:
         return Certificate(webhook.shown, 0.0, "", (f"{url}: {error}",))
-    return _judged(webhook, parts.netloc, pem.encode(), bundle, parts.hostname or "", now)
+    return _check_certificate(webhook, parts.netloc, pem.encode(), bundle, parts.hostname or "", now)
 
 
-def _judged(webhook: Webhook, where: str, pem: bytes, bundle: bytes, asked: str, now: dt.datetime) -> Certificate:
+def _check_certificate(
+    webhook: Webhook, where: str, pem: bytes, bundle: bytes, server_name: str, now: dt.datetime
+) -> Certificate:
     try:
         leaf = read_certificate(pem)
-        wrong = tuple(problems(CertificateTexts(pem, None, bundle), now, asked))
+        found_problems = tuple(problems(CertificateTexts(pem, None, bundle), now, server_name))
     except ValueError as error:
         return Certificate(f"{webhook.shown} ({where})", 0.0, "", (f"no certificate: {error}",))
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    spent = (now - begins) / (ends - begins) if ends > begins else 1.0
-    return Certificate(f"{webhook.shown} ({where})", spent, f"{ends:%Y-%m-%d %H:%M}Z", wrong)
+    spent_share = (now - begins) / (ends - begins) if ends > begins else 1.0
+    return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
 def _policies(
     survey: ClusterObjects, state: State, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies that the cluster keeps; the shipped ones where it keeps none, or bad ones."""
-    kept = [{"kind": kind, **each} for kind in ("ConfigMap", "GPUPolicy") for each in survey.objects.get(kind, ())]
+    """Load the policies in the cluster; the shipped ones if there are none, or invalid ones."""
+    documents = [
+        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
+    ]
     today = now.date().isoformat()
     try:
-        return policies_of(kept, None, state.knowledge, today, namespace), []
+        return policies_of(documents, None, state.knowledge, today, namespace), []
     except PolicyError as error:
         remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
         place = (f"Namespace {namespace}",)
-        bad = [Finding("PolicyUnreadable", FindingLevel.Problem, each, remedy, (), place) for each in error.problems]
-        return policies_of((), None, state.knowledge, today), bad
+        findings = [
+            Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
+        ]
+        return policies_of((), None, state.knowledge, today), findings
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
-    """Judge running pods that hold GPUs, as the service does."""
+    """Yield the running GPU pods that have slipped, judged as the service does."""
     rulings = RulingCache()
-    judges = PolicyView(
+    policy_view = PolicyView(
         lambda pod: rulings.of(pod, state.namespace_labels(pod.namespace), policies, state.knowledge),
         lambda: policies,
         lambda: True,
     )
     for document in survey.objects.get("Pod", ()):
         metadata: dict[str, Any] = document.get("metadata") or {}
-        holding = state.usage_of(metadata.get("uid", ""))
-        node = state.nodes.get(holding.node) if holding is not None and holding.bound else None
+        usage = state.usage_of(metadata.get("uid", ""))
+        node = state.nodes.get(usage.node) if usage is not None and usage.bound else None
         if node is None:
             continue
         try:
-            slipped_pod = slip_of(read_pod(document), node, state, judges)
+            slipped_pod = slip_of(read_pod(document), node, state, policy_view)
         except BadInput:
-            continue  # a shape that the API server would not take today; it runs
+            continue  # not readable as a Pod of today's API; it runs
         if slipped_pod is not None:
             yield SlippedReport(
                 f"{metadata.get('namespace')}/{metadata.get('name')}", slipped_pod.kind, slipped_pod.why
@@ -145,7 +155,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
 
 
 def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> list[Finding]:
-    """Verify the scheduler's configuration as `scheduler-config --verify` does; nothing where there is none."""
+    """Return the findings of `scheduler-config --verify`; none if there is no configuration."""
     offered = tuple(sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered}))
     for file, text in _configurations(survey, config):
         try:
@@ -155,8 +165,10 @@ def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> lis
             return [Finding("SchedulerConfiguration", FindingLevel.Problem, str(error), remedy, (), (file,))]
         levels = {"danger": FindingLevel.Problem, "warning": FindingLevel.Advice}
         return [
-            Finding("SchedulerConfiguration", levels[each.severity], each.message, each.remedy, (), (each.where,))
-            for each in remarks
+            Finding(
+                "SchedulerConfiguration", levels[remark.severity], remark.message, remark.remedy, (), (remark.where,)
+            )
+            for remark in remarks
         ]
     return []
 

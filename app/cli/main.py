@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher`: the verbs, and the one place where an error becomes an exit code.
+"""`gpu-usher`: the entry point of the command line; here an error becomes an exit code.
 
-0 fine, 1 a check failed, 2 bad input, 3 our own fault.
+0 is success, 1 a failed check, 2 bad input, 3 our own failure.
 """
 
 import sys
@@ -18,16 +18,16 @@ from app.values.errors import BadInput, UsherError
 
 
 class CommandLine(VerbGroup):
-    """All verbs; the module of one is imported when it is called."""
+    """The group of all verbs; the module of a verb is imported when the verb is called."""
 
-    def __init__(self, **words: Any) -> None:
-        super().__init__(**words)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.commands = Verbs()
 
 
 app = typer.Typer(
     name="gpu-usher",
-    help="Make every GPU pod correct at admission, and seat it on the right GPU at scheduling.",
+    help="Make every GPU pod correct at admission, and place it on the right GPU at scheduling.",
     no_args_is_help=True,
     cls=CommandLine,
     pretty_exceptions_enable=False,
@@ -37,14 +37,14 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def version(show: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True)) -> None:
-    """Make every GPU pod correct at admission, and seat it on the right GPU at scheduling."""
+    """Make every GPU pod correct at admission, and place it on the right GPU at scheduling."""
     if show:
         print(__version__)
         raise typer.Exit
 
 
 def main() -> None:
-    """Run a verb; an error of ours is one line on stderr, with the remedy it carries."""
+    """Run a verb; an expected error is printed as one line on stderr, with its remedy."""
     try:
         app()
     except UsherError as error:

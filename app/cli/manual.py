@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--help` says of each verb besides its options: what it reads, examples, when it exits with 1, what is near it.
+"""The manual pages of `--help`: what each verb reads, examples, when it exits with 1, and related verbs.
 
-What a verb does stands in its docstring, options in their own helps, environment variables are read off the options.
+A verb's docstring says what it does, its options have their own help, and environment variables are taken from them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ManualPage:
-    """One verb. `fails`: what exit code 1 means; empty where there is none. `environment`: of other software."""
+    """The page of one verb.
+
+    `fails` is the meaning of exit code 1, empty if there is none. `environment` are variables of other software.
+    """
 
     reads: str
     examples: tuple[str, ...]
@@ -221,4 +224,4 @@ MANUAL: Mapping[str, ManualPage] = {
         ("whatif mig", "inventory"),
     ),
 }
-"""By the verb's words."""
+"""Pages by the words of the verb."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher mutate`: what admission would make of a Pod or a workload, as YAML or as a diff, and what it would say."""
+"""`gpu-usher mutate`: shows what admission makes of a Pod or a workload, as YAML or as a diff, with its messages."""
 
 import difflib
 import sys
@@ -28,7 +28,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MutatedFile:
-    """All objects of the file that are reviewed, in its order."""
+    """The reviewed objects of a file, in its order."""
 
     objects: tuple[Preview, ...]
 
@@ -45,8 +45,8 @@ def mutate(
 ) -> None:
     """Show what admission would do to a Pod, or to the template of a workload, if it were created now.
 
-    Stdout has the objects as they would be let in, as YAML that kubectl takes, or with --diff what changes; stderr has
-    what was done and what the user would be told. Objects of other kinds pass through. Exit 1 where one is denied.
+    Stdout has the objects as they would be admitted, as YAML for kubectl, or with --diff what changes; stderr has what
+    was done and the messages to the user. Objects of other kinds pass through. Exit 1 if one is denied.
     """
     objects = read_file(file)
     if not any(map(target_of_new_object, objects)):
@@ -54,27 +54,27 @@ def mutate(
     fleet = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(fleet)
     rules = policies_in(fleet, policies, state)
-    setting = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
-    found = {
-        index: _previewed(each, namespace_of(each, namespace), state.namespace_labels, setting)
-        for index, each in enumerate(objects)
-        if target_of_new_object(each) is not None
+    context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    previews = {
+        index: _preview(document, namespace_of(document, namespace), state.namespace_labels, context)
+        for index, document in enumerate(objects)
+        if target_of_new_object(document) is not None
     }
-    said = MutatedFile(tuple(found.values()))
-    after = [found[index].object if index in found else each for index, each in enumerate(objects)]
-    show(said, output, lambda console: _show(console, said, objects, after, diff))
-    raise typer.Exit(0 if all(each.allowed for each in found.values()) else 1)
+    result = MutatedFile(tuple(previews.values()))
+    after = [previews[index].object if index in previews else document for index, document in enumerate(objects)]
+    show(result, output, lambda console: _show(console, result, objects, after, diff))
+    raise typer.Exit(0 if all(reviewed.allowed for reviewed in previews.values()) else 1)
 
 
-def _previewed(
-    document: Object, namespace: str, labels_of: Callable[[str], Mapping[str, str]], setting: ReviewContext
+def _preview(
+    document: Object, namespace: str, labels_of: Callable[[str], Mapping[str, str]], context: ReviewContext
 ) -> Preview:
-    """Preview one object of several.
+    """Preview one object of a file.
 
-    Raises BadInput that names the object.
+    Raises BadInput with the object's name.
     """
     try:
-        return preview(document, namespace, labels_of, setting)
+        return preview(document, namespace, labels_of, context)
     except BadInput as error:
         name = (member(document, "metadata", dict, "") or {}).get("name")
         raise BadInput(f"{document.get('kind', 'Pod')} {namespace}/{name}: {error}") from error
@@ -90,34 +90,34 @@ def read_file(file: str) -> list[dict[str, Any]]:
 
 
 def namespace_of(document: Object, namespace: str) -> str:
-    """Give the namespace of an object; the other where it names none."""
+    """Return the namespace of an object, `namespace` if it has none."""
     metadata = member(document, "metadata", dict, "") or {}
     return member(metadata, "namespace", str, "metadata.") or namespace
 
 
-def _show(console: Console, said: MutatedFile, before: list[dict[str, Any]], after: list[Object], diff: bool) -> None:
-    """Print objects or their diff to stdout, and to stderr what is said of them."""
+def _show(console: Console, result: MutatedFile, before: list[dict[str, Any]], after: list[Object], diff: bool) -> None:
+    """Print objects or their diff to stdout, and messages about them to stderr."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    for each in said.objects:
-        for style, line in _said(each):
+    for reviewed in result.objects:
+        for style, line in _messages(reviewed):
             errors.print(f"[{style}]{escape(line)}[/]")
     if diff:
         for line in difflib.unified_diff(_lines(before), _lines(after), "as it came", "as it is let in", lineterm=""):
             colour = COLOURS.get(line[:1], "none")
             console.print(escape(line), style=colour)
-    elif all(each.allowed for each in said.objects):
+    elif all(reviewed.allowed for reviewed in result.objects):
         print(_text(after), end="")
 
 
-def _said(each: Preview) -> Iterator[tuple[str, str]]:
-    if not each.allowed:
-        yield "red", f"{each.what}: denied: {each.message}"
-    elif not (each.actions or each.patch):
-        yield "dim", f"{each.what}: nothing to do"
+def _messages(reviewed: Preview) -> Iterator[tuple[str, str]]:
+    if not reviewed.allowed:
+        yield "red", f"{reviewed.what}: denied: {reviewed.message}"
+    elif not (reviewed.actions or reviewed.patch):
+        yield "dim", f"{reviewed.what}: nothing to do"
     else:
-        yield "green", f"{each.what}: " + ("patched" if each.patch else "allowed")
-    yield from (("none", f"  done: {action}") for action in each.actions)
-    yield from (("yellow", f"  warning: {warning}") for warning in each.warnings)
+        yield "green", f"{reviewed.what}: " + ("patched" if reviewed.patch else "allowed")
+    yield from (("none", f"  done: {action}") for action in reviewed.actions)
+    yield from (("yellow", f"  warning: {warning}") for warning in reviewed.warnings)
 
 
 def _lines(objects: list[Any]) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a command's answer is printed: as a text for a person, or as the data that it is."""
+"""Prints a command's answer as text, JSON or YAML."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -13,30 +13,30 @@ from app.values.errors import BadInput
 
 FORMATS = ("text", "json", "yaml")
 FILE_COLUMNS = 120
-"""Width of tables where there is no terminal to fit in."""
+"""Width of tables without a terminal."""
 
 
-def one_of(*choices: str, names: tuple[str, ...], means: str = "", **more: Any) -> Any:
-    """Make an option of a few values, which its help names and a shell completes; the verb refuses others itself."""
-    return typer.Option(*names, help=f"{means}{in_words(choices)}.", autocompletion=lambda: list(choices), **more)
+def one_of(*choices: str, names: tuple[str, ...], prefix: str = "", **more: Any) -> Any:
+    """Make an option with a few values, named in its help and completed by shells; the verb itself refuses others."""
+    return typer.Option(*names, help=f"{prefix}{in_words(choices)}.", autocompletion=lambda: list(choices), **more)
 
 
 def output_of(*formats: str) -> Any:
-    """Make the option --output of a verb; another value is refused before the verb does anything.
+    """Make the option --output of a verb; other values are refused before the verb runs.
 
     Raises BadInput.
     """
 
-    def checked(output: str) -> str:
+    def check_format(output: str) -> str:
         if output not in formats:
             raise BadInput(f"-o {output[:20]}: wants {in_words(formats)}")
         return output
 
-    return one_of(*formats, names=("--output", "-o"), means="How to print the answer: ", callback=checked)
+    return one_of(*formats, names=("--output", "-o"), prefix="How to print the answer: ", callback=check_format)
 
 
 def in_words(choices: tuple[str, ...]) -> str:
-    """Write choices as help and errors name them: `a, b or c`."""
+    """Return choices as help and errors name them: `a, b or c`."""
     return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
@@ -44,7 +44,7 @@ Output = Annotated[str, output_of(*FORMATS)]
 
 
 def show(answer: Any, output: str, text: Callable[[Console], None]) -> None:
-    """Print an answer made of dataclasses and plain values; `text` prints it for a person, in colour on a terminal."""
+    """Print an answer of dataclasses and plain values; `text` prints it as text, in colour on a terminal."""
     if output == "json":
         print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
     elif output == "yaml":

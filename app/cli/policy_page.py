@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page about policies (policies/README.md): prose of policypage.md, and tables and examples made from the models.
+"""Generates policies/README.md: the text of policy_page.md, with tables and examples made from the models.
 
-What a field is, how it merges and what may stand there is said once, in the models; the JSON Schema, the
-CustomResourceDefinition and this page all have it from there.
+The meaning of a field, its merging and its values are written once, in the models. The JSON Schema, the
+CustomResourceDefinition and this page all take them from there.
 """
 
 import re
@@ -25,10 +25,10 @@ from app.policy.schema_placement import Placement
 PROSE = Path(__file__).with_suffix(".md")
 CASE = shipped_policies() / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"
 PLACE = re.compile(r"\{\{(\w+) (\w+)\}\}")
-"""Where something made goes: what, of which model."""
+"""A placeholder for generated text: the kind of text, and the model."""
 MODELS: Mapping[str, type[BaseModel]] = {
-    each.__name__: each
-    for each in (
+    model.__name__: model
+    for model in (
         Spec, Match, PolicyException, ExceptionMatch, Admission, Placement, LabelSelector, Case, CaseNode, Expectation
     )
 }  # fmt: skip
@@ -39,27 +39,27 @@ Row = tuple[str, Schema]
 
 
 def page_text() -> str:
-    """Write the page as policies/README.md holds it."""
-    return PLACE.sub(lambda found: MAKERS[found[1]](found[2]), PROSE.read_text("utf-8"))
+    """Return the page as policies/README.md stores it."""
+    return PLACE.sub(lambda place: MAKERS[place[1]](place[2]), PROSE.read_text("utf-8"))
 
 
 def _about(name: str) -> str:
-    """Give what a model says of itself."""
+    """Return the docstring of a model."""
     return cleandoc(getdoc(Action if name == "Action" else MODELS[name]) or "")
 
 
 def _parts(name: str) -> str:
-    """List the mappings inside a model, with what each says of itself."""
+    """Return a list of the mappings inside a model, with their docstrings."""
     fields = ((field.alias or key, model_in(field.annotation)) for key, field in MODELS[name].model_fields.items())
     inner = [(key, getdoc(model)) for key, model in fields if model is not None and model is not LabelSelector]
     return "\n".join(f"- `{key}`: {' '.join(cleandoc(text or '').split())}" for key, text in inner)
 
 
 def _fields(name: str) -> str:
-    """Draw a model's fields as a table; those of mappings inside it by their dotted path, as errors name them."""
+    """Return a table of a model's fields; those of inner mappings have dotted paths, as in errors."""
     schema = MODELS[name].model_json_schema(by_alias=True)
     rows = list(_rows(schema, schema.get("$defs", {})))
-    merged = any(MERGE in each for _, each in rows)
+    merged = any(MERGE in node for _, node in rows)
     head = ["field", "value", *(["of several policies"] if merged else []), "what it is"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for path, node in rows:
@@ -78,15 +78,15 @@ def _rows(schema: Schema, defs: Schema, path: str = "") -> Iterator[Row]:
 
 
 def _resolved(node: Schema, defs: Schema) -> dict[str, Any]:
-    """Follow references, past null; what stands beside a reference wins."""
-    inner = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
+    """Follow references and drop null; members beside a reference override it."""
+    inner = [option for option in node.get("anyOf", ()) if option.get("type") != "null"]
     if "$ref" in node:
         inner = [defs[node["$ref"].rpartition("/")[2]]]
     return {**(_resolved(inner[0], defs) if inner else {}), **node}
 
 
 def _value(node: Schema, defs: Schema) -> str:
-    """Say what may stand in a field, and what counts where it is left out."""
+    """Describe the values of a field, and its default."""
     default = node.get("default")
     shown = f"; else `{_plain(default)}`" if default not in (None, [], {}, "") and not _is_part(node) else ""
     return _kind(node, defs) + shown
@@ -97,7 +97,9 @@ def _kind(node: Schema, defs: Schema) -> str:
     if "enum" in node or "const" in node:
         choices = node.get("enum") or [node["const"]]
         return (
-            ", ".join(f"`{each}`" for each in choices) if len(choices) <= MOST_CHOICES else f"a {node['title'].lower()}"
+            ", ".join(f"`{choice}`" for choice in choices)
+            if len(choices) <= MOST_CHOICES
+            else f"a {node['title'].lower()}"
         )
     if node.get("type") == "array":
         return f"list of {_kind(node['items'], defs)}"
@@ -118,9 +120,9 @@ LINKS = {
     "Placement": "[below](#placement)",
     "Expectation": "below",
 }
-"""Of models that have a section of their own."""
+"""Links to the sections of models that have one."""
 MOST_CHOICES = 6
-"""Values spelled out in a table; more have a list of their own."""
+"""Most values that are listed in a table; longer lists have a place of their own."""
 
 
 def _is_part(node: Schema) -> bool:
@@ -136,7 +138,7 @@ def _cell(text: str) -> str:
 
 
 def _example(name: str) -> str:
-    """Write a fragment with the first example of every field."""
+    """Return a fragment of YAML with the first example of every field."""
     root: dict[str, Any] = {}
     for path, _, examples in merge_rules(MODELS[name]):
         *parents, last = path.split(".")
@@ -154,13 +156,13 @@ def _example(name: str) -> str:
 def _annotations(_: str) -> str:
     lines = ["| `gpu-usher.io/…` | grammar | examples | meaning |", "|---|---|---|---|"]
     for name, (grammar, examples, meaning) in GRAMMAR.items():
-        shown = ", ".join(f'`"{each}"`' for each in examples)
+        shown = ", ".join(f'`"{example}"`' for example in examples)
         lines.append(f"| `{name}` | {grammar} | {shown} | {meaning} |")
     return "\n".join(lines)
 
 
 def _rules(_: str) -> str:
-    return ", ".join(f"`{each.value}`" for each in Rule)
+    return ", ".join(f"`{rule.value}`" for rule in Rule)
 
 
 def _case(_: str) -> str:

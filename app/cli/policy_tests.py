@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher test`: run the cases beside the policies, for a person or as JUnit XML for CI."""
+"""`gpu-usher test`: runs the test cases beside the policies, with a result as text or as JUnit XML for CI."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,12 @@ from app.values.errors import PolicyError
 
 FORMATS = ("text", "json", "yaml", "junit")
 Outcomes = dict[str, list[str]]
-"""What each case's file differs in; an empty list holds."""
+"""The differences of each case by its file; an empty list for a case that holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyTestResult:
-    """How the cases went: by file what differs, nothing where it holds. `untouched`: rules that no case is for."""
+    """The results of the cases: the differences by file, empty if a case holds, and `untouched` rules without case."""
 
     cases: Outcomes
     untouched: tuple[str, ...]
@@ -34,7 +34,7 @@ def run_cases(
     ] = None,
     output: Annotated[str, output_of(*FORMATS)] = "text",
 ) -> None:
-    """Run the policy cases: each a pod, some nodes, and what is expected; and name the rules that no case touches."""
+    """Run the policy cases, each a pod, some nodes and the expected result, and name the rules without a case."""
     directory = directory or shipped_policies()
     knowledge = read_knowledge()
     policies = read_policies(directory, knowledge)
@@ -43,25 +43,25 @@ def run_cases(
         raise PolicyError((f"{directory}/cases: no *.yaml in it: wants at least one case",))
     cases = {file: read_case(file, text) for file, text in texts.items()}
     outcomes = {file: list(run_case(case, policies, knowledge)) for file, case in cases.items()}
-    touched = {each for case in cases.values() for each in rules_touched(case, policies, knowledge)}
-    found = PolicyTestResult(outcomes, tuple(sorted(rules_of(policies) - touched)))
+    touched = {rule for case in cases.values() for rule in rules_touched(case, policies, knowledge)}
+    result = PolicyTestResult(outcomes, tuple(sorted(rules_of(policies) - touched)))
     if output == "junit":
         print(_junit(outcomes))
     else:
-        show(found, output, lambda console: _print(console, found))
+        show(result, output, lambda console: _print(console, result))
     raise typer.Exit(1 if any(outcomes.values()) else 0)
 
 
-def _print(console: Console, found: PolicyTestResult) -> None:
-    for file, differences in found.cases.items():
+def _print(console: Console, result: PolicyTestResult) -> None:
+    for file, differences in result.cases.items():
         mark = "[red]fails[/]" if differences else "[green]holds[/]"
         console.print(f"{mark}  {_sentence(file)}")
         for difference in differences:
             console.print(f"       {difference}", markup=False)
-    failed = sum(map(bool, found.cases.values()))
-    console.print(f"{len(found.cases) - failed} of {len(found.cases)} cases hold")
-    if found.untouched:
-        console.print(f"no case is for: {', '.join(found.untouched)}")
+    failed = sum(map(bool, result.cases.values()))
+    console.print(f"{len(result.cases) - failed} of {len(result.cases)} cases hold")
+    if result.untouched:
+        console.print(f"no case is for: {', '.join(result.untouched)}")
 
 
 def _sentence(file: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes of `gpu-usher certs controller`: a listener of its own thread, as bounded as those of `serve`."""
+"""The probes of `gpu-usher certs controller`: a listener in its own thread, with the limits of those of `serve`."""
 
 import asyncio
 import contextlib
@@ -14,17 +14,17 @@ from app.server.listener import make_server
 from app.server.listeners import bind
 
 Answer = Callable[[], tuple[bool, str]]
-"""Tells whether all is well, and what is not."""
+"""Returns whether all is well, and the problem if not."""
 
 
 def probe_app(answers: dict[str, Answer]) -> FastAPI:
-    """Build the application: each path answers 200 while all is well, else 503 and why."""
+    """Build the application: each path answers 200 while all is well, else 503 and the problem."""
     app = bare_app()
 
     def handler(answer: Answer) -> Callable[[Request], Response]:
         def handle(_request: Request) -> Response:
-            well, why = answer()
-            return Response(encode({"ok": well, "why": why}), 200 if well else 503, media_type=JSON)
+            ok, why = answer()
+            return Response(encode({"ok": ok, "why": why}), 200 if ok else 503, media_type=JSON)
 
         return handle
 
@@ -35,10 +35,10 @@ def probe_app(answers: dict[str, Answer]) -> FastAPI:
 
 
 @contextlib.contextmanager
-def answering(port: int | None, answers: dict[str, Answer]) -> Iterator[None]:
-    """Answer probes on every address as long as the block lasts; `port`: None answers nobody.
+def serve_probes(port: int | None, answers: dict[str, Answer]) -> Iterator[None]:
+    """Serve probes on every address while the block runs; without a port nothing is served.
 
-    Raises BadInput where the port cannot be had.
+    Raises BadInput if the port cannot be bound.
     """
     if port is None:
         yield

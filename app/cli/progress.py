@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command is doing meanwhile: one line on stderr, only where that is a terminal, gone when it is done."""
+"""Shows what a command is doing, as one line on stderr if that is a terminal; it disappears at the end."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -11,33 +11,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.progress import TimeElapsedColumn as Elapsed
 
 Item = TypeVar("Item")
-Say = Callable[[str], None]
-"""Tells what is being done now."""
-COUNTED_AT_ONCE = 64
-"""Items between two updates: one costs as much as a light item does."""
+Report = Callable[[str], None]
+"""Shows the text of the current step."""
+ITEMS_PER_UPDATE = 64
+"""Items between two updates: an update costs as much as a light item."""
 REDRAWS_A_SECOND = 4
-"""Often enough to be seen alive; each takes the interpreter from the work for about a millisecond."""
+"""Often enough to look alive; each redraw takes the interpreter for about a millisecond."""
 
 
 @contextmanager
-def doing(what: str) -> Iterator[Say]:
-    """Show what is being done for as long as the block lasts; what is given tells of a next step."""
+def doing(text: str) -> Iterator[Report]:
+    """Show what is being done while the block runs; the yielded function shows the next step."""
     with _line() as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda text: progress.update(task, description=text)
+        task = progress.add_task(text, total=None)
+        yield lambda step: progress.update(task, description=step)
 
 
 @contextmanager
-def counted(items: Iterable[Item], what: str, total: int) -> Iterator[Iterable[Item]]:
-    """Give the items again, and show how many of them have gone; for as long as the block lasts, however it ends."""
+def counted(items: Iterable[Item], text: str, total: int) -> Iterator[Iterable[Item]]:
+    """Yield the items again, and show how many have been taken, while the block runs."""
     with _line(BarColumn(), MofNCompleteColumn()) as progress:
-        yield items if progress.disable else _counting(items, progress, progress.add_task(what, total=total))
+        yield items if progress.disable else _counting(items, progress, progress.add_task(text, total=total))
 
 
 def _counting(items: Iterable[Item], progress: Progress, task: TaskID) -> Iterator[Item]:
     for number, item in enumerate(items):
         yield item
-        if not number % COUNTED_AT_ONCE:
+        if not number % ITEMS_PER_UPDATE:
             progress.update(task, completed=number)
 
 

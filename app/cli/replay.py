@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher replay`: decide every line of a decision log again, and tell which decide otherwise."""
+"""`gpu-usher replay`: decides every line of a decision log again, and shows the decisions that differ."""
 
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log,
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How a log went. `other_policies`: lines that were recorded under other policies than those of the replay."""
+    """The result of a replay. `other_policies` counts lines recorded under other policies than those of the replay."""
 
     lines: int
     other_policies: int
@@ -42,19 +42,20 @@ def replay(
     filter_answer: Annotated[str, typer.Option(help="As the service that wrote the log: all or best.")] = "all",
     output: Output = "text",
 ) -> None:
-    """Decide every line of a decision log again, and tell which decide otherwise; exit 1 if any does.
+    """Decide every line of a decision log again, and show the decisions that differ; exit 1 if any does.
 
     The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
-    gpu-usher, would have decided. A log of `serve --demo` or `--snapshot` wants --recount. Lines are decided in their
-    order, because memory of shared GPUs is promised from one to the next.
+    gpu-usher, would have decided. For a log of `serve --demo` or `--snapshot` give --recount. Lines are decided in
+    their order, because memory of shared GPUs is promised from one to the next.
     """
     service = offline(snapshot, demo_fleet, policies, recount, filter_answer)
     lines = read_logs(logs)
     other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
-    with counted(replay_decisions(lines, service), "deciding again", len(lines)) as told:
-        found = ReplayResult(len(lines), other, tuple(each for each in told if each is not None))
-    show(found, output, lambda console: _show(console, found))
-    raise typer.Exit(1 if found.differing else 0)
+    with counted(replay_decisions(lines, service), "deciding again", len(lines)) as differences:
+        differing = tuple(difference for difference in differences if difference is not None)
+        result = ReplayResult(len(lines), other, differing)
+    show(result, output, lambda console: _show(console, result))
+    raise typer.Exit(1 if result.differing else 0)
 
 
 def offline(
@@ -64,7 +65,7 @@ def offline(
     recount: bool = True,
     filter_answer: str = "all",
 ) -> Service:
-    """Put the service together about a snapshot, with nothing listening and nothing left on disk.
+    """Build the service with a snapshot or sample fleet, without listeners and without files left behind.
 
     Raises BadInput.
     """
@@ -87,7 +88,7 @@ def offline(
 
 
 def read_logs(logs: list[Path]) -> list[Line]:
-    """Read decision logs, one after another.
+    """Read decision logs in order.
 
     Raises BadInput.
     """
@@ -102,21 +103,22 @@ def _read_log(path: Path) -> Iterator[Line]:
         raise BadInput(f"{path}: {error}: wants a file of serve --decision-log") from error
 
 
-def _show(console: Console, found: ReplayResult) -> None:
-    for each in found.differing[:LINES_SHOWN]:
-        console.print(f"[yellow]line {each.line}[/] [bold]{each.verb}[/] {escape(each.pod)}: {escape(_change(each))}")
-    if len(found.differing) > LINES_SHOWN:
-        console.print(f"and {len(found.differing) - LINES_SHOWN} more; -o json has all of them")
-    if found.other_policies:
-        console.print(f"[dim]{found.other_policies} lines were recorded under other policies[/]")
-    console.print(f"{found.lines} lines: {len(found.differing) or 'none'} decide otherwise")
+def _show(console: Console, result: ReplayResult) -> None:
+    for difference in result.differing[:LINES_SHOWN]:
+        title = f"[yellow]line {difference.line}[/] [bold]{difference.verb}[/] {escape(difference.pod)}"
+        console.print(f"{title}: {escape(_change(difference))}")
+    if len(result.differing) > LINES_SHOWN:
+        console.print(f"and {len(result.differing) - LINES_SHOWN} more; -o json has all of them")
+    if result.other_policies:
+        console.print(f"[dim]{result.other_policies} lines were recorded under other policies[/]")
+    console.print(f"{result.lines} lines: {len(result.differing) or 'none'} decide otherwise")
 
 
-def _change(each: DifferingDecision) -> str:
+def _change(difference: DifferingDecision) -> str:
     parts = [
-        f"{key} {_words(each.was[key])}, now {_words(each.now[key])}"
+        f"{key} {_words(difference.was[key])}, now {_words(difference.now[key])}"
         for key in DECISION_MEMBERS
-        if key != "answer" and each.was[key] != each.now[key]
+        if key != "answer" and difference.was[key] != difference.now[key]
     ]
     return "; ".join(parts) or "another answer in detail"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher scheduler-config`: write the KubeSchedulerConfiguration, or say what is dangerous in one."""
+"""`gpu-usher scheduler-config`: writes the KubeSchedulerConfiguration, or checks one for what is dangerous."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ from app.schedulerconfig.write import URLS, ConfigurationPlan, Target, managed_r
 from app.values.errors import BadInput
 
 PIPE_COLUMNS = 240
-"""Where no terminal says its width: a finding stays on one line, so that grep and CI find file:line whole. A guess."""
+"""Width without a terminal: a finding stays on one line, so that grep and CI find file:line whole. A guess."""
 
 
 def scheduler_config(
@@ -41,27 +41,27 @@ def scheduler_config(
     check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
     output: Output = "text",
 ) -> None:
-    """Write the scheduler's configuration, every field with its reason; or check an existing one."""
+    """Write the scheduler's configuration, with the reason of every field, or check an existing one."""
     if target not in get_args(Target) or filter_answer not in ("all", "best"):
         raise BadInput(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer}, "
             "wants second or default, all or best"
         )
-    asked = demo_fleet or snapshot or kubeconfig  # without a fleet the configuration is for every family that we know
-    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), ()) if asked else [])
+    given = demo_fleet or snapshot or kubeconfig  # without a fleet the configuration is for every known family
+    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), ()) if given else [])
     if check is not None:
         _check(check, state, output)
-    known: Target = "second" if target == "second" else "default"
+    chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
-    place = read_url(url or URLS[known])
+    place = read_url(url or URLS[chosen])
     trusted = str(ca_file) if ca_file else _read_ca(ca)
-    plan = ConfigurationPlan(known, place, trusted, resources, len(state.nodes), filter_answer == "best", every_pod)
+    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer == "best", every_pod)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text))
 
 
 def _read_ca(path: Path) -> bytes:
-    """Read the CA: without one kube-scheduler would verify nothing.
+    """Read the CA; without one kube-scheduler would verify nothing.
 
     Raises BadInput.
     """
@@ -92,7 +92,9 @@ def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool
     table = Table(box=None, header_style="bold")
     for head in ("severity", "where", "found", "write instead"):
         table.add_column(head, overflow="fold", no_wrap=head == "where")
-    for each in findings:
-        colour = "red" if each.severity == "danger" else "yellow"
-        table.add_row(f"[{colour}]{each.severity}[/]", *map(escape, (each.where, each.message, each.remedy)))
+    for finding in findings:
+        colour = "red" if finding.severity == "danger" else "yellow"
+        table.add_row(
+            f"[{colour}]{finding.severity}[/]", *map(escape, (finding.where, finding.message, finding.remedy))
+        )
     console.print(table)

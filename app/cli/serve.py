@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher serve`: run the service, and say what to try."""
+"""`gpu-usher serve`: runs the service, and prints its addresses and what to try."""
 
 import contextlib
 import json
@@ -44,8 +44,10 @@ def _flag(help_text: str, name: str) -> typer.models.OptionInfo:
 
 
 def serve(
-    demo: Annotated[bool, _flag("Serve an embedded demo fleet.", "demo")] = False,
-    demo_fleet: Annotated[str, _flag(f"Which one, with --demo: {', '.join(fleet_names())}.", "demo-fleet")] = "mixed",
+    demo: Annotated[bool, _flag("Serve a sample fleet.", "demo")] = False,
+    demo_fleet: Annotated[
+        str, _flag(f"The sample fleet of --demo: {', '.join(fleet_names())}.", "demo-fleet")
+    ] = "mixed",
     snapshot: Annotated[
         list[Path] | None,
         _flag("Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`.", "snapshot"),
@@ -56,7 +58,7 @@ def serve(
     ] = None,
     role: Annotated[str, _flag("all, admission or extender.", "role")] = "all",
     kubeconfig: Annotated[
-        Path | None, _flag("Follow the cluster of this kubeconfig; in a pod its service account does.", "kubeconfig")
+        Path | None, _flag("Follow the cluster of this kubeconfig; in a pod its service account is used.", "kubeconfig")
     ] = None,
     context: Annotated[str | None, _flag("Context of the kubeconfig; its current one by default.", "context")] = None,
     namespace: Annotated[str, _flag("Our own namespace, for policies in ConfigMaps.", "namespace")] = "gpu-usher",
@@ -73,13 +75,13 @@ def serve(
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
     client_ca: Annotated[
-        Path | None, _flag("CAs of callers: /scheduler/* wants a certificate of theirs.", "client-ca")
+        Path | None, _flag("CAs of client certificates, which /scheduler/* then requires.", "client-ca")
     ] = None,
     client_subject: Annotated[
         list[str] | None, _flag("Common name that may call, with --client-ca; repeatable.", "client-subject")
     ] = None,
     require_webhook_client_cert: Annotated[
-        bool, _flag("Want a certificate of the API server too.", "require-webhook-client-cert")
+        bool, _flag("Require a client certificate of the API server too.", "require-webhook-client-cert")
     ] = False,
     prometheus: Annotated[
         str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health of GPUs.", "prometheus")
@@ -96,9 +98,7 @@ def serve(
     decision_log: Annotated[
         str, _flag("Record decisions so that they can be replayed: a file, stdout or off.", "decision-log")
     ] = "off",
-    tracing: Annotated[
-        bool, _flag("Send OpenTelemetry traces to where OTEL_EXPORTER_OTLP_ENDPOINT says.", "tracing")
-    ] = False,
+    tracing: Annotated[bool, _flag("Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT.", "tracing")] = False,
     filter_answer: Annotated[
         str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
     ] = "all",
@@ -159,7 +159,7 @@ def run(settings: Settings) -> None:
         if service.tracing is not None:
             service.tracing.stop()
         written = writer.finish()
-    if not written:  # nobody reads stderr: Python's own end would wait for that thread's lock
+    if not written:  # nobody reads stderr, and Python's own exit would wait for that thread's lock
         os._exit(0)
 
 
@@ -170,17 +170,17 @@ async def _serve(service: Service) -> None:
 
 
 def _announce(service: Service, addresses: Addresses) -> None:
-    """Announce from a thread: a stdout that is full or that nobody reads must not keep us from serving (fault 49)."""
+    """Announce in a thread, because a blocked stdout must not keep us from serving (fault 49)."""
     with contextlib.suppress(OSError):
         announce(service, addresses)
 
 
 def announce(service: Service, addresses: Addresses) -> None:
-    """Say on stdout where the listeners are, and what to try."""
+    """Print the addresses of the listeners, and what to try."""
     console = Console(highlight=False, soft_wrap=True)
     tls, ops = (f"{host}:{port}" for host, port in (addresses.tls, addresses.ops))
     nodes = service.nodes.values()
-    policies = ", ".join(each.name for each in service.policies.policies)
+    policies = ", ".join(policy.name for policy in service.policies.policies)
     if service.cluster is not None:
         console.print("[bold]gpu-usher[/] is following a live cluster; /readyz says when it is in view")
     else:

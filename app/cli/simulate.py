@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher simulate`: play a cluster's trace against our engine, and say how many of its GPUs it can give out."""
+"""`gpu-usher simulate`: plays a cluster's trace against our engine, and shows how many of its GPUs it allocates."""
 
 import os
 import re
@@ -35,7 +35,10 @@ Directory = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What runs showed. `trace`: where it is from; `wire`, `gpus`: how it was asked, and what was known of the GPUs."""
+    """The results of runs.
+
+    `trace` is the source of the trace, `wire` how prioritize was called, and `gpus` what was known of the GPUs.
+    """
 
     trace: str
     history: str
@@ -51,7 +54,7 @@ def simulate(
         str,
         typer.Option(help="shipped, packing, spread, fgd, bestfit, kubernetes, random, or Packing=5+Fragmentation=1."),
     ] = "shipped,bestfit,fgd,spread,random",
-    seeds: Annotated[str, typer.Option(help="As 42-51 or 42,45.")] = "42",
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 42-51 or 42,45.")] = "42",
     arrivals: Annotated[Path | None, typer.Option(help="A fixed order: a row of the pods file a line, from 0.")] = None,
     history: Annotated[History, typer.Option(help="What is known of the workload.")] = History.Trace,
     asked: Annotated[str, typer.Option(help="all pods, or gpu: those that managedResources sends us.")] = "all",
@@ -61,11 +64,11 @@ def simulate(
     keep: Annotated[Path | None, typer.Option(help="Keep runs in this file, and do not make them again.")] = None,
     output: Output = "text",
 ) -> None:
-    """Play a trace against our engine, and say how many of its GPUs it gives out.
+    """Play a trace against our engine, and show how many of its GPUs it allocates.
 
-    Pods arrive in a random order (Python's random.Random(seed)) until 130 % of the GPUs are asked for; none leaves, and
-    one that finds no place is gone. Filters, scorers and the 0..10 are those of the service; a model of kube-scheduler
-    picks the nodes it asks about, adds its own scores, and chooses.
+    Pods arrive in a random order (Python's random.Random(seed)) until 130 % of the GPUs are requested; none leaves, and
+    one without a place is dropped. Filters, scorers and the scores 0..10 are those of the service; a model of
+    kube-scheduler picks the nodes that it asks about, adds its own scores, and chooses.
     """
     if asked not in ASKED:
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
@@ -79,10 +82,10 @@ def simulate(
     origin = {load(job).origin for job in jobs}.pop()
     if arrivals is not None:
         jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
-    place = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
-    runs = sorted(_made(jobs, processes, keep), key=lambda each: place[each.workload, each.policy, each.seed])
-    found = SimulationResult(origin, history.value, WIRE + ASKED[asked], FACTS, tuple(runs))
-    show(found, output, lambda console: _show(console, found))
+    job_number = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
+    runs = sorted(_run_jobs(jobs, processes, keep), key=lambda run: job_number[run.workload, run.policy, run.seed])
+    result = SimulationResult(origin, history.value, WIRE + ASKED[asked], FACTS, tuple(runs))
+    show(result, output, lambda console: _show(console, result))
 
 
 def read_seeds(text: str) -> list[int]:
@@ -90,14 +93,14 @@ def read_seeds(text: str) -> list[int]:
 
     Raises BadInput.
     """
-    found: list[int] = []
+    seeds: list[int] = []
     for word in text.split(","):
-        read = SEEDS.fullmatch(word.strip())
-        first, last = (int(read[1]), int(read[2] or read[1])) if read else (1, 0)
+        match = SEEDS.fullmatch(word.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 0 <= last - first < MOST_SEEDS:
             raise BadInput(f"--seeds: got {word[:20]!r}, wants numbers as 42-51 or 42,45")
-        found.extend(range(first, last + 1))
-    return list(dict.fromkeys(found))
+        seeds.extend(range(first, last + 1))
+    return list(dict.fromkeys(seeds))
 
 
 def _words(text: str, option: str) -> list[str]:
@@ -115,34 +118,34 @@ def _arrivals(path: Path, job: SimulationJob) -> tuple[int, ...]:
     return read_arrivals(text, str(path), len(load(job).tasks))
 
 
-def _made(jobs: list[SimulationJob], processes: int, keep: Path | None) -> list[SimulationRun]:
-    """Make the runs, with a bar on a terminal's stderr."""
-    found: list[SimulationRun] = []
+def _run_jobs(jobs: list[SimulationJob], processes: int, keep: Path | None) -> list[SimulationRun]:
+    """Make the runs, with a progress bar on a terminal's stderr."""
+    runs: list[SimulationRun] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("simulating", total=len(jobs))
-        for each in make(
-            jobs, processes or os.cpu_count() or 1, keep, lambda part: progress.update(bar, completed=len(found) + part)
+        for run in make(
+            jobs, processes or os.cpu_count() or 1, keep, lambda part: progress.update(bar, completed=len(runs) + part)
         ):
-            found.append(each)
-            progress.update(bar, completed=len(found))
-    return found
+            runs.append(run)
+            progress.update(bar, completed=len(runs))
+    return runs
 
 
-def _show(console: Console, found: SimulationResult) -> None:
-    title = f"GPUs given out when so many had been asked for, in percent ({found.trace})"
+def _show(console: Console, result: SimulationResult) -> None:
+    title = f"GPUs given out when so many had been asked for, in percent ({result.trace})"
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("workload", "policy"):
         table.add_column(name, no_wrap=True)
     for name in ("seeds", *(f"{mark} %" for mark in MARKS), "stranded", "failed"):
         table.add_column(name, justify="right")
-    for row in rows(found.runs):
+    for row in rows(result.runs):
         cells = [_cell(row.allocated.get(str(mark))) for mark in MARKS]
         fragmented = "" if row.fragmented is None else f"{row.fragmented:.2f}"
         table.add_row(row.workload, row.policy, str(row.seeds), *cells, fragmented, f"{row.failed:.0f}")
     console.print(table)
     console.print("[dim]stranded: percent of the GPUs, free and of no use to pods to come, at 100 %; failed: pods[/]")
-    console.print(f"[dim]histogram of the workload: {found.history}; GPUs: {found.gpus}[/]")
-    console.print(f"[dim]{found.wire}[/]")
+    console.print(f"[dim]histogram of the workload: {result.history}; GPUs: {result.gpus}[/]")
+    console.print(f"[dim]{result.wire}[/]")
 
 
 def _cell(figure: tuple[float, float | None] | None) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options by which commands say which fleet they are about, and the fleet with its objects as they were read."""
+"""The options that select a fleet, and its objects as they were read."""
 
 import asyncio
 import gc
@@ -40,10 +40,10 @@ Policies = Annotated[
 
 Objects = list[dict[str, Any]]
 LIVE = ("Node", "Pod", "Namespace", "RuntimeClass")
-"""Kinds that are asked of a live cluster."""
+"""Kinds that are always read of a live cluster."""
 DRA = ("DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate")
 POLICY_KINDS = ("GPUPolicy", "ConfigMap")
-"""Kinds that a cluster may not have, or not show to whoever asks."""
+"""Kinds that a cluster may not have, or may forbid to the user."""
 
 
 def read_objects_of(
@@ -53,13 +53,13 @@ def read_objects_of(
     kinds: tuple[str, ...] = LIVE,
     optional: tuple[str, ...] = (*DRA, *POLICY_KINDS),
 ) -> Objects:
-    """Read the objects of a fleet: of the sample, the files and the cluster that are named, together.
+    """Read the objects of a fleet: those of the sample fleet, the files and the cluster that are given, together.
 
-    Raises SnapshotError, ApiError, and BadInput where nothing is named.
+    Raises SnapshotError, ApiError, and BadInput if none is given.
     """
     if not (snapshots or kubeconfig or demo):
         raise BadInput("got no fleet, wants --snapshot FILE, --kubeconfig FILE or --demo-fleet NAME")
-    gc.disable()  # 50,000 pods are millions of objects: to walk them time and again costs four times their reading
+    gc.disable()  # 50,000 pods are millions of objects; walking them repeatedly takes four times as long as reading
     try:
         objects = demo_fleet(demo) if demo else []
         for path in snapshots or ():
@@ -73,24 +73,24 @@ def read_objects_of(
 
 
 def read_live(kubeconfig: Path | None, context: str | None, kinds: Iterable[str], optional: Iterable[str]) -> Objects:
-    """Read a live cluster, and say on stderr what it does not show to whoever asks.
+    """Read a live cluster, and name on stderr the kinds that it does not show to the user.
 
     Raises ApiError, BadInput.
     """
     hidden: list[str] = []
     with doing("reading the cluster") as report:
         load = find_cluster(kubeconfig, context)
-        found = asyncio.run(
+        objects = asyncio.run(
             read_objects(load, *kinds, optional=tuple(optional), report=report, report_forbidden=hidden.append)
         )
     if hidden:
-        words = f"not shown to this user, or not there, and left out: {', '.join(hidden)}"
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(words)}[/]")
-    return found
+        message = f"not shown to this user, or not there, and left out: {', '.join(hidden)}"
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(message)}[/]")
+    return objects
 
 
 def policies_in(objects: Objects, directory: Path | None, state: State) -> PolicySet:
-    """Load the policies that rule a fleet. `directory`: of --policies.
+    """Load the policies of a fleet. `directory` is that of --policies.
 
     Raises PolicyError.
     """
@@ -98,7 +98,7 @@ def policies_in(objects: Objects, directory: Path | None, state: State) -> Polic
 
 
 def state_of(objects: Objects) -> State:
-    """Fold objects into a state.
+    """Return a state with the objects.
 
     Raises MalformedPod, QuantityError.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of the command line, each imported when it is called: together they take two seconds of CPU to import."""
+"""The verbs of the command line. Each is imported when it is called: together they take two seconds of CPU."""
 
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
@@ -29,11 +29,11 @@ VERBS = {
     "whatif": "whatif:whatif",
     "advise": "advise:advice",
 }
-"""Verb → module of app.cli and the function in it, or the group of commands."""
+"""The module of app.cli and the function in it, or the group of commands, by verb."""
 
 
 class Verbs(MutableMapping[str, Any]):
-    """The commands by name, in the order of VERBS: to look one up imports it."""
+    """The commands by name, in the order of VERBS; looking one up imports it."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -57,12 +57,12 @@ class Verbs(MutableMapping[str, Any]):
 
 
 def load(name: str) -> Any:
-    """Import a verb, and make its command; KeyError where there is none of this name."""
+    """Import a verb and return its command. Raises KeyError for an unknown name."""
     module, _, attribute = VERBS[name].partition(":")
-    found = getattr(import_module(f"app.cli.{module}"), attribute)
-    if not isinstance(found, typer.Typer):
-        verb, found = found, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        found.command(name, cls=Verb)(verb)
-    command = typer.main.get_command(found)
+    target = getattr(import_module(f"app.cli.{module}"), attribute)
+    if not isinstance(target, typer.Typer):
+        verb, target = target, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        target.command(name, cls=Verb)(verb)
+    command = typer.main.get_command(target)
     command.name = name
     return command

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher whatif`: the fleet as it would be with another driver, and what its pods make of it."""
+"""`gpu-usher whatif`: shows the fleet with another driver, MIG layout or node, and the effects on its pods."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated
@@ -30,21 +30,21 @@ from app.whatif.placing_in_turn import GPUPod
 from app.whatif.selector import parse_selector
 
 whatif = typer.Typer(
-    help="Show a fleet as it would be, and what its pods make of it.", no_args_is_help=True, cls=VerbGroup
+    help="Show a fleet with a change, and the effects on its pods.", no_args_is_help=True, cls=VerbGroup
 )
-SHOWN = 10
-"""Groups, nodes and names shown; -o json has all."""
+MOST_SHOWN = 10
+"""Most groups, nodes and names that are printed; -o json has all."""
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
 
 
 @whatif.callback()
 def _group() -> None:
-    """Show a fleet as it would be, and what its pods make of it."""
+    """Show a fleet with a change, and the effects on its pods."""
 
 
 @whatif.command(cls=Verb)
 def driver(
-    to: Annotated[str, typer.Option("--to", help="The driver's version, as 580.65.06.")],
+    to: Annotated[str, typer.Option("--to", help="The driver's version, such as 580.65.06.")],
     nodes: Nodes = "",
     snapshot: Snapshots = None,
     kubeconfig: Kubeconfig = None,
@@ -52,21 +52,21 @@ def driver(
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
-    """Show what another driver on some nodes changes: which pods gain or lose them, and the order with least eviction.
+    """Show what another driver on some nodes changes: the pods that gain or lose them, and the order of least eviction.
 
-    Every GPU pod of the fleet, running or waiting, is judged on these nodes with the old and the new driver: CUDA with
-    minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first; with the
-    others cordoned nobody is evicted twice, and pods for which no place is left until then are named. Taints, CPU and
-    memory are the scheduler's to judge. Exit 1 where pods are left that no node of the fleet could serve.
+    Every GPU pod of the fleet, running or pending, is judged on these nodes with the old and the new driver: CUDA with
+    minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first. The
+    others are assumed to be cordoned, so that no pod is evicted twice; pods without a place until then are named.
+    Taints, CPU and memory are left to the scheduler. Exit 1 if pods are left that no node of the fleet can serve.
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    wanting = list(pods_wanting(objects, state, rules))
+    pods = list(gpu_pods(objects, state, rules))
     with doing("judging pods with both drivers"):
-        found = plan_rollout(state.nodes, selected(state, nodes), wanting, parse_version(to), state.knowledge.cuda)
-    show(found, output, lambda console: _show(console, found))
-    raise typer.Exit(1 if found.strands else 0)
+        rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
+    show(rollout, output, lambda console: _show(console, rollout))
+    raise typer.Exit(1 if rollout.strands else 0)
 
 
 @whatif.command(cls=Verb)
@@ -81,22 +81,22 @@ def mig(
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
-    """Show what another MIG layout on some nodes changes: what they offer, whom that evicts, who has a place then.
+    """Show what another MIG layout on some nodes changes: what they offer, which pods it evicts, which have a place.
 
-    Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. Those evicted and the
-    waiting pods are then seated one after another, the evicted ones first. Nodes keep their MIG strategy: under single
+    Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. The evicted and the
+    pending pods are then placed one after another, the evicted ones first. Nodes keep their MIG strategy: with single
     the slices are nvidia.com/gpu, else nvidia.com/mig-*. Fragmentation is the share of the free memory slices that the
-    next pod is expected not to be able to use, by the mix of what all pods ask. Exit 1 where a node cannot have the
+    next pod is expected not to be able to use, by the mix that all pods request. Exit 1 if a node cannot have the
     layout.
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    wanting = list(pods_wanting(objects, state, rules))
+    pods = list(gpu_pods(objects, state, rules))
     with doing("seating pods in the new layout"):
-        found = relayout(state.nodes, selected(state, nodes), wanting, parse_layout(layout), state.knowledge)
-    show(found, output, lambda console: _show_mig(console, found))
-    raise typer.Exit(1 if any(each.problem for each in found.nodes) else 0)
+        result = relayout(state.nodes, selected(state, nodes), pods, parse_layout(layout), state.knowledge)
+    show(result, output, lambda console: _show_mig(console, result))
+    raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
 
 
 @whatif.command("node-template", cls=Verb)
@@ -109,50 +109,50 @@ def node_template_(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="For an object that names none.")] = "default",
     output: Annotated[str, output_of("yaml", "json")] = "yaml",
 ) -> None:
-    """Say what a new node would need for a pod: GPU products, driver, labels, taints that it may have, resources.
+    """Show what a new node would need for a pod: GPU products, driver, labels, tolerated taints, resources.
 
-    It is written as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
-    Autoscaler (tags), so that a group that has no node yet is seen to fit. A fleet is not needed; with one, admission
-    adds tolerations of the taints that its nodes carry. Exit 1 where no product will do.
+    It is printed as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
+    Autoscaler (tags), so that a group without nodes is known to fit. A fleet is not needed; with one, admission adds
+    tolerations of the taints of its nodes. Exit 1 if no product fits.
     """
-    asked = [each for each in read_file(file) if target_of_new_object(each) is not None]
-    if len(asked) != 1:
-        raise BadInput(f"{file}: got {len(asked)} Pods and workloads, wants one")
+    documents = [document for document in read_file(file) if target_of_new_object(document) is not None]
+    if len(documents) != 1:
+        raise BadInput(f"{file}: got {len(documents)} Pods and workloads, wants one")
     given = snapshot or kubeconfig or demo_fleet
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    setting = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
-    where = namespace_of(asked[0], namespace)
-    pod = admitted_pod(asked[0], where, state.namespace_labels, setting)
-    ruling = setting.ruling(read_pod(pod, where), state.namespace_labels(where))
+    context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    where = namespace_of(documents[0], namespace)
+    pod = admitted_pod(documents[0], where, state.namespace_labels, context)
+    ruling = context.ruling(read_pod(pod, where), state.namespace_labels(where))
     if not ruling.demand.requests_gpus:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
-    found = node_template(ruling.demand, pod, state.knowledge)
-    show(found, output, lambda _: None)
-    raise typer.Exit(0 if found.products else 1)
+    template = node_template(ruling.demand, pod, state.knowledge)
+    show(template, output, lambda _: None)
+    raise typer.Exit(0 if template.products else 1)
 
 
 def selected(state: State, selector: str) -> list[str]:
-    """Name the GPU nodes that a label selector chooses.
+    """Return the names of the GPU nodes that a label selector selects.
 
-    Raises BadInput where there are none.
+    Raises BadInput if there are none.
     """
-    wanted = parse_selector(selector)
-    found = [name for name, node in state.nodes.items() if node.has_gpus and all_allow(wanted, node.labels)]
-    if not found:
+    requirements = parse_selector(selector)
+    names = [name for name, node in state.nodes.items() if node.has_gpus and all_allow(requirements, node.labels)]
+    if not names:
         raise BadInput(f"--nodes {selector[:80]!r}: chooses none of {len(state.nodes)} nodes, wants GPU nodes")
-    return found
+    return names
 
 
-def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterator[GPUPod]:
-    """List the unfinished pods that ask for GPUs, with what they need."""
+def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GPUPod]:
+    """Yield the unfinished pods that request GPUs, with their demands."""
     rule = RulingCache().of
-    with counted(objects, "reading what pods need", len(objects)) as read:
-        for each in read:
-            if each.get("kind") != "Pod" or (each.get("status") or {}).get("phase") in FINISHED:
+    with counted(objects, "reading what pods need", len(objects)) as documents:
+        for document in documents:
+            if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
                 continue
-            pod = read_pod(each)
+            pod = read_pod(document)
             labels = state.namespace_labels(pod.namespace)
             demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
             if demand.requests_gpus:
@@ -160,54 +160,54 @@ def pods_wanting(objects: Objects, state: State, policies: PolicySet) -> Iterato
 
 
 def names_of(pods: tuple[str, ...]) -> str:
-    """Name the first pods, and count the others."""
-    more = len(pods) - SHOWN
-    return ", ".join(pods[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    """Return the first names of pods, and the number of others."""
+    more = len(pods) - MOST_SHOWN
+    return ", ".join(pods[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _show(console: Console, found: Rollout) -> None:
-    console.print(f"[bold]driver {found.to}[/] on {found.nodes} nodes, of which {found.already} have it")
-    for each in found.effects[:SHOWN]:
-        gains, loses = [f"{each.gains} more"] * bool(each.gains), [f"{each.loses} fewer"] * bool(each.loses)
-        many = "s" * (max(each.gains, each.loses) > 1)
-        change = f"{' and '.join([*gains, *loses])} node{many}, {each.eligible_after or 'none'} in all"
-        colour = "red" if each.loses and not each.eligible_after else "yellow" if each.loses else "green"
-        console.print(f"[{colour}]{change}[/]: {escape(names_of(each.pods))}")
-        if each.loses:
-            console.print(f"  lost: {escape(each.why)}")
-        if each.bound_there:
-            console.print(f"  run there now and will not come back: {escape(names_of(each.bound_there))}")
-    if not found.effects:
+def _show(console: Console, rollout: Rollout) -> None:
+    console.print(f"[bold]driver {rollout.to}[/] on {rollout.nodes} nodes, of which {rollout.already} have it")
+    for effect in rollout.effects[:MOST_SHOWN]:
+        gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)
+        plural = "s" * (max(effect.gains, effect.loses) > 1)
+        change = f"{' and '.join([*gains, *loses])} node{plural}, {effect.eligible_after or 'none'} in all"
+        colour = "red" if effect.loses and not effect.eligible_after else "yellow" if effect.loses else "green"
+        console.print(f"[{colour}]{change}[/]: {escape(names_of(effect.pods))}")
+        if effect.loses:
+            console.print(f"  lost: {escape(effect.why)}")
+        if effect.bound_there:
+            console.print(f"  run there now and will not come back: {escape(names_of(effect.bound_there))}")
+    if not rollout.effects:
         console.print("no pod gains or loses a node")
     console.print("[bold]order[/] (others cordoned meanwhile)")
-    for number, turn in enumerate(found.order, 1):
-        evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts nobody"
-        console.print(f"{number:4} {escape(turn.node)} ({turn.driver}) {escape(evicts)}")
-        if turn.waiting:
-            console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
-    console.print(f"{sum(len(turn.evicts) for turn in found.order)} evictions in all")
+    for number, step in enumerate(rollout.order, 1):
+        evicts = f"evicts {len(step.evicts)}: {names_of(step.evicts)}" if step.evicts else "evicts nobody"
+        console.print(f"{number:4} {escape(step.node)} ({step.driver}) {escape(evicts)}")
+        if step.waiting:
+            console.print(f"     [yellow]no place until later: {escape(names_of(step.waiting))}[/]")
+    console.print(f"{sum(len(step.evicts) for step in rollout.order)} evictions in all")
 
 
-def _show_mig(console: Console, found: MIGRelayout) -> None:
-    for each in found.nodes[:SHOWN]:
-        if each.problem:
-            console.print(f"{escape(each.node)}: [red]{escape(each.problem)}[/]")
+def _show_mig(console: Console, relayout: MIGRelayout) -> None:
+    for node in relayout.nodes[:MOST_SHOWN]:
+        if node.problem:
+            console.print(f"{escape(node.node)}: [red]{escape(node.problem)}[/]")
             continue
-        console.print(f"{escape(each.node)}: {_amounts(each.before)} → [bold]{_amounts(each.after)}[/]")
-        if each.evicts:
-            console.print(f"  [yellow]evicts {len(each.evicts)}: {escape(names_of(each.evicts))}[/]")
-    if len(found.nodes) > SHOWN:
-        console.print(f"and {len(found.nodes) - SHOWN} more nodes; -o json has all")
-    for words, pods in (
-        ("have a place then", found.gained),
-        ("have none then", found.lost),
-        ("wait on", found.waiting),
+        console.print(f"{escape(node.node)}: {_amounts(node.before)} → [bold]{_amounts(node.after)}[/]")
+        if node.evicts:
+            console.print(f"  [yellow]evicts {len(node.evicts)}: {escape(names_of(node.evicts))}[/]")
+    if len(relayout.nodes) > MOST_SHOWN:
+        console.print(f"and {len(relayout.nodes) - MOST_SHOWN} more nodes; -o json has all")
+    for label, pods in (
+        ("have a place then", relayout.gained),
+        ("have none then", relayout.lost),
+        ("wait on", relayout.waiting),
     ):
         if pods:
-            console.print(f"{words}: {escape(names_of(pods))}")
-    if not (found.gained or found.lost):
+            console.print(f"{label}: {escape(names_of(pods))}")
+    if not (relayout.gained or relayout.lost):
         console.print("no pod gains or loses a place")
-    console.print(f"fragmentation: {found.fragmentation_before:.1%} → [bold]{found.fragmentation_after:.1%}[/]")
+    console.print(f"fragmentation: {relayout.fragmentation_before:.1%} → [bold]{relayout.fragmentation_after:.1%}[/]")
 
 
 def _amounts(units: Mapping[str, int]) -> str:

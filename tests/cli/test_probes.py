@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 
-from app.cli.probes import answering
+from app.cli.probes import serve_probes
 from app.tls.controller import Controller, Names
 from tests.controlplane.processes import free_port, wait_until
 from tests.tls.test_hostile_certificates import Stored
@@ -43,7 +43,7 @@ def probed(turning: bool = True) -> Iterator[Keeper]:
     keeper.url = f"http://127.0.0.1:{port}"
     thread = threading.Thread(target=keeper.controller.run, args=(stop,))
     answers = {"/livez": keeper.controller.alive, "/readyz": keeper.controller.ready}
-    with answering(port, answers):
+    with serve_probes(port, answers):
         if turning:
             thread.start()
         yield keeper

@@ -22,7 +22,7 @@ HOLDINGS = st.builds(
 )
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("take"), HOLDINGS),
+        st.tuples(st.just("put"), HOLDINGS),
         st.tuples(st.just("promise"), HOLDINGS),
         st.tuples(st.just("nominate"), HOLDINGS),
         st.tuples(st.just("unbind"), st.sampled_from("abcde")),
@@ -59,7 +59,7 @@ class Twin:
             self.promised.append((argument, self.now + PROMISE_SECONDS))
         elif verb == "nominate" and isinstance(argument, GPUUsage):
             self.promised.append((argument, NOMINATED))
-        elif verb == "take" and isinstance(argument, GPUUsage):
+        elif verb == "put" and isinstance(argument, GPUUsage):
             self.bound[argument.uid] = argument
         elif verb in ("drop", "unbind"):
             self.bound.pop(str(uid), None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.cli.explain import OPTIONAL, world_of
+from app.cli.explain import OPTIONAL, snapshot_of
 from app.cli.source import LIVE
 from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
@@ -119,7 +119,7 @@ def read_world(plane: ControlPlane, policies: Path | None) -> tuple[ClusterSnaps
     """Read the cluster as the command does, once for all pods."""
     cluster = find_cluster(plane.kubeconfig("admin"), None)
     objects = asyncio.run(read_objects(cluster, *LIVE, optional=OPTIONAL))
-    return world_of(objects, policies), [each for each in objects if each["kind"] == "Pod"]
+    return snapshot_of(objects, policies), [each for each in objects if each["kind"] == "Pod"]
 
 
 def answer_of(pod: Object) -> Answer | None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.main import app
-from app.cli.whatif import pods_wanting
+from app.cli.whatif import gpu_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
@@ -66,7 +66,7 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
     old = state_of([*fleet(random.Random(seed), None), *pods])
     new = state_of([*fleet(random.Random(seed), to), *pods])
     chosen = [f"n-{number}" for number in range(5)]
-    wanting = list(pods_wanting(pods, old, shipped()))
+    wanting = list(gpu_pods(pods, old, shipped()))
 
     def eligible(state: State, pod_: Any) -> set[str]:
         return {
