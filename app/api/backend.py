@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the routes need of the rest of the service; service.py provides it."""
+"""What the routes need of the service; app/server/service.py provides it."""
 
 from collections.abc import Collection, Generator, Mapping
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ class Backend(Protocol):
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All known nodes."""
+        """All nodes by name."""
         ...
 
     @property
@@ -30,72 +30,72 @@ class Backend(Protocol):
 
     @property
     def generation(self) -> int:
-        """How many changes of nodes the view of the cluster has taken in."""
+        """The number of changes of nodes since the start."""
         ...
 
     @property
     def recount(self) -> bool:
-        """Repeat kube-scheduler's own counts in filter."""
+        """Whether filter repeats kube-scheduler's own checks."""
         ...
 
     @property
     def shadow(self) -> bool:
-        """Answer as if nothing were wrong, and log the real verdict."""
+        """Whether shadow mode is on: answers change nothing, and the real verdict is logged."""
         ...
 
     @property
     def best_only(self) -> bool:
-        """Answer filter with the best node alone."""
+        """Whether filter answers with the best node alone."""
         ...
 
     @property
     def namespace(self) -> str:
-        """Our own namespace, where ConfigMaps may hold policies."""
+        """The namespace of gpu-usher, where ConfigMaps may hold policies."""
         ...
 
     def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
-        """What the policy set would suffer from an edit; None for nothing. In steps."""
+        """Return in steps the problem that an edited object would cause in the policy set; None if there is none."""
         ...
 
     def setting(self) -> ReviewContext:
-        """Policies, fleet and facts for a review."""
+        """Return the policies, fleet facts and knowledge that a review works with."""
         ...
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Labels of a namespace."""
+        """Return the labels of a namespace."""
         ...
 
     def ruling(self, pod: Pod) -> Ruling:
-        """What policies and annotations say about a Pod."""
+        """Return what policies and annotations say about a Pod."""
         ...
 
     def demand(self, pod: Pod) -> Demand:
-        """What a Pod that the scheduler asks about needs of a node."""
+        """Return the demand of a Pod that the scheduler asks about."""
         ...
 
     def note_question(self, pod: Pod, demand: Demand) -> None:
-        """Take in that the scheduler asks about a Pod: forget what was promised to it before, and learn from it."""
+        """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
         ...
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
-        """Note the node that was named for a Pod, where the next decision rests on it."""
+        """Note the node named for a Pod, if later decisions depend on it."""
         ...
 
     def complete(self, node: Node) -> Node:
-        """A node as read, with what else is known of it."""
+        """Add to a node from a request body what else is known of it."""
         ...
 
     def without(self, name: str, uids: Collection[str]) -> Node | None:
-        """A node as it would be with these pods gone; None for one that is not known."""
+        """Return a node as it would be without these pods; None for an unknown node."""
         ...
 
     def appraise(self, demand: Demand) -> VerdictTable:
-        """Judge all nodes for a demand."""
+        """Return the verdicts of all nodes for a demand."""
         ...
 
     @property
     def state(self) -> State:
-        """What is known of the cluster, for the page."""
+        """The state of the cluster, for the web page."""
         ...
 
     @property
@@ -104,29 +104,29 @@ class Backend(Protocol):
         ...
 
     def matched(self) -> Mapping[str, Mapping[str, int]]:
-        """How many pods each policy matched since the start, by what became of them."""
+        """Return the number of pods that each policy matched since the start, by result."""
         ...
 
     def world(self) -> ClusterSnapshot:
-        """A copy of what is known now, for what takes longer than one turn of the event loop."""
+        """Return a copy of the state, for work that takes longer than one turn of the event loop."""
         ...
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
-        """A pod as the API server has it; WireError where it cannot be had."""
+        """Return a Pod as the API server has it. Raises WireError if it cannot be read."""
         ...
 
     def unready(self) -> str | None:
-        """Why scheduling questions cannot be answered now, as a constant text; None if they can."""
+        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
         ...
 
     def health(self) -> dict[str, Any]:
-        """The body of /readyz."""
+        """Return the body of /readyz."""
         ...
 
     def status(self) -> dict[str, Any]:
-        """The body of /statusz."""
+        """Return the body of /statusz."""
         ...
 
     def alive(self) -> bool:
-        """Whether the event loop's heartbeat is recent."""
+        """Tell whether the event loop's heartbeat is recent."""
         ...

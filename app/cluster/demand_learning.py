@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning what is asked: the histogram of the workload, and the outlook of it that demands carry (F52).
+"""Learns the workload from the pods that kube-scheduler asks about, as the expected demand for scorers (F52).
 
-An outlook stands for a while: with a new one every remembered verdict of a demand that carries it is made anew.
+An expected demand stays the same for a while, because a new one invalidates all cached verdicts of demands with it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,21 +14,21 @@ from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 
 FIRST_LESSON, LONGEST_LESSON = 32, 1_000
-"""Arrivals before an outlook is first made of those seen, and after which it is made again at the latest (guesses)."""
+"""Arrivals before the first expected demand is made, and the most arrivals between two later ones (guesses)."""
 LESSON_SHARE = 4
-"""It is made again when a quarter more has been seen."""
+"""It is made again after a quarter more arrivals."""
 PODS_KEPT = 4_096
-"""UIDs of pods that have been counted: one that finds no place is asked about again and again."""
+"""UIDs of counted pods; a pod without a place is asked about repeatedly, and counts once."""
 LONGEST_UID = 36
-"""Characters of a UID as the API server makes them; what comes with a longer one teaches nothing."""
+"""Characters of a UID of the API server; pods with a longer one are not counted."""
 DEMANDS_KEPT = 1_024
-"""Demands with the outlook of the moment; as many as rulings are remembered (cluster/rulings.py)."""
+"""Demands with the current expected demand; as many as there are cached rulings (app/cluster/ruling_cache.py)."""
 
 
 class DemandLearning:
-    """What was asked so far. `free`: tells the GPU milli that are free, by product.
+    """The workload so far. `free` returns the free GPU milli by product.
 
-    `expected_demand`: what is made of both; None at first.
+    `expected_demand` is made of both; None at first.
     """
 
     def __init__(self, free: Callable[[], Mapping[str, int]]) -> None:
@@ -40,7 +40,7 @@ class DemandLearning:
         self._demands: dict[tuple[Demand, int], Demand] = {}
 
     def arrived(self, ask: DemandClass) -> bool:
-        """Take an arrival in; tells whether the outlook is a new one."""
+        """Count an arrival; tell whether the expected demand has changed."""
         self._workload = self._workload.seen(ask)
         self._count += 1
         if self._count < self._lesson:
@@ -50,9 +50,9 @@ class DemandLearning:
         return True
 
     def expecting(self, pod: Pod, demand: Demand) -> Demand:
-        """Add to a Pod's demand what scorers need that look ahead, if it names any.
+        """Add to a Pod's demand what scorers that look ahead need, if it names any.
 
-        Equal questions get the very same object, by which verdicts are found again.
+        Equal requests get the very same object, which is the key of cached verdicts.
         """
         if not uses_expected_demand(demand):
             return demand

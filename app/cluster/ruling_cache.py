@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policies say of a pod, remembered: pods of one template under one set of policies share it."""
+"""Caches of rulings and demands: pods of one template under one set of policies share them."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -14,14 +14,14 @@ from app.policy.match import Ruling, compile_demand, ruling_for
 
 T = TypeVar("T")
 RULINGS_KEPT = 1024
-"""Distinct pod templates remembered; a ruling costs about 150 µs to make and 2 kB to keep."""
+"""Distinct pod templates in a cache; a ruling costs about 150 µs to make and 2 kB to keep."""
 LARGEST_KEPT = 1 << 14
-"""Characters of a template that is remembered: 16 MB for all of them at most, where a review may bring 3 MiB of labels
-that the API server is yet to refuse. The largest recorded one has 331."""
+"""Characters of the largest template that is cached, so that all take 16 MB at most: a review may have 3 MiB of labels
+that the API server has not refused yet. The largest recorded one has 331."""
 
 
 class TemplateCache(Generic[T]):
-    """What `make` gave for the pod templates asked about last, at most RULINGS_KEPT of them."""
+    """The results of `make` for the last pod templates, at most RULINGS_KEPT of them."""
 
     def __init__(self, make: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], T]) -> None:
         self._make = make
@@ -35,7 +35,7 @@ class TemplateCache(Generic[T]):
         knowledge: Knowledge,
         claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
     ) -> T:
-        """Give what holds for a Pod in a namespace with these labels."""
+        """Return the result for a Pod in a namespace with these labels."""
         key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
         remembered = self._by_template.get(key)
         if remembered is not None:
@@ -49,21 +49,21 @@ class TemplateCache(Generic[T]):
 
 
 class RulingCache(TemplateCache[Ruling]):
-    """Rulings: what admission asks for."""
+    """The rulings that admission needs."""
 
     def __init__(self) -> None:
         super().__init__(ruling_for)
 
 
 class DemandCache(TemplateCache[Demand]):
-    """Demands alone: what filter, prioritize and preempt ask for."""
+    """The demands that filter, prioritize and preempt need."""
 
     def __init__(self) -> None:
         super().__init__(compile_demand)
 
 
 def _template(pod: Pod) -> tuple[Any, ...]:
-    """Reduce a pod to what a ruling rests on, as a hashable key; what it claims is a key of its own."""
+    """Return the part of a pod that a ruling depends on, as a hashable key; its claims are a separate key."""
     ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
     containers = tuple(
         (
@@ -80,5 +80,5 @@ def _template(pod: Pod) -> tuple[Any, ...]:
 
 
 def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
-    """Write amounts as integers: hashing a Fraction costs as much as all the rest of the key."""
+    """Return amounts as integers, because hashing a Fraction costs as much as the rest of the key."""
     return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))
