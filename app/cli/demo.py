@@ -65,7 +65,7 @@ def _admission_table(rows: Iterator[AdmittedPod]) -> Table:
         table.add_column(name, overflow="fold")
     for row in rows:
         colour = COLOURS[row.decision]
-        table.add_row(row.title, f"[{colour}]{row.decision}[/]", "\n".join(row.done), "\n".join(row.said))
+        table.add_row(row.title, f"[{colour}]{row.decision}[/]", "\n".join(row.actions), "\n".join(row.messages))
     return table
 
 
@@ -78,10 +78,10 @@ def _placement_table(title: str, outcomes: list[NodeOutcome]) -> Table:
     for outcome in outcomes:
         nodes = ", ".join(outcome.nodes)
         if outcome.score is not None:
-            table.add_row(str(outcome.score), f"[green]{nodes}[/]", outcome.why, "NodeNames")
+            table.add_row(str(outcome.score), f"[green]{nodes}[/]", outcome.message, "NodeNames")
         else:
             where = "FailedNodes" if outcome.preemptible else "FailedAndUnresolvableNodes"
-            table.add_row("", nodes, outcome.why, where)
+            table.add_row("", nodes, outcome.message, where)
     return table
 
 

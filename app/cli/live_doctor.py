@@ -150,7 +150,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
             continue  # not readable as a Pod of today's API; it runs
         if slipped_pod is not None:
             yield SlippedReport(
-                f"{metadata.get('namespace')}/{metadata.get('name')}", slipped_pod.kind, slipped_pod.why
+                f"{metadata.get('namespace')}/{metadata.get('name')}", slipped_pod.kind, slipped_pod.reason
             )
 
 

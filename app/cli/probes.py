@@ -23,8 +23,8 @@ def probe_app(answers: dict[str, Answer]) -> FastAPI:
 
     def handler(answer: Answer) -> Callable[[Request], Response]:
         def handle(_request: Request) -> Response:
-            ok, why = answer()
-            return Response(encode({"ok": ok, "why": why}), 200 if ok else 503, media_type=JSON)
+            ok, problem = answer()
+            return Response(encode({"ok": ok, "why": problem}), 200 if ok else 503, media_type=JSON)
 
         return handle
 

@@ -104,10 +104,10 @@ def read_seeds(text: str) -> list[int]:
 
 
 def _words(text: str, option: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(re.fullmatch(r"[A-Za-z0-9_.=+-]{1,200}", word) for word in words):
+    names = [name.strip() for name in text.split(",")]
+    if not all(re.fullmatch(r"[A-Za-z0-9_.=+-]{1,200}", name) for name in names):
         raise BadInput(f"{option}: got {text[:40]!r}, wants names, with commas between them")
-    return list(dict.fromkeys(words))
+    return list(dict.fromkeys(names))
 
 
 def _arrivals(path: Path, job: SimulationJob) -> tuple[int, ...]:

@@ -75,10 +75,10 @@ class PolicyView:
 
 @dataclass(frozen=True, slots=True)
 class SlippedPod:
-    """How a pod slipped. `kind` is unadmitted or misplaced; `why` is the code of the refusal, empty for unadmitted."""
+    """How a pod slipped. `kind` is unadmitted or misplaced; `reason` is the refusal's code, empty for unadmitted."""
 
     kind: str
-    why: str = ""
+    reason: str = ""
 
 
 def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> SlippedPod | None:
@@ -179,4 +179,4 @@ def _pods(body: bytes, uids: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]
 def _log(document: Mapping[str, Any], slipped_pod: SlippedPod) -> None:
     metadata = document["metadata"]
     name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-    event("pod slipped", logging.WARNING, slipped=name, kind=slipped_pod.kind, reason=slipped_pod.why)
+    event("pod slipped", logging.WARNING, slipped=name, kind=slipped_pod.kind, reason=slipped_pod.reason)

@@ -29,11 +29,11 @@ def view(
     expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
     """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
-    setting = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),
-        context=replace(setting, rule=ruling_for),
+        context=replace(context, rule=ruling_for),
         namespace_labels=state.namespace_labels,
         gpu_usage=state.usage_on,
         volumes=volumes or {},

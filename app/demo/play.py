@@ -42,8 +42,8 @@ class AdmittedPod:
 
     title: str
     decision: str
-    done: tuple[str, ...]
-    said: tuple[str, ...]
+    actions: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class NodeOutcome:
 
     nodes: tuple[str, ...]
     score: int | None
-    why: str
+    message: str
     preemptible: bool = False
 
 

@@ -130,8 +130,8 @@ class Metrics:
             ("why",),
             registry=self.registry,
         )
-        for why in ("dropped", "suppressed", "unrecorded"):
-            self.lost_lines.labels(why)
+        for cause in ("dropped", "suppressed", "unrecorded"):
+            self.lost_lines.labels(cause)
         self.generation = Gauge(
             "gpu_usher_index_generation", "Changes of nodes taken in since the start", registry=self.registry
         )
@@ -200,9 +200,9 @@ class Metrics:
 
     def lines_lost(self, totals: Mapping[str, int]) -> None:
         """Set the number of log lines lost since the process started, by cause."""
-        for why, total in totals.items():
-            self.lost_lines.labels(why).inc(max(0, total - self._lost.get(why, 0)))
-            self._lost[why] = total
+        for cause, total in totals.items():
+            self.lost_lines.labels(cause).inc(max(0, total - self._lost.get(cause, 0)))
+            self._lost[cause] = total
 
     def policies_matched(self, policies: Iterable[str], result: str) -> None:
         """Count an admission decision for each policy that matched."""

@@ -56,8 +56,8 @@ def issue_if_needed(
         )
         names = _default_names(leaf) if names is None else tuple(names)
         renewed = renew_trust(trust, leaf, now, rotate, _content_or_empty(directory / "ca.crt"))
-        seen = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
-        issued = renew_leaf(leaf, renewed, names, now, seen, wait_seconds)
+        seen_seconds = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
+        issued = renew_leaf(leaf, renewed, names, now, seen_seconds, wait_seconds)
         if renewed is not trust:
             _write_trust(directory, renewed)
         if issued is not leaf:

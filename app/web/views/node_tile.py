@@ -99,8 +99,8 @@ def tile_of(node: Node, usages: Sequence[GPUUsage], used: Mapping[str, int], kno
     stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
     runs = tuple(_split(_runs(node, knowledge, state)))
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
-    promised = f"labels promise {node.node_class.labelled_gpus}, none is offered"
-    counted = promised if state is NodeState.Ghost else f"{offered - free} of {offered} used"
+    unoffered = f"labels promise {node.node_class.labelled_gpus}, none is offered"
+    counted = unoffered if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     sizes = tuple(sum(amount for _, amount in usage.units) for usage in usages)
     whole = unit in (Sharing.Exclusive.value, Sharing.Unknown.value)
