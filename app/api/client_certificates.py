@@ -44,7 +44,7 @@ def subject_of(connection: ssl.SSLObject) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-class OnlyKnownClients:
+class RequireClientCertificate:
     """ASGI middleware that answers 403 without an allowed subject: on the scheduler's routes, with `webhooks` on all.
 
     `trusts` tells whether the certificate of an open connection is still signed by a current CA of clients.

@@ -13,7 +13,7 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-class OnlyHosts:
+class RequireAllowedHost:
     """ASGI middleware that answers 403 if the Host header is not one of `names`."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str] = LOOPBACK_NAMES) -> None:
@@ -35,7 +35,7 @@ class OnlyHosts:
         return name.lower() in self._names
 
 
-class OnlyOwnPages:
+class RequireSameOrigin:
     """ASGI middleware that answers 403 to requests sent by pages of other sites; following a link is allowed.
 
     Browsers send the origin of a request (W3C Fetch Metadata, Sec-Fetch-Site and -Mode); other clients send none.

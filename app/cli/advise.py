@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from app.cli.help import Verb, VerbGroup
 from app.cli.output import Output, show
-from app.cli.progress import doing
+from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cli.whatif import Nodes, gpu_pods, names_of, selected
 from app.whatif.advice import Advice, advise_layout
@@ -42,7 +42,7 @@ def mig(
     state = state_of(objects)
     pods = list(gpu_pods(objects, state, policies_in(objects, policies, state)))
     idle = [name for name in selected(state, nodes) if not state.usage_on(name)]
-    with doing("finding slices for waiting pods"):
+    with show_progress("finding slices for waiting pods"):
         result = advise_layout(state.nodes, idle, pods, state.knowledge)
     show(result, output, lambda console: _show(console, result))
     raise typer.Exit(1 if result.unplaced else 0)

@@ -16,7 +16,7 @@ from app.admission.reviewed_pod import PodForm
 from app.api.decision_replay import Line
 from app.cli.mutate import read_file
 from app.cli.output import Output, show
-from app.cli.progress import counted
+from app.cli.progress import show_count
 from app.cli.replay import read_logs
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.cluster.best_nodes import BestNodes
@@ -75,7 +75,7 @@ def diff(
     lines = read_logs(decisions) if decisions else None
     pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)
     total = len(lines) if lines is not None else sum(document.get("kind") == "Pod" for document in objects)
-    with counted(pods, "trying pods under both", total) as counted_pods:
+    with show_count(pods, "trying pods under both policies", total) as counted_pods:
         differences = compare(counted_pods, _side(old, state), _side(new, state), BestNodes(state) if objects else None)
     show(differences, output, lambda console: _show(console, differences, limit))
     raise typer.Exit(1 if differences.hurts else 0)

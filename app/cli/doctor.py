@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from app.cli.live_doctor import examine_live
 from app.cli.output import Output, show
-from app.cli.progress import doing
+from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.doctor_survey import ClusterObjects, survey_cluster
@@ -61,7 +61,7 @@ def doctor(
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
-    with doing(f"examining {len(nodes)} nodes"):
+    with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         findings = examine(ExaminedFleet(nodes, health, frozenset(state.overrun)))
         if survey is not None:
@@ -72,7 +72,7 @@ def doctor(
 
 def _survey(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
     keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
-    with doing("looking the cluster over") as report:
+    with show_progress("reading the cluster") as report:
         survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, keep_pod, report))
     fill(state, [document for kind in KINDS for document in survey.objects.get(kind, ())])
     return survey

@@ -14,7 +14,7 @@ import yaml
 
 from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
-from app.cli.progress import doing
+from app.cli.progress import show_progress
 from app.cli.source import DRA, LIVE, POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
 from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_snapshot_file
@@ -64,12 +64,12 @@ def explain_pod(
     document = read_document(file) if file else None
     by_node = nodes or output == "wide"
     if url:
-        explanation = ask_service(url, document or reference(key), by_node)
+        explanation = ask_service(url, document or pod_reference(key), by_node)
     else:
         with without_garbage_collection():
             objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
             cluster = snapshot_of(objects, policies)
-            with doing(f"explaining on {len(cluster.nodes)} nodes"):
+            with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
                 explanation = finish(explain(document or _pod(objects, key), cluster, document is None, by_node))
     show(
         explanation,
@@ -104,7 +104,7 @@ def read_document(file: Path) -> Object:
     return document
 
 
-def reference(key: str) -> Object:
+def pod_reference(key: str) -> Object:
     """Return a pod's key in the form that a service takes."""
     namespace, _, name = key.rpartition("/")
     return {"namespace": namespace or "default", "name": name}
@@ -117,7 +117,7 @@ def ask_service(url: str, body: Object, by_node: bool) -> Explanation:
     """
     try:
         params = {"nodes": "true"} if by_node else {}
-        with doing(f"asking {url}"), httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as client:
+        with show_progress(f"asking {url}"), httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as client:
             answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
         if answer.status_code != 200:
             raise ApiError(answer.status_code, f"{url}: {answer.status_code}: {answer.text[:300]}")
@@ -132,10 +132,10 @@ def _objects(
     if fleet:
         return demo_fleet_objects(fleet)
     if snapshots:
-        key_members = reference(key)
+        key_members = pod_reference(key)
         objects: list[Any] = []
         for path in snapshots:
-            with doing(f"reading {path}"):
+            with show_progress(f"reading {path}"):
                 objects += read_partial_snapshot(
                     str(path), read_snapshot_file(path), lambda pod: _has_key(pod, key_members)
                 )
@@ -154,7 +154,7 @@ def snapshot_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:
 
 
 def _pod(objects: list[Any], key: str) -> Object:
-    key_members = reference(key)
+    key_members = pod_reference(key)
     for document in objects:
         if document.get("kind") == "Pod" and _has_key(document, key_members):
             pod: Object = document

@@ -35,7 +35,7 @@ class Verb(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help and the manual page."""
         super().format_help(ctx, formatter)
-        _print(sections(words_of(ctx), self.params))
+        _print(sections(command_words(ctx), self.params))
 
 
 class VerbGroup(TyperGroup):
@@ -44,16 +44,16 @@ class VerbGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help and the examples."""
         super().format_help(ctx, formatter)
-        _print(group_sections(words_of(ctx)))
+        _print(group_sections(command_words(ctx)))
 
 
 Sections = Iterator[tuple[str, list[str]]]
 """Heading and lines; examples are not wrapped, so that they can be copied."""
 
 
-def words_of(ctx: Any) -> str:
+def command_words(ctx: Any) -> str:
     """Return the words of a command, without the program's name."""
-    return f"{words_of(ctx.parent)} {ctx.info_name}".strip() if ctx.parent else ""
+    return f"{command_words(ctx.parent)} {ctx.info_name}".strip() if ctx.parent else ""
 
 
 def sections(words: str, params: list[Any]) -> Sections:

@@ -20,7 +20,7 @@ REDRAWS_A_SECOND = 4
 
 
 @contextmanager
-def doing(text: str) -> Iterator[Report]:
+def show_progress(text: str) -> Iterator[Report]:
     """Show what is being done while the block runs; the yielded function shows the next step."""
     with _line() as progress:
         task = progress.add_task(text, total=None)
@@ -28,7 +28,7 @@ def doing(text: str) -> Iterator[Report]:
 
 
 @contextmanager
-def counted(items: Iterable[Item], text: str, total: int) -> Iterator[Iterable[Item]]:
+def show_count(items: Iterable[Item], text: str, total: int) -> Iterator[Iterable[Item]]:
     """Yield the items again, and show how many have been taken, while the block runs."""
     with _line(BarColumn(), MofNCompleteColumn()) as progress:
         yield items if progress.disable else _counting(items, progress, progress.add_task(text, total=total))

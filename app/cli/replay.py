@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.output import Output, show
-from app.cli.progress import counted
+from app.cli.progress import show_count
 from app.cli.source import DemoFleet, Policies, Snapshots
 from app.server.service import Service, build
 from app.settings import Settings
@@ -48,17 +48,17 @@ def replay(
     gpu-usher, would have decided. For a log of `serve --demo` or `--snapshot` give --recount. Lines are decided in
     their order, because memory of shared GPUs is promised from one to the next.
     """
-    service = offline(snapshot, demo_fleet, policies, recount, filter_answer)
+    service = offline_service(snapshot, demo_fleet, policies, recount, filter_answer)
     lines = read_logs(logs)
     other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
-    with counted(replay_decisions(lines, service), "deciding again", len(lines)) as differences:
+    with show_count(replay_decisions(lines, service), "deciding again", len(lines)) as differences:
         differing = tuple(difference for difference in differences if difference is not None)
         result = ReplayResult(len(lines), other, differing)
     show(result, output, lambda console: _show(console, result))
     raise typer.Exit(1 if result.differing else 0)
 
 
-def offline(
+def offline_service(
     snapshots: list[Path] | None,
     demo_fleet: str | None,
     policies: Path | None,

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.simulate.batch import SimulationJob, load, make
+from app.simulate.batch import SimulationJob, load, run_batch
 from app.simulate.policies import read_policy
 from app.simulate.run import MARKS, History, Options, SimulationRun
 from app.simulate.synthetic import NODES
@@ -123,7 +123,7 @@ def _run_jobs(jobs: list[SimulationJob], processes: int, keep: Path | None) -> l
     runs: list[SimulationRun] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("simulating", total=len(jobs))
-        for run in make(
+        for run in run_batch(
             jobs, processes or os.cpu_count() or 1, keep, lambda part: progress.update(bar, completed=len(runs) + part)
         ):
             runs.append(run)

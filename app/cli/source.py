@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.progress import doing
+from app.cli.progress import show_progress
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.list_once import read_objects
@@ -63,7 +63,7 @@ def read_objects_of(
     try:
         objects = demo_fleet(demo) if demo else []
         for path in snapshots or ():
-            with doing(f"reading {path}"):
+            with show_progress(f"reading {path}"):
                 objects += read_snapshot(str(path), read_snapshot_file(path))
         if kubeconfig is not None:
             objects += read_live(kubeconfig, None, kinds, optional)
@@ -78,7 +78,7 @@ def read_live(kubeconfig: Path | None, context: str | None, kinds: Iterable[str]
     Raises ApiError, BadInput.
     """
     hidden: list[str] = []
-    with doing("reading the cluster") as report:
+    with show_progress("reading the cluster") as report:
         load = find_cluster(kubeconfig, context)
         objects = asyncio.run(
             read_objects(load, *kinds, optional=tuple(optional), report=report, report_forbidden=hidden.append)
@@ -103,6 +103,6 @@ def state_of(objects: Objects) -> State:
     Raises MalformedPod, QuantityError.
     """
     state = State(read_knowledge())
-    with doing(f"taking in {len(objects)} objects"):
+    with show_progress(f"taking in {len(objects)} objects"):
         fill(state, objects)
     return state

@@ -13,7 +13,7 @@ from app.admission.review import ReviewContext
 from app.cli.help import Verb, VerbGroup
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show
-from app.cli.progress import counted, doing
+from app.cli.progress import show_count, show_progress
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
@@ -63,7 +63,7 @@ def driver(
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     pods = list(gpu_pods(objects, state, rules))
-    with doing("judging pods with both drivers"):
+    with show_progress("judging pods with both drivers"):
         rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
     show(rollout, output, lambda console: _show(console, rollout))
     raise typer.Exit(1 if rollout.strands else 0)
@@ -93,7 +93,7 @@ def mig(
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     pods = list(gpu_pods(objects, state, rules))
-    with doing("seating pods in the new layout"):
+    with show_progress("placing pods in the new layout"):
         result = relayout(state.nodes, selected(state, nodes), pods, parse_layout(layout), state.knowledge)
     show(result, output, lambda console: _show_mig(console, result))
     raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
@@ -148,7 +148,7 @@ def selected(state: State, selector: str) -> list[str]:
 def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GPUPod]:
     """Yield the unfinished pods that request GPUs, with their demands."""
     rule = RulingCache().of
-    with counted(objects, "reading what pods need", len(objects)) as documents:
+    with show_count(objects, "reading what pods need", len(objects)) as documents:
         for document in documents:
             if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
                 continue

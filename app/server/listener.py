@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api.loopback_hosts import OnlyHosts, is_loopback
+from app.api.loopback_hosts import RequireAllowedHost, is_loopback
 from app.server.accepting import Acceptor
 from app.server.connections import Connections
 from app.server.protocol import GuardedProtocol
@@ -77,7 +77,7 @@ def make_server(
 ) -> BoundedServer:
     """Make the server of one listener; with `context` it speaks TLS."""
     config = uvicorn.Config(
-        OnlyHosts(app) if is_loopback(sock.getsockname()[0]) else app,
+        RequireAllowedHost(app) if is_loopback(sock.getsockname()[0]) else app,
         loop="none",
         http="httptools",
         ws="none",

@@ -10,7 +10,7 @@ from functools import partial
 from starlette.types import ASGIApp
 
 from app.api.app import create_tls_app
-from app.api.client_certificates import OnlyKnownClients
+from app.api.client_certificates import RequireClientCertificate
 from app.api.decision_recorder import open_recorder
 from app.api.operations_routes import create_ops_app
 from app.api.recent_decisions import RecentDecisions
@@ -138,7 +138,7 @@ class Listeners:
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
             everywhere, trusts = settings.require_webhook_client_cert, service.certificates.trusts
-            tls_app = OnlyKnownClients(tls_app, allowed, everywhere, trusts)
+            tls_app = RequireClientCertificate(tls_app, allowed, everywhere, trusts)
         yield make_server(tls_app, self._tls, service.certificates.context, self._connections())
         if self._web is not None:
             yield make_server(create_web_app(service, self._pages), self._web, shared=self._connections())

@@ -12,7 +12,7 @@ EARLY_SHARE = 3, 4
 """In a workload that shifts half-way, three of four small pods come in the first half, and one of four others."""
 
 
-def draw(tasks: Sequence[Task], capacity_milli: int, seed: int) -> tuple[int, ...]:
+def draw_arrivals(tasks: Sequence[Task], capacity_milli: int, seed: int) -> tuple[int, ...]:
     """Return the indexes of tasks in their order of arrival: a shuffle, then more drawn with replacement.
 
     Drawing ends before the task whose milli *per GPU* would exceed the target, so that one with eight GPUs may
@@ -36,7 +36,7 @@ def draw(tasks: Sequence[Task], capacity_milli: int, seed: int) -> tuple[int, ..
         order.append(drawn)
 
 
-def shifted(order: Sequence[int], tasks: Sequence[Task], seed: int) -> tuple[int, ...]:
+def shift_arrivals(order: Sequence[int], tasks: Sequence[Task], seed: int) -> tuple[int, ...]:
     """Return the same arrivals as a workload that shifts half-way: shares of GPUs and CPU pods first, whole GPUs later.
 
     Each half is shuffled again.

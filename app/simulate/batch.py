@@ -45,7 +45,7 @@ class StoredRun:
     run: SimulationRun
 
 
-def make(
+def run_batch(
     jobs: Sequence[SimulationJob], processes: int, file: Path | None, report: Callable[[float], None]
 ) -> Iterator[SimulationRun]:
     """Yield the runs of jobs as they end, stored ones first. `report` is called with parts of a run that are done.

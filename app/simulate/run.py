@@ -15,7 +15,7 @@ from app.placement.stranded import stranded
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
-from app.simulate.arrivals import draw, shifted
+from app.simulate.arrivals import draw_arrivals, shift_arrivals
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular
 from app.simulate.policies import BenchmarkPolicy
@@ -140,7 +140,7 @@ class Simulation:
             return candidates[0] if candidates else None
         prioritize = self._policy.prioritize and (task.gpus > 0 or self._options.all_pods)
         points = (
-            self.answer(task, [fleet.names[position] for position in candidates])
+            self.scores(task, [fleet.names[position] for position in candidates])
             if prioritize
             else [0] * len(candidates)
         )
@@ -148,7 +148,7 @@ class Simulation:
             return self._rng.choice(candidates)
         return candidates[select(points, lambda index: fleet.in_tree(candidates[index], task), self._rng)]
 
-    def answer(self, task: Task, names: Sequence[str]) -> list[int]:
+    def scores(self, task: Task, names: Sequence[str]) -> list[int]:
         """Return the scores 0..10 of these nodes, as prioritize does, or those of a baseline."""
         demand = self.demands.of(task)
         if self._policy.baseline is None:
@@ -167,9 +167,9 @@ def run(
     report: Callable[[float], None] = lambda _: None,
 ) -> SimulationRun:
     """Run a workload. `rules` are our policies and facts; `report` is sometimes called with the share that is done."""
-    order = options.arrivals or draw(trace.tasks, trace.capacity_milli, seed)
+    order = options.arrivals or draw_arrivals(trace.tasks, trace.capacity_milli, seed)
     if options.history is History.Shift:
-        order = shifted(order, trace.tasks, seed)
+        order = shift_arrivals(order, trace.tasks, seed)
     simulation = Simulation(trace, policy, seed, options, rules)
     demands = simulation.demands
     expected = expected_from_classes(map(demands.class_of, trace.tasks))

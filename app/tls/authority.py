@@ -80,7 +80,7 @@ def can_sign(certificate: bytes) -> bool:
     return isinstance(read_certificate(certificate).public_key(), ec.EllipticCurvePublicKey)
 
 
-def made_at(certificate: x509.Certificate) -> dt.datetime:
+def issued_at(certificate: x509.Certificate) -> dt.datetime:
     """Return when we made a certificate."""
     return certificate.not_valid_before_utc + BACKDATED
 

@@ -11,8 +11,8 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.tls.authority import BACKDATED, LEAF_LIFE, KeyPair, can_sign, is_fresh, issue_leaf, made_at, make_authority
-from app.tls.pem import belongs, is_named, names_of, read_bundle, read_certificate, signed_by
+from app.tls.authority import BACKDATED, LEAF_LIFE, KeyPair, can_sign, is_fresh, issue_leaf, issued_at, make_authority
+from app.tls.pem import is_named, key_matches, names_of, read_bundle, read_certificate, signed_by
 
 WAIT_SECONDS = 60.0
 """TLS-06: the time that API servers and mounted files need to show a new bundle; a kubelet's mount takes about it."""
@@ -36,7 +36,7 @@ class TrustedCAs:
 def read_trust(bundle: bytes, key: bytes) -> TrustedCAs | None:
     """Read stored CAs; None if they are unusable: our CAs have the key of an elliptic curve."""
     certificates = read_bundle(bundle)
-    if not certificates or not belongs(key, certificates[0]) or not can_sign(certificates[0]):
+    if not certificates or not key_matches(key, certificates[0]) or not can_sign(certificates[0]):
         return None
     return TrustedCAs(KeyPair(certificates[0], key), certificates[1:])
 
@@ -55,7 +55,7 @@ def renew_trust(
     if requested or not is_fresh(authority, now):
         return TrustedCAs(make_authority(now), _unexpired((trust.authority.certificate, *trust.retired), now))
     served = leaf is not None and signed_by(leaf.certificate, trust.authority.certificate)
-    if trust.retired and served and now >= made_at(authority) + LEAF_LIFE + MARGIN:
+    if trust.retired and served and now >= issued_at(authority) + LEAF_LIFE + MARGIN:
         return TrustedCAs(trust.authority)
     return trust
 
@@ -85,7 +85,7 @@ def renew_leaf(
 
 def _usable(leaf: KeyPair, trust: TrustedCAs, now: dt.datetime) -> bool:
     """Tell whether a leaf has its key and a name, is trusted, and is valid with BACKDATED as tolerance for clocks."""
-    if not belongs(leaf.key, leaf.certificate):
+    if not key_matches(leaf.key, leaf.certificate):
         return False
     certificate = read_certificate(leaf.certificate)
     if not is_named(certificate):

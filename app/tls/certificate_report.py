@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from app.tls.pem import belongs, is_named, names_of, read_bundle, read_certificate, signed_by
+from app.tls.pem import is_named, key_matches, names_of, read_bundle, read_certificate, signed_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def problems(texts: CertificateTexts, now: dt.datetime, server_name: str | None 
     leaf = read_certificate(texts.certificate)
     if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
         yield f"valid from {_minute(leaf.not_valid_before_utc)} to {_minute(leaf.not_valid_after_utc)}, not now"
-    if texts.key is not None and not belongs(texts.key, texts.certificate):
+    if texts.key is not None and not key_matches(texts.key, texts.certificate):
         yield "the key is not the certificate's"
     names = names_of(leaf)
     if not names or (server_name and not any(_matches(server_name, name) for name in names)):

@@ -122,7 +122,7 @@ def check_served(certificate: x509.Certificate) -> None:
         raise ValueError(f"a key of another type: {remedy}")
 
 
-def belongs(key: bytes, certificate: bytes) -> bool:
+def key_matches(key: bytes, certificate: bytes) -> bool:
     """Tell whether a private key belongs to a certificate; False if either cannot be read."""
     try:
         private = serialization.load_pem_private_key(key, None)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from cryptography import x509
 
-from app.tls.authority import LOCAL_NAMES, KeyPair, made_at, service_names
+from app.tls.authority import LOCAL_NAMES, KeyPair, issued_at, service_names
 from app.tls.ca_rotation import TrustedCAs, read_trust, renew_leaf, renew_trust
 from app.tls.pem import check_served, names_of, read_bundle, read_certificate, read_certificates, read_file, signed_by
 from app.values.errors import CertificateError
@@ -56,7 +56,7 @@ def issue_if_needed(
         )
         names = _default_names(leaf) if names is None else tuple(names)
         renewed = renew_trust(trust, leaf, now, rotate, _content_or_empty(directory / "ca.crt"))
-        seen_seconds = (now - made_at(read_certificate(renewed.authority.certificate))).total_seconds()
+        seen_seconds = (now - issued_at(read_certificate(renewed.authority.certificate))).total_seconds()
         issued = renew_leaf(leaf, renewed, names, now, seen_seconds, wait_seconds)
         if renewed is not trust:
             _write_trust(directory, renewed)

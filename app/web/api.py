@@ -11,7 +11,7 @@ from app.admission.preview import preview
 from app.admission.review_targets import ReviewTarget
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, BodyReader
-from app.api.loopback_hosts import OnlyOwnPages
+from app.api.loopback_hosts import RequireSameOrigin
 from app.api.operations_routes import answer_unknown_routes, bare_app, on_loop
 from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
@@ -25,7 +25,7 @@ JSON = "application/json"
 def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
     """Build the application. `page` needs its `run` called by somebody; without one there are no live updates."""
     app = bare_app()
-    app.add_middleware(OnlyOwnPages)
+    app.add_middleware(RequireSameOrigin)
     bodies = BodyReader()
     page = page or WebPages(backend)
     explainer = page.explainer

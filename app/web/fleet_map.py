@@ -94,7 +94,7 @@ class FleetMap:
         self.tiles[name] = tile, render_tile(tile)
         return True
 
-    def shown(self, tile_filter: TileFilter) -> Generator[None, None, tuple[TileGroup, ...]]:
+    def tile_groups(self, tile_filter: TileFilter) -> Generator[None, None, tuple[TileGroup, ...]]:
         """Return the groups of the tiles that a filter selects."""
         groups: dict[str, list[tuple[str, Markup]]] = {}
         for index, (name, (tile, html)) in enumerate(list(self.tiles.items())):
@@ -111,7 +111,7 @@ class FleetMap:
             shown_groups.append(TileGroup(product, len(tiles), joined))
         return tuple(shown_groups)
 
-    def listed(self, tile_filter: TileFilter) -> Generator[None, None, tuple[Tile, ...]]:
+    def tile_list(self, tile_filter: TileFilter) -> Generator[None, None, tuple[Tile, ...]]:
         """Return the tiles that a filter selects, by node name."""
         tiles = []
         for index, (tile, _) in enumerate(list(self.tiles.values())):

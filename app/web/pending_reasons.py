@@ -50,7 +50,7 @@ class PendingReasons:
         self._requested_at = time.monotonic()
         self.looking = self.looking or any(pod not in self._shapes for pod in self._pending())
 
-    def known(self) -> Mapping[PendingPod, PendingCause]:
+    def reason_by_pod(self) -> Mapping[PendingPod, PendingCause]:
         """Return the reasons that are known by now."""
         return {pod: self._causes[shape][0] for pod, shape in self._shapes.items() if shape in self._causes}
 

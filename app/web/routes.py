@@ -91,8 +91,8 @@ class WebPages:
         fleet = self._map
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
-            groups = () if table else await in_slices(fleet.shown(tile_filter))
-            rows = await in_slices(fleet.listed(tile_filter)) if table else ()
+            groups = () if table else await in_slices(fleet.tile_groups(tile_filter))
+            rows = await in_slices(fleet.tile_list(tile_filter)) if table else ()
         count = len(rows) if table else sum(group.count for group in groups)
         pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
         page = min(max(int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 6 else 1, 1), pages)
@@ -140,7 +140,7 @@ class WebPages:
         """List the pending GPU pods, with their primary reasons as far as known."""
         self._reasons.request()
         pods = self._backend.state.pending_pods
-        rows = pending_rows(pods.values(), self._reasons.known())
+        rows = pending_rows(pods.values(), self._reasons.reason_by_pod())
         return _html("pending.html", here="/pending", live="pending", start=self._start,
                      rows=rows[:ROWS_PER_PAGE], all=len(rows),
                      missed=pods.missed, looking=self._reasons.looking)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.app import create_tls_app
-from app.api.loopback_hosts import OnlyHosts, is_loopback
+from app.api.loopback_hosts import RequireAllowedHost, is_loopback
 from app.api.operations_routes import create_ops_app
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
@@ -220,7 +220,7 @@ def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask:
 )
 def test_loopback_listener_answers_only_loopback_names(service: Service, ask: Ask, host: str, status: int) -> None:
     """A web page cannot rebind its name to us (docs/reference/listeners.md#routes)."""
-    answer = ask(OnlyHosts(create_web_app(service)), "GET", "/statusz", headers={"Host": host})
+    answer = ask(RequireAllowedHost(create_web_app(service)), "GET", "/statusz", headers={"Host": host})
 
     assert status == answer.status_code
     assert isinstance(answer.json(), dict)

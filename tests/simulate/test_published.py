@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from app.simulate.batch import SimulationJob, make
+from app.simulate.batch import SimulationJob, run_batch
 from app.simulate.run import Options
 
 TRACE = os.environ.get("GPU_USHER_TRACE")
@@ -29,7 +29,7 @@ def test_published_figures_come_out_through_the_wire(policy: str) -> None:
     """F52, F61: BestFit and FGD with our rank of the winner, and kube-scheduler alone; random choice among equals."""
     jobs = [SimulationJob(Path(TRACE or ""), 0, "default", policy, seed, Options(all_pods=True)) for seed in SEEDS]
 
-    runs = list(make(jobs, 1, None, lambda _: None))
+    runs = list(run_batch(jobs, 1, None, lambda _: None))
 
     found = [mean(each.allocated_percent[mark] for each in runs) for mark in ("100", "130")]
     assert found == pytest.approx(ANCHORS[policy], abs=TOLERANCE)

@@ -20,8 +20,8 @@ from app.placement.stranded import stranded
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
-from app.simulate.arrivals import draw
-from app.simulate.batch import SimulationJob, make
+from app.simulate.arrivals import draw_arrivals
+from app.simulate.batch import SimulationJob, run_batch
 from app.simulate.demands import pod_document
 from app.simulate.fgd import popular
 from app.simulate.policies import POLICIES, BenchmarkPolicy, read_policy
@@ -91,7 +91,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
         demand = simulation.demands.of(task)
         fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
         assert kept == fits
-        assert [each["Score"] for each in scored] == simulation.answer(task, names)
+        assert [each["Score"] for each in scored] == simulation.scores(task, names)
     assert chosen.startswith("Spreading") != (simulation.demands.of(trace.tasks[0]).expected_demand is not None)
 
 
@@ -109,7 +109,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
         nodes = list(simulation.fleet.nodes.values())
         demand = simulation.demands.of(other)
 
-        answer = simulation.answer(other, list(simulation.fleet.nodes))
+        answer = simulation.scores(other, list(simulation.fleet.nodes))
 
         assert answer == wire_scores([each.name for each in nodes], [total(demand, each) for each in nodes], True)
 
@@ -132,7 +132,7 @@ def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: Benchmark
     trace = small()
     simulation = Simulation(trace, chosen, 42, PLAIN, RULES)
     held: dict[str, list[Task]] = {}
-    for index in draw(trace.tasks, trace.capacity_milli, 42):
+    for index in draw_arrivals(trace.tasks, trace.capacity_milli, 42):
         task = trace.tasks[index]
         before = dict(simulation.fleet.nodes)
         bound = simulation.place(task)
@@ -163,7 +163,7 @@ def test_figures_are_those_of_the_placements() -> None:
     expected = popular(known)
     arrived = allocated = failed = 0
     curve: dict[int, list[tuple[int, float]]] = {}
-    for index in draw(trace.tasks, trace.capacity_milli, 42):
+    for index in draw_arrivals(trace.tasks, trace.capacity_milli, 42):
         task = trace.tasks[index]
         bound = simulation.place(task)
         arrived += task.milli
@@ -218,30 +218,30 @@ def jobs(*seeds: int, options: Options = PLAIN) -> list[SimulationJob]:
 def test_batch_that_was_broken_off_goes_on_where_it_was(tmp_path: Path) -> None:
     """F52: runs that are kept are not made again; a line that was broken off is; others are other runs."""
     keep = tmp_path / "made" / "runs.jsonl"
-    first = list(make(jobs(1, 2), 1, keep, lambda _: None))
+    first = list(run_batch(jobs(1, 2), 1, keep, lambda _: None))
     keep.write_text(keep.read_text("utf-8")[:-20], "utf-8")
     told: list[float] = []
 
-    again = list(make(jobs(1, 2, 3), 1, keep, told.append))
+    again = list(run_batch(jobs(1, 2, 3), 1, keep, told.append))
 
     assert again[:2] == first
     assert len(keep.read_text("utf-8").splitlines()) == 3
-    assert list(make(jobs(1), 1, keep, told.append)) == first[:1]
-    assert list(make(jobs(1, options=Options()), 1, keep, told.append)) != first[:1]
+    assert list(run_batch(jobs(1), 1, keep, told.append)) == first[:1]
+    assert list(run_batch(jobs(1, options=Options()), 1, keep, told.append)) != first[:1]
 
 
 def test_processes_give_the_same_runs() -> None:
     """F52: as many as there are cores, in any order."""
-    by_two = make(jobs(1, 2), 2, None, lambda _: None)
+    by_two = run_batch(jobs(1, 2), 2, None, lambda _: None)
 
-    assert sorted(by_two, key=lambda each: each.seed) == list(make(jobs(1, 2), 1, None, lambda _: None))
+    assert sorted(by_two, key=lambda each: each.seed) == list(run_batch(jobs(1, 2), 1, None, lambda _: None))
 
 
 def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "k").write_text('{"of": 1}\n', "utf-8")
 
     with pytest.raises(BadInput, match=r"k:1: no run"):
-        list(make(jobs(1), 1, tmp_path / "k", lambda _: None))
+        list(run_batch(jobs(1), 1, tmp_path / "k", lambda _: None))
 
 
 def test_policies_are_names_or_scorers_with_weights() -> None:

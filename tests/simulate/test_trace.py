@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.simulate.arrivals import draw, shifted
+from app.simulate.arrivals import draw_arrivals, shift_arrivals
 from app.simulate.synthetic import SHAPES, synthetic
 from app.simulate.trace import Machine, Task, read_arrivals, read_machines, read_tasks
 from app.values.errors import BadInput
@@ -87,7 +87,7 @@ def test_order_of_arrival_is_read_line_by_line() -> None:
 def test_every_pod_comes_once_and_then_more_until_130_percent(tasks: list[Task], gpus: int, seed: int) -> None:
     """F52: the published experiment, step by step with the same random numbers."""
     tasks = [*tasks, ONE]
-    order = draw(tasks, gpus * 1000, seed)
+    order = draw_arrivals(tasks, gpus * 1000, seed)
 
     rng = Random(seed)
     expected = list(range(len(tasks)))
@@ -108,7 +108,9 @@ def test_every_pod_comes_once_and_then_more_until_130_percent(tasks: list[Task],
 
 def test_draw_of_eight_gpus_may_overshoot_by_seven() -> None:
     """F52: what ends the draw is its milli per GPU, as in the published simulator."""
-    order = draw([EIGHT], 8000, 1)  # 10,400 is the target: one comes, one more fits by its first GPU, the third not
+    order = draw_arrivals(
+        [EIGHT], 8000, 1
+    )  # 10,400 is the target: one comes, one more fits by its first GPU, the third not
 
     assert order == (0, 0)
 
@@ -116,7 +118,7 @@ def test_draw_of_eight_gpus_may_overshoot_by_seven() -> None:
 def test_arrivals_differ_by_seed_and_not_by_run() -> None:
     """F52."""
     trace = synthetic("default", 20)
-    one, again, other = (draw(trace.tasks, trace.capacity_milli, seed) for seed in (42, 42, 43))
+    one, again, other = (draw_arrivals(trace.tasks, trace.capacity_milli, seed) for seed in (42, 42, 43))
 
     assert one == again != other
 
@@ -124,9 +126,9 @@ def test_arrivals_differ_by_seed_and_not_by_run() -> None:
 def test_workload_that_shifts_is_the_same_pods_with_small_ones_early() -> None:
     """F52: --history shift."""
     trace = synthetic("default", 50)
-    order = draw(trace.tasks, trace.capacity_milli, 42)
+    order = draw_arrivals(trace.tasks, trace.capacity_milli, 42)
 
-    found = shifted(order, trace.tasks, 42)
+    found = shift_arrivals(order, trace.tasks, 42)
 
     assert Counter(order) == Counter(found)
     small = [trace.tasks[index].milli < 1000 for index in found]

@@ -23,7 +23,7 @@ from app.tls.ca_rotation import read_trust, renew_leaf, renew_trust
 from app.tls.certificate_report import CertificateTexts, describe, problems
 from app.tls.controller import Controller, Names
 from app.tls.kube_objects import KubeClient, Object
-from app.tls.pem import belongs, is_named, names_of, read_bundle, read_certificate, signed_by
+from app.tls.pem import is_named, key_matches, names_of, read_bundle, read_certificate, signed_by
 from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
 from app.values.errors import BadInput, CertificateError
 from tests.api.test_clients import SCHEDULER, call, client_certificate, guarded
@@ -112,7 +112,7 @@ def test_pure_readers_give_an_answer_or_a_value_error(name: str) -> None:
     """TLS-06: dates that overflow, names that do not decode, keys of any type."""
     pair = CORPUS[name]
     for certificate in read_bundle(pair.certificate):
-        assert isinstance(belongs(pair.key, certificate), bool)
+        assert isinstance(key_matches(pair.key, certificate), bool)
         assert isinstance(signed_by(certificate, AUTHORITY.certificate), bool)
         assert isinstance(is_named(read_certificate(certificate)), bool)
         describe(read_certificate(certificate))

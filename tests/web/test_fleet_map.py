@@ -126,11 +126,11 @@ def test_groups_are_by_product_and_in_the_order_of_names() -> None:
     found = FleetMap(state)
     finish(found.catch_up())
 
-    groups = finish(found.shown(TileFilter()))
+    groups = finish(found.tile_groups(TileFilter()))
 
     assert [(each.product, each.count) for each in groups] == [("H100-80GB-HBM3", 1), ("Tesla-T4", 2)]
     assert groups[1].parts[0].index("n-a") < groups[1].parts[0].index("n-b")
-    assert finish(found.shown(TileFilter(product="K80"))) == ()
+    assert finish(found.tile_groups(TileFilter(product="K80"))) == ()
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))

@@ -101,7 +101,7 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     causes.request()
     before = causes.looking
     asyncio.run(causes.check())
-    found = rows(live.state.pending_pods.values(), causes.known())
+    found = rows(live.state.pending_pods.values(), causes.reason_by_pod())
 
     assert (before, causes.looking) == (True, False)
     assert len(live.fetched) == 32
@@ -131,7 +131,7 @@ def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
     live.state.pending_pods.put("a", None)
     asyncio.run(causes.check())
 
-    assert [each.name for each in causes.known()] == ["b"]
+    assert [each.name for each in causes.reason_by_pod()] == ["b"]
 
 
 def test_who_waits_longest_comes_first() -> None:
