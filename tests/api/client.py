@@ -46,5 +46,5 @@ def reviewed(review: Any, verb: str = "mutate", service: Service | None = None) 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
     """Decode a response's JSON Patch; an empty list where there is none."""
-    found: list[dict[str, Any]] = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
-    return found
+    operations: list[dict[str, Any]] = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    return operations

@@ -105,7 +105,7 @@ def test_scheduler_routes_want_an_allowed_subject(
         webhook = call(service, url, "/mutate", shown, version)
 
     expected = 200 if names == (SCHEDULER,) else 403
-    assert [expected] * 2 == [each.status_code for each in answers]
+    assert [expected] * 2 == [response.status_code for response in answers]
     assert webhook.status_code == 200
     if expected == 403:
         assert answers[0].json()["reason"] == "Forbidden"

@@ -88,7 +88,7 @@ def test_answer_has_no_member_that_the_recorder_would_not_know(service: Service,
 
     answer = replay(service, ask, name).json()
 
-    members = {key for each in answer for key in each} if isinstance(answer, list) else answer.keys()
+    members = {key for entry in answer for key in entry} if isinstance(answer, list) else answer.keys()
     assert members <= ({"Host", "Score"} if isinstance(answer, list) else known)
 
 
@@ -127,8 +127,8 @@ def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service
 
     answers = [ask(app, "POST", path, json=review).json()["response"] for path in ("/mutate", "/validate")]
 
-    assert [each["allowed"] for each in answers] == [True, True]
-    assert not any("patch" in each or "patchType" in each for each in answers)
+    assert [response["allowed"] for response in answers] == [True, True]
+    assert not any("patch" in response or "patchType" in response for response in answers)
 
 
 @pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
@@ -141,8 +141,8 @@ def test_patch_only_adds_and_changes_what_is_about_gpus(service: Service, ask: A
     assert {key: value for key, value in before["spec"].items() if key not in ours} == {
         key: value for key, value in after["spec"].items() if key not in ours
     }
-    assert [each["image"] for each in before["spec"]["containers"]] == [
-        each["image"] for each in after["spec"]["containers"]
+    assert [container["image"] for container in before["spec"]["containers"]] == [
+        container["image"] for container in after["spec"]["containers"]
     ]
     assert before["metadata"].get("labels") == after["metadata"].get("labels")
     assert before["metadata"].get("annotations", {}).items() <= after["metadata"].get("annotations", {}).items()
@@ -157,7 +157,7 @@ def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(
 
     answer = replay(service, ask, name).json()
 
-    assert [each for each in names if each not in ("h100-0", "t4-0")] == answer["NodeNames"]
+    assert [node for node in names if node not in ("h100-0", "t4-0")] == answer["NodeNames"]
     assert answer["FailedNodes"].keys() == {"h100-0", "t4-0"}
     assert set(answer["FailedNodes"].values()) == {"not enough free GPUs: wants 1 nvidia.com/gpu"}
     assert answer["FailedAndUnresolvableNodes"] == {}
@@ -172,9 +172,9 @@ def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(ser
     answer = replay(service, ask, FULL)
 
     kept = answer.json()["Nodes"]["items"]
-    assert [each for each in items if each["metadata"]["name"] not in ("h100-0", "t4-0")] == kept
-    assert all(json.dumps(each, separators=(",", ":"), ensure_ascii=False).encode() in body for each in kept)
-    assert all(json.dumps(each, separators=(",", ":"), ensure_ascii=False).encode() in answer.content for each in kept)
+    assert [item for item in items if item["metadata"]["name"] not in ("h100-0", "t4-0")] == kept
+    assert all(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode() in body for item in kept)
+    assert all(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode() in answer.content for item in kept)
     assert answer.json()["FailedNodes"].keys() == {"h100-0", "t4-0"}
 
 
@@ -197,7 +197,10 @@ def test_victims_come_back_in_the_given_order_with_their_violations(service: Ser
     given = args["NodeNameToMetaVictims"] or args["NodeNameToVictims"]
     for violations, victims in enumerate(given.values()):
         victims["NumPDBViolations"] = violations
-    uids = {node: [each.get("UID") or each["metadata"]["uid"] for each in one["Pods"]] for node, one in given.items()}
+    uids = {
+        node: [victim.get("UID") or victim["metadata"]["uid"] for victim in victims["Pods"]]
+        for node, victims in given.items()
+    }
 
     answer = replay(service, ask, name, json.dumps(args).encode()).json()
 

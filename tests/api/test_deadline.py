@@ -65,20 +65,20 @@ def test_text_that_is_no_duration_of_go_gives_no_deadline(text: str | None) -> N
 
 @given(st.text(max_size=60) | st.from_regex(r"[0-9.]{1,30}(ns|us|ms|s|m|h){1,3}", fullmatch=True))
 def test_no_text_gives_a_negative_or_endless_deadline(text: str) -> None:
-    found = seconds_to_answer(text)
+    seconds = seconds_to_answer(text)
 
-    assert found is None or 0 <= found < 1e45
+    assert seconds is None or 0 <= seconds < 1e45
 
 
 @given(st.integers(1, 10**6))
 def test_patience_grows_with_the_time_out_and_never_exceeds_it(milliseconds: int) -> None:
-    found = seconds_to_answer(f"{milliseconds}ms")
+    seconds = seconds_to_answer(f"{milliseconds}ms")
     more = seconds_to_answer(f"{milliseconds + 1}ms")
 
-    assert found is not None
+    assert seconds is not None
     assert more is not None
-    assert 0 < found < more
-    assert milliseconds / 1000 - RESERVE_SECONDS - 1e-9 <= found < milliseconds / 1000
+    assert 0 < seconds < more
+    assert milliseconds / 1000 - RESERVE_SECONDS - 1e-9 <= seconds < milliseconds / 1000
 
 
 def ticking(step: float) -> Clock:
@@ -105,8 +105,8 @@ def ask(
 
 def late_answers(metrics: Metrics) -> float | None:
     """Read gpu_usher_internal_errors_total{where="deadline"}."""
-    found: float | None = metrics.registry.get_sample_value("gpu_usher_internal_errors_total", {"where": "deadline"})
-    return found
+    errors: float | None = metrics.registry.get_sample_value("gpu_usher_internal_errors_total", {"where": "deadline"})
+    return errors
 
 
 @pytest.mark.parametrize("verb", ["mutate", "validate"])
@@ -176,7 +176,7 @@ def test_stalled_large_bodies_give_their_places_back(service: Service) -> None:
             path = "/scheduler/filter?timeout=400ms"
             late = await asyncio.gather(*(client.post(path, content=stalling(b" " * (9 << 20))) for _ in range(2)))
             after = await client.post("/scheduler/filter", content=good)
-        return [each.status_code for each in late], after.status_code
+        return [response.status_code for response in late], after.status_code
 
     assert asyncio.run(exchange()) == ([503, 503], 200)
 

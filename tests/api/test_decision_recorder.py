@@ -106,7 +106,7 @@ def questions(count: int) -> Iterator[tuple[str, bytes]]:
 
 def template(made: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """Wrap pods as the old and the new template of a Deployment."""
-    old, new = ({"metadata": {"name": "d"}, "spec": {"template": each}} for each in (before, made))
+    old, new = ({"metadata": {"name": "d"}, "spec": {"template": template}} for template in (before, made))
     resource = {"group": "apps", "version": "v1", "resource": "deployments"}
     return review(new, operation="UPDATE", oldObject=old, resource=resource, kind={**resource, "kind": "Deployment"})
 
@@ -163,9 +163,9 @@ def test_the_file_is_its_owners_alone_and_bounded(tmp_path: Path, monkeypatch: p
     posted(list(questions(200)), rooms(tmp_path), str(tmp_path / "log"))
 
     files = sorted(tmp_path.glob("log*"))
-    assert [each.name for each in files] == ["log", "log.1", "log.2", "log.3"]
-    assert all(each.stat().st_size <= 10_000 for each in files)
-    assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+    assert [file.name for file in files] == ["log", "log.1", "log.2", "log.3"]
+    assert all(file.stat().st_size <= 10_000 for file in files)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")

@@ -26,9 +26,9 @@ NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "
 class Live:
     """A service that has a live cluster with one pod in it."""
 
-    def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
+    def __init__(self, service: Service, document: Mapping[str, Any]) -> None:
         self._service = service
-        self._found = found
+        self._document = document
         self.asked: list[tuple[str, str]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -36,38 +36,38 @@ class Live:
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         self.asked.append((namespace, name))
-        return self._found
+        return self._document
 
 
 def test_answer_has_the_keys_of_old_and_the_funnel_and_the_fixes(service: Service, ask: Ask) -> None:
     """F83, F84."""
-    found = ask(create_web_app(service), "POST", "/explain", json=NOWHERE).json()
+    explanation = ask(create_web_app(service), "POST", "/explain", json=NOWHERE).json()
 
     assert {"policies", "asks", "needs", "origins", "conflicts", "nodes", "fits", "refused", "best", "claims", "dra",
-            "unsourced", "admission", "funnel", "fixes", "in_tree"} <= found.keys()  # fmt: skip
-    assert found["fits"] == 0
-    assert found["primary"]["reason"] == "NodeAffinityMismatch"
-    assert found["fixes"][0]["edits"][0]["kind"] == "drop-selector"
-    assert found["verdicts"] is None
+            "unsourced", "admission", "funnel", "fixes", "in_tree"} <= explanation.keys()  # fmt: skip
+    assert explanation["fits"] == 0
+    assert explanation["primary"]["reason"] == "NodeAffinityMismatch"
+    assert explanation["fixes"][0]["edits"][0]["kind"] == "drop-selector"
+    assert explanation["verdicts"] is None
 
 
 def test_verdict_of_every_node_is_given_on_demand(service: Service, ask: Ask) -> None:
     """F83."""
-    found = ask(create_web_app(service), "POST", "/explain?nodes=true", json=NOWHERE).json()
+    explanation = ask(create_web_app(service), "POST", "/explain?nodes=true", json=NOWHERE).json()
 
-    assert {each["node"] for each in found["verdicts"]} == set(service.nodes)
-    assert all(each["reasons"] and not each["fits"] for each in found["verdicts"])
+    assert {verdict["node"] for verdict in explanation["verdicts"]} == set(service.nodes)
+    assert all(verdict["reasons"] and not verdict["fits"] for verdict in explanation["verdicts"])
 
 
 def test_pod_of_the_cluster_is_explained_as_it_is(service: Service, ask: Ask) -> None:
     """F83: admission has not seen it, so that its missing toleration is the cause, and a new pod the remedy."""
     live = Live(service, pod(gpus(1)))
 
-    found = ask(create_web_app(live), "POST", "/explain", json={"name": "p"}).json()
+    explanation = ask(create_web_app(live), "POST", "/explain", json={"name": "p"}).json()
 
     assert live.asked == [("default", "p")]
-    assert found["primary"]["reason"] == "UntoleratedTaint"
-    assert [each["kind"] for each in found["fixes"][0]["edits"]] == ["recreate"]
+    assert explanation["primary"]["reason"] == "UntoleratedTaint"
+    assert [edit["kind"] for edit in explanation["fixes"][0]["edits"]] == ["recreate"]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -
             many = (client.post("/explain", json=NOWHERE) for _ in range(MOST_WAITING + 3))
             return await asyncio.gather(*many)
 
-    found = asyncio.run(crowd())
+    responses = asyncio.run(crowd())
 
-    assert sorted(each.status_code for each in found) == [200] * (MOST_WAITING + 1) + [429] * 2
-    assert {each.headers.get("retry-after") for each in found if each.status_code == 429} == {"2"}
+    assert sorted(response.status_code for response in responses) == [200] * (MOST_WAITING + 1) + [429] * 2
+    assert {response.headers.get("retry-after") for response in responses if response.status_code == 429} == {"2"}
 
 
 def test_others_have_their_turn_while_one_is_explained(service: Service) -> None:
@@ -142,10 +142,10 @@ def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: S
     first, second = asyncio.run(crowd())
 
     assert live.asked == [("default", "first")]
-    for found, where in ((first, "it was being worked on"), (second, "it waited for its turn behind others")):
-        assert isinstance(found, WireError)
-        assert found.status == 503
-        assert where in str(found)
+    for error, where in ((first, "it was being worked on"), (second, "it waited for its turn behind others")):
+        assert isinstance(error, WireError)
+        assert error.status == 503
+        assert where in str(error)
 
 
 def test_stalled_machine_does_not_make_every_step_a_turn_of_the_loop() -> None:
@@ -165,7 +165,7 @@ def test_stalled_machine_does_not_make_every_step_a_turn_of_the_loop() -> None:
             turns += 1
         return turns, task.result()
 
-    turns, found = asyncio.run(beside())
+    turns, result = asyncio.run(beside())
 
-    assert found == "done"
+    assert result == "done"
     assert turns < 10

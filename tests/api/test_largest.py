@@ -15,7 +15,7 @@ from tests.stepping import MOST_REFERENCES, longest, steps_of, taken
 
 def listed(inputs: Iterable[Input]) -> list[Any]:
     """Name inputs by route and name."""
-    return [pytest.param(each, id=f"{each.route} {each.name}") for each in inputs]
+    return [pytest.param(item, id=f"{item.route} {item.name}") for item in inputs]
 
 
 @pytest.mark.parametrize("asked", listed(largest()))
@@ -23,7 +23,7 @@ def test_no_step_of_an_answer_takes_longer_than_the_loop_may_wait(asked: Input) 
     assert longest(asked.route, asked.body) < MOST_REFERENCES
 
 
-@pytest.mark.parametrize("asked", listed(each for each in largest() if each.refusal))
+@pytest.mark.parametrize("asked", listed(item for item in largest() if item.refusal))
 def test_what_is_too_large_is_refused_in_words(asked: Input) -> None:
     _, answer = taken(steps_of(asked.route, asked.body))
 

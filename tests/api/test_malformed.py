@@ -144,7 +144,7 @@ def test_odd_but_well_formed_call_is_answered(service: Service, ask: Ask, verb: 
     answer = ask(create_tls_app(service, Metrics()), "POST", f"/scheduler/{verb}", content=body)
 
     assert answer.status_code == 200, answer.text
-    scores = [each["Score"] for each in answer.json()] if verb == "prioritize" else []
+    scores = [score["Score"] for score in answer.json()] if verb == "prioritize" else []
     assert all(type(score) is int and 0 <= score <= 10 for score in scores)
 
 

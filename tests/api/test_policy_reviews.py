@@ -44,8 +44,8 @@ def gpu_policy(spec: Any, name: str = "mine", **metadata: Any) -> dict[str, Any]
 
 def ask(service: Service, document: Any, resource: dict[str, str], verb: str = "validate", **request: Any) -> Reviewed:
     """Review an object of our namespace."""
-    found = {"namespace": "gpu-usher", "resource": resource, **request}
-    return review(json.dumps(wrap(document, **found)).encode(), verb, service)
+    members = {"namespace": "gpu-usher", "resource": resource, **request}
+    return review(json.dumps(wrap(document, **members)).encode(), verb, service)
 
 
 def told(service: Service, document: Any, resource: dict[str, str], **request: Any) -> str:
@@ -62,7 +62,7 @@ def test_good_policies_are_let_in(service: Service) -> None:
         ask(service, gpu_policy({"priority": 7}), GPUPOLICIES),
     ]
 
-    assert [(each.handled, each.verdict.allowed) for each in answers] == [(True, True)] * 2
+    assert [(answer.handled, answer.verdict.allowed) for answer in answers] == [(True, True)] * 2
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
@@ -85,7 +85,7 @@ def test_refusal_is_an_answer_with_a_code_of_its_own(service: Service) -> None:
     answer = ask(service, gpu_policy({"priority": "high"}), GPUPOLICIES)
 
     response = json.loads(answer.body)["response"]
-    assert [each.code for each in answer.verdict.reasons] == [Code.InvalidPolicy]
+    assert [reason.code for reason in answer.verdict.reasons] == [Code.InvalidPolicy]
     assert (response["status"]["code"], response["status"]["reason"]) == (403, "Forbidden")
     assert response["auditAnnotations"]["decision"] == "InvalidPolicy"
     assert "patch" not in response
@@ -182,28 +182,28 @@ def test_name_that_another_source_has_is_refused(tmp_path: Path) -> None:
     service = make_service(tmp_path)
     service.book.put_source("configmap gpu-usher/first", {"a.yaml": GOOD})
 
-    found = [
+    problems = [
         told(service, gpu_policy({}, "mine"), GPUPOLICIES),
         told(service, config_map({"a.yaml": GOOD}, "second"), CONFIGMAPS),
         told(service, config_map({"a.yaml": GOOD}, "first"), CONFIGMAPS),
         told(service, gpu_policy({}, "default"), GPUPOLICIES),
     ]
 
-    assert ["is taken by" in each for each in found] == [True, True, False, True]
+    assert ["is taken by" in problem for problem in problems] == [True, True, False, True]
 
 
 def test_what_was_wrong_before_is_not_held_against_an_edit(tmp_path: Path) -> None:
     service = make_service(tmp_path)
     service.book.put_source("configmap gpu-usher/bad", {"a.yaml": TYPO})
 
-    found = (
+    messages = (
         told(service, gpu_policy({}, "other"), GPUPOLICIES),
         told(service, gpu_policy({"priority": -1}), GPUPOLICIES),
     )
 
-    assert found[0] == ""
-    assert "priority" in found[1]
-    assert "gpuMemry" not in found[1]
+    assert messages[0] == ""
+    assert "priority" in messages[1]
+    assert "gpuMemry" not in messages[1]
 
 
 def test_policy_in_force_is_not_changed_by_a_review(service: Service) -> None:

@@ -151,9 +151,9 @@ def test_prioritize_scores_each_given_node_once_with_integers_and_a_winner(name:
     answer = post("/scheduler/prioritize", REQUESTS[name].read_bytes())
 
     scores = answer.json()
-    assert names == [each["Host"] for each in scores]
-    assert all(isinstance(each["Score"], int) and 0 <= each["Score"] <= 10 for each in scores)
-    assert max(each["Score"] for each in scores) == 10
+    assert names == [score["Host"] for score in scores]
+    assert all(isinstance(score["Score"], int) and 0 <= score["Score"] <= 10 for score in scores)
+    assert max(score["Score"] for score in scores) == 10
 
 
 @pytest.mark.parametrize("name", [name for name in EXTENDER if "preempt" in name and "filter" not in name])
@@ -161,13 +161,15 @@ def test_preempt_returns_helpful_nodes_with_their_victims_as_given(name: str, tm
     """F43."""
     args = recorded(name)
     given = args["NodeNameToMetaVictims"] or args["NodeNameToVictims"]
-    uids = {node: [pod.get("UID") or pod["metadata"]["uid"] for pod in each["Pods"]] for node, each in given.items()}
+    uids = {
+        node: [pod.get("UID") or pod["metadata"]["uid"] for pod in victims["Pods"]] for node, victims in given.items()
+    }
 
     answer = post("/scheduler/preempt", REQUESTS[name].read_bytes(), knowing(list(given), tmp_path))
 
     kept = answer.json()["NodeNameToMetaVictims"]
-    assert uids == {node: [pod["UID"] for pod in each["Pods"]] for node, each in kept.items()}
-    assert all(each["NumPDBViolations"] == given[node]["NumPDBViolations"] for node, each in kept.items())
+    assert uids == {node: [pod["UID"] for pod in victims["Pods"]] for node, victims in kept.items()}
+    assert all(victims["NumPDBViolations"] == given[node]["NumPDBViolations"] for node, victims in kept.items())
 
 
 @pytest.mark.parametrize("name", [name for name in EXTENDER if "preempt" in name and "filter" not in name])

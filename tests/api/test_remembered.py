@@ -14,10 +14,10 @@ from tests.builders import pod, review
 def test_names_of_a_review_that_are_longer_than_any_are_refused() -> None:
     """F103: the last decisions and the log remember them."""
     for key in ("uid", "namespace", "name"):
-        found = post("/mutate", json.dumps(review(pod(), **{key: "x" * (LONGEST_NAME + 1)})).encode())
+        response = post("/mutate", json.dumps(review(pod(), **{key: "x" * (LONGEST_NAME + 1)})).encode())
 
-        assert found.status_code == 400
-        assert f"request.{key}: got 254 characters, wants at most 253" in found.json()["message"]
+        assert response.status_code == 400
+        assert f"request.{key}: got 254 characters, wants at most 253" in response.json()["message"]
 
 
 def test_last_decisions_keep_a_part_of_a_long_record() -> None:

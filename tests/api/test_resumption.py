@@ -79,7 +79,7 @@ def call(context: ssl.SSLContext, url: httpx.URL, session: ssl.SSLSession | None
 def replace_client_ca(service: Service, *authorities: KeyPair) -> None:
     """Write the CAs of clients anew, and let the service take them."""
     assert service.settings.client_ca is not None
-    service.settings.client_ca.write_bytes(b"".join(each.certificate for each in authorities))
+    service.settings.client_ca.write_bytes(b"".join(authority.certificate for authority in authorities))
     assert service.certificates.renew(NOW)
 
 

@@ -60,7 +60,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         for name in ("one", "two"):
             replicas.append(Replica(name, tmp_path, tmp_path / "pair", DRAIN_SECONDS))
             stack.callback(replicas[-1].stop)
-        ports = [(each.tls, each.ops) for each in replicas]
+        ports = [(replica.tls, replica.ops) for replica in replicas]
         port = stack.enter_context(haproxy(program, tmp_path, ports))
         yield World(tmp_path / "pair", replicas, authority, [authority.pem], port)
 

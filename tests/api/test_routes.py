@@ -98,13 +98,13 @@ def test_readiness_is_what_the_interface_says(
 
     answer = ask(create_ops_app(service, Metrics()), "GET", "/readyz")
 
-    found = answer.json()
+    health = answer.json()
     assert status == answer.status_code
-    assert {"ready", "policies", "certificate", "caches", "draining"} <= found.keys()
-    assert found["ready"] is (status == 200)
-    assert found["draining"] is change.get("draining", False)
-    assert found["caches"]["nodes"]["synced"] is change.get("synced", True)
-    assert found["policies"]["error"] is None
+    assert {"ready", "policies", "certificate", "caches", "draining"} <= health.keys()
+    assert health["ready"] is (status == 200)
+    assert health["draining"] is change.get("draining", False)
+    assert health["caches"]["nodes"]["synced"] is change.get("synced", True)
+    assert health["policies"]["error"] is None
 
 
 def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Pa
 
     assert [answer.status_code for answer in answers.values()] == [200, 200, 200, 200, 503]
     assert answers["/scheduler/filter"].json()["Error"] == "gpu-usher: not synced yet"
-    assert [each["Score"] for each in answers["/scheduler/prioritize"].json()] == [0, 0, 0, 0]
+    assert [score["Score"] for score in answers["/scheduler/prioritize"].json()] == [0, 0, 0, 0]
     assert answers["/scheduler/preempt"].json()["message"] == "gpu-usher: not synced yet"
     assert answers["/mutate"].json()["response"]["allowed"] is True
 
@@ -184,7 +184,7 @@ def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tm
     one = ask(best, "POST", "/scheduler/filter", json=asked).json()
     none = ask(best, "POST", "/scheduler/filter", json=nowhere).json()
 
-    assert [each["Host"] for each in scores if each["Score"] == 10] == one["NodeNames"]
+    assert [score["Host"] for score in scores if score["Score"] == 10] == one["NodeNames"]
     assert not one["FailedNodes"]
     assert not one["FailedAndUnresolvableNodes"]
     assert none["NodeNames"] == []
@@ -235,13 +235,13 @@ def test_loopback_is_told_from_other_addresses(address: str, expected: bool) -> 
 
 
 def test_status_names_each_policy_and_where_it_is_from(service: Service, ask: Ask) -> None:
-    found = ask(create_web_app(service), "GET", "/statusz").json()
+    status = ask(create_web_app(service), "GET", "/statusz").json()
 
-    assert {each["name"] for each in found["policies"]["loaded"]} == {
+    assert {policy["name"] for policy in status["policies"]["loaded"]} == {
         "batch-inference", "default", "inference", "notebook", "training"
     }  # fmt: skip
-    assert all(each["from"] for each in found["policies"]["loaded"])
-    assert (found["role"], found["recount"], found["shadow"]) == ("all", True, False)
+    assert all(policy["from"] for policy in status["policies"]["loaded"])
+    assert (status["role"], status["recount"], status["shadow"]) == ("all", True, False)
 
 
 def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:

@@ -93,21 +93,21 @@ def test_explain_says_what_is_needed_and_where_it_is_not(demo: Running) -> None:
     """P45."""
     wanted = pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"), annotations={"products": "A10"})
 
-    found = demo.people.post("/explain", json=wanted).json()
+    explanation = demo.people.post("/explain", json=wanted).json()
 
-    assert "products A10" in found["needs"]
-    assert any("NGC 24.05 = CUDA 12.4.1" in need for need in found["needs"])
-    assert {each["node"] for each in found["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
-    assert found["unsourced"] == ["Tesla-V100-SXM2-32GB"]
-    assert found["fits"] + sum(each["nodes"] for each in found["refused"]) == found["nodes"]
+    assert "products A10" in explanation["needs"]
+    assert any("NGC 24.05 = CUDA 12.4.1" in need for need in explanation["needs"])
+    assert {node["node"] for node in explanation["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
+    assert explanation["unsourced"] == ["Tesla-V100-SXM2-32GB"]
+    assert explanation["fits"] + sum(refusal["nodes"] for refusal in explanation["refused"]) == explanation["nodes"]
 
 
 def test_dry_run_shows_the_patched_pod(demo: Running) -> None:
     """F85."""
-    found = demo.people.post("/dry-run", json=pod()).json()
+    preview = demo.people.post("/dry-run", json=pod()).json()
 
-    assert found["allowed"] is True
-    assert found["pod"]["spec"]["runtimeClassName"] == "nvidia"
+    assert preview["allowed"] is True
+    assert preview["pod"]["spec"]["runtimeClassName"] == "nvidia"
 
 
 def test_page_is_html_of_our_own_server_alone(demo: Running) -> None:
@@ -151,8 +151,8 @@ def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path
             return str(response.json()["response"]["auditAnnotations"]["policies"])
 
         def error() -> str | None:
-            found: str | None = clients.ops.get("/readyz").json()["policies"]["error"]
-            return found
+            error: str | None = clients.ops.get("/readyz").json()["policies"]["error"]
+            return error
 
         assert class_given() == "default"
         edited(mounted, policy("default", "placement: {produts: {}}"))

@@ -53,8 +53,8 @@ def ask(service: Service, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
     async def exchange() -> dict[str, Any]:
         transport = httpx.ASGITransport(app=create_tls_app(service, Metrics()))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            found: dict[str, Any] = (await client.post("/scheduler/filter", content=body)).json()
-            return found
+            answer: dict[str, Any] = (await client.post("/scheduler/filter", content=body)).json()
+            return answer
 
     return asyncio.run(exchange())
 

@@ -44,7 +44,7 @@ def test_every_node_is_let_through_and_none_is_preferred(shadow: Service) -> Non
         "Error": "",
     }
     assert nodes["Nodes"]["items"] == full["Nodes"]["items"]
-    assert {each["Score"] for each in scores} == {0}
+    assert {score["Score"] for score in scores} == {0}
     assert victims == spared["NodeNameToMetaVictims"]
 
 
@@ -55,4 +55,4 @@ def test_log_has_the_real_verdict(shadow: Service, caplog: pytest.LogCaptureFixt
     post("/mutate", json.dumps(review(pod(gpus("500m")))).encode(), shadow)
 
     logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "mutate"]
-    assert [each["reasons"] for each in logged] == [{"QuantityFractional": 1}]
+    assert [line["reasons"] for line in logged] == [{"QuantityFractional": 1}]

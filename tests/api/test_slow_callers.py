@@ -28,8 +28,8 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
 
 
 def metric(clients: Running, line: str) -> float:
-    found = (each for each in clients.ops.get("/metrics").text.splitlines() if each.startswith(line + " "))
-    return float(next(found, "0 0").split()[1])
+    matches = (row for row in clients.ops.get("/metrics").text.splitlines() if row.startswith(line + " "))
+    return float(next(matches, "0 0").split()[1])
 
 
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
@@ -211,17 +211,17 @@ def test_request_beyond_those_in_hand_is_a_503_status_and_counted(tmp_path: Path
     with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         port = clients.tls.base_url.port
         held = [stack.enter_context(connect(port, ca)) for _ in range(8)]
-        for each in held:
-            each.sendall(HALF)
+        for sock in held:
+            sock.sendall(HALF)
 
         def full() -> bool:
             return clients.tls.post("/mutate", json=review(pod())).status_code == 503
 
         wait_until("all eight are in hand", full, 20)
         refused = clients.tls.post("/mutate", json=review(pod()))
-        for each in held:
-            each.sendall(post()[len(HALF) :])
-        finished = [answer(each)[0] for each in held]
+        for sock in held:
+            sock.sendall(post()[len(HALF) :])
+        finished = [answer(sock)[0] for sock in held]
 
         assert (refused.status_code, refused.json()["reason"]) == (503, "ServiceUnavailable")
         assert finished == [200] * 8

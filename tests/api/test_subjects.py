@@ -138,7 +138,7 @@ def test_patch_reaches_the_template_where_it_stands(service: Service, resource: 
 def test_patch_of_a_cron_job_has_the_whole_path(service: Service) -> None:
     answer = workload(service, "cronjobs", pod(container(None, {GPU: "2"})))
 
-    assert [each.path[:5] for each in answer.verdict.operations] == [
+    assert [operation.path[:5] for operation in answer.verdict.operations] == [
         ("spec", "jobTemplate", "spec", "template", "spec")
     ]
 
@@ -244,7 +244,7 @@ def test_new_ephemeral_containers_are_guarded(
     answer = ask(service, made, "pods", operation="UPDATE", subResource="ephemeralcontainers", oldObject=before)
 
     assert answer.handled
-    assert spoken is any("NVIDIA_VISIBLE_DEVICES" in each for each in answer.verdict.warnings)
+    assert spoken is any("NVIDIA_VISIBLE_DEVICES" in warning for warning in answer.verdict.warnings)
 
 
 @pytest.mark.parametrize(

@@ -20,4 +20,4 @@ def state(name: str) -> State:
 
 def nodes(name: str) -> list[dict[str, Any]]:
     """List the Nodes of a fleet."""
-    return [each for each in demo_fleet(name) if each["kind"] == "Node"]
+    return [document for document in demo_fleet(name) if document["kind"] == "Node"]

@@ -17,10 +17,10 @@ CLOUDS = ("aks", "eks", "gke")
 def tolerates(tolerations: list[dict[str, Any]], taint: tuple[str, str, str]) -> bool:
     """Say it the long way: does any toleration match the taint?"""
     key, value, effect = taint
-    for each in tolerations:
-        if each.get("effect") not in (None, "", effect) or each.get("key") not in (None, "", key):
+    for toleration in tolerations:
+        if toleration.get("effect") not in (None, "", effect) or toleration.get("key") not in (None, "", key):
             continue
-        if each.get("operator") == "Exists" or (each.get("value") or "") == value:
+        if toleration.get("operator") == "Exists" or (toleration.get("value") or "") == value:
             return True
     return False
 
@@ -33,21 +33,21 @@ def reachable(name: str, policy_text: str | None = None) -> set[str]:
     spec = apply(document, mutate(document, "ml", {}, setting).operations)["spec"]
     tolerations = spec.get("tolerations", [])
     return {
-        each.name
-        for each in known.nodes.values()
-        if each.has_gpus and all(tolerates(tolerations, taint) for taint in each.taints)
+        node.name
+        for node in known.nodes.values()
+        if node.has_gpus and all(tolerates(tolerations, taint) for taint in node.taints)
     }
 
 
-@pytest.mark.parametrize("name", [each for each in fleet_names() if each != "sick"])
+@pytest.mark.parametrize("name", [fleet for fleet in fleet_names() if fleet != "sick"])
 def test_plain_pod_gets_onto_gpu_nodes_of_every_fleet(name: str) -> None:
     """F3, S9: the shipped policies add the tolerations that the fleet's taints want; spot stays the user's choice."""
-    found = reachable(name)
+    names = reachable(name)
 
-    assert found == {
-        each.name for each in state(name).nodes.values() if each.has_gpus and "spot" not in str(each.taints)
+    assert names == {
+        node.name for node in state(name).nodes.values() if node.has_gpus and "spot" not in str(node.taints)
     }
-    assert len(found) > 1
+    assert len(names) > 1
 
 
 def test_policy_opens_spot_pools() -> None:
@@ -56,4 +56,4 @@ def test_policy_opens_spot_pools() -> None:
     spot = policy("spot", f"priority: 1, admission: {{tolerations: {{fromNodeTaints: true, keys: [{keys}]}}}}")
 
     for name in CLOUDS:
-        assert reachable(name, spot) == {each.name for each in state(name).nodes.values() if each.has_gpus}
+        assert reachable(name, spot) == {node.name for node in state(name).nodes.values() if node.has_gpus}

@@ -213,16 +213,16 @@ def told() -> list[tuple[str, NodePool, str]]:
 def test_figures_of_a_node_are_those_of_its_pool(name: str, pool: NodePool, node: str) -> None:
     """S3: product, driver, CUDA, compute capability; memory of a GPU, or of a slice where a unit is one."""
     assert pool.gpu is not None
-    found = state(name).nodes[node].node_class
+    node_class = state(name).nodes[node].node_class
     slices = list(pool.mig.slices.values()) if pool.mig else []
 
-    assert found.product == normal_form(product_label(pool.gpu))
-    assert (found.driver, found.cuda) == (parse_version(pool.driver), parse_version(pool.cuda))
-    assert found.compute_capability == parse_version(pool.gpu.compute)
-    if found.mig_profile:
-        assert found.memory_mib == slices[0].memory
+    assert node_class.product == normal_form(product_label(pool.gpu))
+    assert (node_class.driver, node_class.cuda) == (parse_version(pool.driver), parse_version(pool.cuda))
+    assert node_class.compute_capability == parse_version(pool.gpu.compute)
+    if node_class.mig_profile:
+        assert node_class.memory_mib == slices[0].memory
     elif not (pool.dra and slices):
-        assert found.memory_mib == pool.gpu.memory
+        assert node_class.memory_mib == pool.gpu.memory
 
 
 @pytest.mark.parametrize(("name", "pool", "node"), told(), ids=[f"{name} {node}" for name, _, node in told()])
@@ -242,34 +242,35 @@ def test_figures_of_a_pool_agree_with_the_fact_tables(name: str, pool: NodePool,
 def test_capacity_is_there_and_never_below_allocatable(name: str) -> None:
     """F70: equal, unless the pool says otherwise."""
     said = {node for pool in read_fleet(name).pools if pool.allocatable for node in pool.node_names()}
-    status = {each["metadata"]["name"]: each["status"] for each in nodes(name)}
+    status = {document["metadata"]["name"]: document["status"] for document in nodes(name)}
 
-    differing = {node for node, each in status.items() if each["capacity"] != each["allocatable"]}
+    differing = {node for node, amounts in status.items() if amounts["capacity"] != amounts["allocatable"]}
     assert differing == said
-    for each in status.values():
-        gpu_resources = [key for key in each["capacity"] if key.startswith("nvidia.com/")]
-        assert all(int(each["allocatable"][key]) <= int(each["capacity"][key]) for key in gpu_resources)
+    for amounts in status.values():
+        gpu_resources = [key for key in amounts["capacity"] if key.startswith("nvidia.com/")]
+        assert all(int(amounts["allocatable"][key]) <= int(amounts["capacity"][key]) for key in gpu_resources)
 
 
 @pytest.mark.parametrize("name", fleet_names())
 def test_pods_are_on_nodes_of_the_fleet_in_namespaces_of_the_fleet(name: str) -> None:
     objects = demo_fleet(name)
     known = {
-        kind: {each["metadata"]["name"] for each in objects if each["kind"] == kind} for kind in ("Node", "Namespace")
+        kind: {document["metadata"]["name"] for document in objects if document["kind"] == kind}
+        for kind in ("Node", "Namespace")
     }
-    pods = [each for each in objects if each["kind"] == "Pod"]
-    waiting = [each for each in pods if each["status"]["phase"] == "Pending"]
+    pods = [document for document in objects if document["kind"] == "Pod"]
+    waiting = [document for document in pods if document["status"]["phase"] == "Pending"]
 
-    assert {each["spec"]["nodeName"] for each in pods if each not in waiting} <= known["Node"]
-    assert {each["metadata"]["namespace"] for each in pods} <= known["Namespace"]
-    assert len({each["metadata"]["uid"] for each in pods}) == len(pods)
-    assert not any("nodeName" in each["spec"] for each in waiting)
+    assert {document["spec"]["nodeName"] for document in pods if document not in waiting} <= known["Node"]
+    assert {document["metadata"]["namespace"] for document in pods} <= known["Namespace"]
+    assert len({document["metadata"]["uid"] for document in pods}) == len(pods)
+    assert not any("nodeName" in document["spec"] for document in waiting)
 
 
 def test_pods_of_the_weekday_are_bound_as_a_scheduler_could_have() -> None:
     """F89: no node of it holds more than it has, of GPUs or of their memory."""
     free = [node.free for node in state("weekday").nodes.values()]
-    assert all(amount >= 0 for each in free for amount in (*each.units.values(), *each.memory.values()))
+    assert all(amount >= 0 for resources in free for amount in (*resources.units.values(), *resources.memory.values()))
 
 
 WAITING = {
@@ -285,9 +286,9 @@ WAITING = {
 def test_pods_of_the_weekday_wait_each_for_a_reason_of_its_own(name: str, cause: str) -> None:
     """F83, F84: and there is a change that helps."""
     pods = {
-        f"{each['metadata']['namespace']}/{each['metadata']['name']}": each
-        for each in demo_fleet("weekday")
-        if each["kind"] == "Pod"
+        f"{document['metadata']['namespace']}/{document['metadata']['name']}": document
+        for document in demo_fleet("weekday")
+        if document["kind"] == "Pod"
     }
     explained = finish(explain(pods[name], view(state("weekday"), shipped()), live=True))
 
@@ -298,7 +299,7 @@ def test_pods_of_the_weekday_wait_each_for_a_reason_of_its_own(name: str, cause:
 
 def test_nvl72_rack_is_one_clique_of_eighteen_nodes() -> None:
     """F54, S15."""
-    cliques = [each["metadata"]["labels"].get("nvidia.com/gpu.clique") for each in nodes("dgx")]
+    cliques = [document["metadata"]["labels"].get("nvidia.com/gpu.clique") for document in nodes("dgx")]
 
     assert len({clique for clique in cliques if clique}) == 1
     assert len([clique for clique in cliques if clique]) == 18
@@ -314,7 +315,7 @@ def test_unknown_fleet_is_refused_with_the_names_there_are(tmp_path: Path) -> No
 def test_demo_serves_the_fleet_asked_for(tmp_path: Path) -> None:
     service = build(Settings(demo=True, demo_fleet="dgx", certs=tmp_path))
 
-    assert set(service.nodes) == {each["metadata"]["name"] for each in nodes("dgx")}
+    assert set(service.nodes) == {document["metadata"]["name"] for document in nodes("dgx")}
     assert service.absent == ()
 
 

@@ -80,7 +80,7 @@ pools:
 )
 def test_labels_are_those_of_a_captured_node(mig: str, captured: str) -> None:
     """S3, S4."""
-    pairs = [each.split() for each in captured.replace("\n", " ").split(",")]
+    pairs = [pair.split() for pair in captured.replace("\n", " ").split(",")]
     expected = {f"nvidia.com/{key}": value for key, value in pairs}
 
     assert made(mig) == {**expected, "nvidia.com/gpu.mode": "compute"}
@@ -89,8 +89,8 @@ def test_labels_are_those_of_a_captured_node(mig: str, captured: str) -> None:
 @pytest.mark.parametrize("name", fleet_names())
 def test_labels_and_taints_are_such_as_somebody_writes(name: str) -> None:
     """S2, S3, S4, S9: no key that no component or cloud is known to write; values the API server takes."""
-    labels = [item for each in nodes(name) for item in each["metadata"]["labels"].items()]
-    taints = {taint["key"] for each in nodes(name) for taint in each["spec"].get("taints", ())}
+    labels = [item for document in nodes(name) for item in document["metadata"]["labels"].items()]
+    taints = {taint["key"] for document in nodes(name) for taint in document["spec"].get("taints", ())}
 
     assert {key for key, _ in labels if not KNOWN.fullmatch(key)} == set()
     assert {value for _, value in labels if len(value) > 63 or not LABEL_VALUE.fullmatch(value)} == set()

@@ -26,8 +26,8 @@ HALF = post()[:-40]
 def closed_for(clients: Running, why: str) -> float:
     """Read how many connections were closed for this."""
     line = f'gpu_usher_closed_connections_total{{waiting_for="{why}"}} '
-    found = (each for each in clients.ops.get("/metrics").text.splitlines() if each.startswith(line))
-    return float(next(found, "0 0").split()[1])
+    matches = (row for row in clients.ops.get("/metrics").text.splitlines() if row.startswith(line))
+    return float(next(matches, "0 0").split()[1])
 
 
 def deaf(port: int | None, asked: bytes) -> socket.socket:

@@ -25,10 +25,10 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     [("GET", "/none", 404), ("POST", "/mutate", 400), ("GET", "/mutate", 404), ("POST", "/scheduler/filter", 400)],
 )
 def test_errors_of_the_webhook_are_never_sniffed(clients: Running, method: str, path: str, status: int) -> None:
-    found = clients.tls.request(method, path, content=b"{")
+    response = clients.tls.request(method, path, content=b"{")
 
-    assert found.status_code == status
-    assert found.headers.get_list("x-content-type-options") == ["nosniff"]
+    assert response.status_code == status
+    assert response.headers.get_list("x-content-type-options") == ["nosniff"]
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/none"])
@@ -46,13 +46,13 @@ def test_pages_are_never_sniffed(clients: Running, path: str) -> None:
 def test_refusals_of_the_protocol_are_never_sniffed(clients: Running, sent: bytes, status: int) -> None:
     with connect(clients.ops.base_url.port) as sock:
         sock.sendall(sent)
-        found, headers, _ = answer(sock)
+        found_status, headers, _ = answer(sock)
 
-    assert (found, headers.get("x-content-type-options")) == (status, "nosniff")
+    assert (found_status, headers.get("x-content-type-options")) == (status, "nosniff")
 
 
 def test_request_too_many_is_never_sniffed(tmp_path: Path) -> None:
     with running(make_service(tmp_path), Limits(requests=0)) as made:
-        found = made.tls.post("/mutate", json={})
+        response = made.tls.post("/mutate", json={})
 
-    assert (found.status_code, found.headers.get_list("x-content-type-options")) == (503, ["nosniff"])
+    assert (response.status_code, response.headers.get_list("x-content-type-options")) == (503, ["nosniff"])

@@ -67,13 +67,13 @@ class Collector:
 
 def values(holder: Any) -> dict[str, Any]:
     """Read the attributes of a span or a resource."""
-    return {each.key: _value(each.value) for each in holder.attributes}
+    return {attribute.key: _value(attribute.value) for attribute in holder.attributes}
 
 
 def _value(value: Any) -> Any:
     kind = value.WhichOneof("value")
     if kind == "array_value":
-        return [_value(each) for each in value.array_value.values]
+        return [_value(item) for item in value.array_value.values]
     return getattr(value, kind)
 
 

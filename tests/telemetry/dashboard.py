@@ -34,7 +34,7 @@ def quantiles(name: str, by: str, matchers: str) -> tuple[tuple[str, str], ...]:
 
 def rate(name: str, by: str, matchers: str = MINE, legend: str = "") -> tuple[str, str]:
     """Ask for a counter's rate by labels."""
-    words = legend or " ".join(f"{{{{{each.strip()}}}}}" for each in by.split(","))
+    words = legend or " ".join(f"{{{{{label.strip()}}}}}" for label in by.split(","))
     return f"sum by ({by}) (rate({name}{{{matchers}}}[$__rate_interval]))", words
 
 

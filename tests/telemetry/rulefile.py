@@ -46,16 +46,16 @@ def named(expression: str) -> Iterator[tuple[str, frozenset[str]]]:
     for metric, matchers in _METRIC.findall(expression):
         yield metric, frozenset(_MATCHER.findall(matchers))
     for grouping in _GROUPING.findall(expression):
-        yield "", frozenset(filter(None, (each.strip() for each in grouping.split(","))))
+        yield "", frozenset(filter(None, (label.strip() for label in grouping.split(","))))
 
 
 def unknown(expression: str, known: dict[str, frozenset[str]]) -> list[str]:
     """List what an expression names that is not there: metrics, and labels that none of its metrics has."""
-    found = list(named(expression))
-    metrics = {metric for metric, _ in found if metric}
+    named_labels = list(named(expression))
+    metrics = {metric for metric, _ in named_labels if metric}
     problems = [f"{metric} is no metric" for metric in metrics if metric not in known]
     everywhere = TARGET_LABELS.union(*(known.get(metric, frozenset()) for metric in metrics))
-    for metric, labels in found:
+    for metric, labels in named_labels:
         has = (known.get(metric, frozenset()) | TARGET_LABELS) if metric else everywhere
         problems += [f"{metric or 'grouping'} has no label {label}" for label in sorted(labels - has)]
     return problems

@@ -40,12 +40,12 @@ def offered() -> dict[str, frozenset[str]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         registry = make_service(Path(folder)).metrics.registry
-    found: dict[str, frozenset[str]] = {}
+    labels_by_metric: dict[str, frozenset[str]] = {}
     for collector in registry._collector_to_names:
         labels = frozenset(getattr(collector, "_labelnames", ()))
         for name in registry._collector_to_names[collector]:
-            found[name] = labels | ({"le"} if name.endswith("_bucket") else frozenset())
-    return found
+            labels_by_metric[name] = labels | ({"le"} if name.endswith("_bucket") else frozenset())
+    return labels_by_metric
 
 
 def samples() -> Iterator[Sample]:

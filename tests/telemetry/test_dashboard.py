@@ -16,10 +16,10 @@ from tests.telemetry.scrape import offered
 
 def panels() -> list[dict[str, Any]]:
     """List the panels that ask something."""
-    return [each for each in json.loads(FILE.read_text("utf-8"))["panels"] if each["type"] != "row"]
+    return [panel for panel in json.loads(FILE.read_text("utf-8"))["panels"] if panel["type"] != "row"]
 
 
-EXPRESSIONS = [(each["title"], target["expr"]) for each in panels() for target in each["targets"]]
+EXPRESSIONS = [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
 
 
 def test_file_is_what_its_table_makes() -> None:
@@ -36,8 +36,8 @@ def test_every_metric_and_label_of_a_panel_exists(title: str, expression: str) -
 @pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
 def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     """F95: as recording rules, with Grafana's own variables filled in."""
-    filled = [each.replace("$__rate_interval", "5m").replace("$job", ".+") for _, each in EXPRESSIONS]
-    rules = [{"record": f"panel:{index}:value", "expr": each} for index, each in enumerate(filled)]
+    filled = [expression.replace("$__rate_interval", "5m").replace("$job", ".+") for _, expression in EXPRESSIONS]
+    rules = [{"record": f"panel:{index}:value", "expr": expression} for index, expression in enumerate(filled)]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), "utf-8")
 
     assert not promtool("check", "rules", "--lint=none", str(tmp_path / "rules.yaml"))
@@ -53,14 +53,14 @@ def test_every_metric_of_ours_is_on_a_panel() -> None:
 
 
 def test_panels_do_not_cover_each_other_and_have_numbers_of_their_own() -> None:
-    found = json.loads(FILE.read_text("utf-8"))["panels"]
+    shown = json.loads(FILE.read_text("utf-8"))["panels"]
     cells = [
         (x, y)
-        for place in (each["gridPos"] for each in found)
+        for place in (panel["gridPos"] for panel in shown)
         for x in range(place["x"], place["x"] + place["w"])
         for y in range(place["y"], place["y"] + place["h"])
     ]
 
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
-    assert len({each["id"] for each in found}) == len(found)
+    assert len({panel["id"] for panel in shown}) == len(shown)

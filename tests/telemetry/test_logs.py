@@ -60,18 +60,18 @@ def test_every_decision_has_the_same_fields(service: Service, monkeypatch: pytes
     ask("/scheduler/filter", {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["t4-0", "t4-1"]}, service)
     ask("/scheduler/prioritize", {"Pod": pod(), "NodeNames": ["t4-0"]}, service)
 
-    lines = [each for each in log.lines() if each["msg"] in ("mutate", "validate", "filter", "prioritize")]
+    lines = [line for line in log.lines() if line["msg"] in ("mutate", "validate", "filter", "prioritize")]
 
-    assert [each["msg"] for each in lines] == ["mutate", "validate", "filter", "prioritize"]
-    assert all(each.keys() == FIELDS for each in lines)
-    assert all(each["duration_ms"] >= 0 and each["ts"].endswith("Z") for each in lines)
-    assert {each["policy_hash"] for each in lines} == {shipped().hash[:12]}
-    assert {each["generation"] for each in lines} == {service.generation}
-    assert [each["decision"] for each in lines] == ["denied", "allowed", "none_fits", "answered"]
-    assert [each["reasons"] for each in lines] == [{"QuantityFractional": 1}, {}, {"ProductNotAllowed": 2}, {}]
-    assert [each["dry_run"] for each in lines] == [True, False, False, False]
-    assert [(each["namespace"], each["uid"]) for each in lines] == [("team-a", "r-1")] * 2 + [("team-a", "u-1")] * 2
-    assert all("default" in each["policies"] for each in lines)
+    assert [line["msg"] for line in lines] == ["mutate", "validate", "filter", "prioritize"]
+    assert all(line.keys() == FIELDS for line in lines)
+    assert all(line["duration_ms"] >= 0 and line["ts"].endswith("Z") for line in lines)
+    assert {line["policy_hash"] for line in lines} == {shipped().hash[:12]}
+    assert {line["generation"] for line in lines} == {service.generation}
+    assert [line["decision"] for line in lines] == ["denied", "allowed", "none_fits", "answered"]
+    assert [line["reasons"] for line in lines] == [{"QuantityFractional": 1}, {}, {"ProductNotAllowed": 2}, {}]
+    assert [line["dry_run"] for line in lines] == [True, False, False, False]
+    assert [(line["namespace"], line["uid"]) for line in lines] == [("team-a", "r-1")] * 2 + [("team-a", "u-1")] * 2
+    assert all("default" in line["policies"] for line in lines)
 
 
 def test_audit_log_and_ours_say_the_same(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Service, m
     ask("/scheduler/filter", {"Pod": pod(), "NodeNames": ["h200-0"]}, service)
     ask("/validate", review(pod(gpus("500m"))), service)
 
-    assert [(each["msg"], each["decision"]) for each in log.lines()] == [("validate", "denied")]
+    assert [(line["msg"], line["decision"]) for line in log.lines()] == [("validate", "denied")]
 
 
 def test_pod_without_a_name_is_called_by_what_its_name_will_begin_with(
@@ -123,7 +123,7 @@ def test_pod_without_a_name_is_called_by_what_its_name_will_begin_with(
 
     ask("/mutate", review(made), service)
 
-    assert [each["pod"] for each in log.lines()] == ["train-"]
+    assert [line["pod"] for line in log.lines()] == ["train-"]
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", 'quote"', "\u2028", "\u202egnp.exe", "\ud83d\ude00"])
@@ -159,7 +159,7 @@ def test_equal_complaints_are_written_once_a_second_and_counted() -> None:
     assert [complain(1.1), complain(1.2), complain(2.5)] == [True, False, True]
     assert [complain(2.6, level=logging.INFO), complain(2.6, level=logging.INFO)] == [True, True]
     assert once.suppressed == 3
-    assert [getattr(each, "fields", {}).get("suppressed") for each in told] == [
+    assert [getattr(record, "fields", {}).get("suppressed") for record in told] == [
         None, None, None, None, 2, None, 1, None, None,
     ]  # fmt: skip
 

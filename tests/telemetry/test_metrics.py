@@ -20,7 +20,7 @@ CLOSED: dict[str, set[str]] = {
     "verb": VERBS,
     "outcome": OUTCOMES | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
     "reason": {code.name for code in Code} | {"closed", "gone", "refused", "unauthorized", "http", "connection"},
-    "policy": {each.name for each in shipped().policies} | {"default"},
+    "policy": {policy.name for policy in shipped().policies} | {"default"},
     "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"},
     "why": {"dropped", "suppressed", "unrecorded"},
     "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
@@ -49,10 +49,10 @@ def test_the_linter_would_complain() -> None:
 
 def test_every_label_is_from_a_closed_set() -> None:
     """F92, MET-01: never a pod's, a namespace's or a node's name."""
-    found = {(key, value) for sample in samples() for key, value in sample.labels.items() if key not in OPEN}
+    pairs = {(key, value) for sample in samples() for key, value in sample.labels.items() if key not in OPEN}
 
-    assert {key for key, _ in found} <= set(CLOSED)
-    assert not {(key, value) for key, value in found if value not in CLOSED[key]}
+    assert {key for key, _ in pairs} <= set(CLOSED)
+    assert not {(key, value) for key, value in pairs if value not in CLOSED[key]}
 
 
 def test_no_metric_has_a_label_that_is_not_listed_here() -> None:
@@ -68,7 +68,11 @@ def test_names_have_our_prefix() -> None:
 def test_each_verb_has_a_latency_histogram(verb: str) -> None:
     """P17, F91, MET-03: from half a millisecond on."""
     name = "gpu_usher_request_duration_seconds_bucket"
-    buckets = {each.labels["le"]: each.value for each in samples() if each.name == name and each.labels["verb"] == verb}
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in samples()
+        if sample.name == name and sample.labels["verb"] == verb
+    }
 
     assert buckets["+Inf"] >= 1
     assert {"0.0005", "2.5"} <= buckets.keys()
@@ -76,7 +80,7 @@ def test_each_verb_has_a_latency_histogram(verb: str) -> None:
 
 def test_refusals_are_counted_by_reason_and_decisions_by_policy() -> None:
     """F92, MET-02."""
-    counted = {(each.name, *sorted(each.labels.values())): each.value for each in samples()}
+    counted = {(sample.name, *sorted(sample.labels.values())): sample.value for sample in samples()}
 
     assert counted["gpu_usher_refusals_total", "QuantityFractional", "mutate"] == 1
     assert counted["gpu_usher_refusals_total", "ProductNotAllowed", "filter"] == 1
@@ -96,11 +100,11 @@ def test_each_service_counts_in_a_registry_of_its_own() -> None:
 
 def test_a_scrape_names_the_build_the_policies_and_the_index() -> None:
     """CFG-04: replicas with different policies are told apart by the hash."""
-    found = {each.name: each for each in samples()}
+    by_name = {sample.name: sample for sample in samples()}
 
-    assert found["gpu_usher_build_info"].labels["version"] == __version__
-    assert shipped().hash.startswith(found["gpu_usher_policy_info"].labels["hash"])
-    assert found["gpu_usher_index_generation"].value > 0
+    assert by_name["gpu_usher_build_info"].labels["version"] == __version__
+    assert shipped().hash.startswith(by_name["gpu_usher_policy_info"].labels["hash"])
+    assert by_name["gpu_usher_index_generation"].value > 0
 
 
 def test_a_policy_that_is_gone_leaves_no_series_behind() -> None:
@@ -111,6 +115,6 @@ def test_a_policy_that_is_gone_leaves_no_series_behind() -> None:
     metrics.policies_loaded(policies(policy("second", "")), None)
     metrics.policies_matched(["second"], "patched")
 
-    found = {each.labels["policy"] for family in metrics.policy_results.collect() for each in family.samples}
+    names = {sample.labels["policy"] for family in metrics.policy_results.collect() for sample in family.samples}
 
-    assert found == {"second"}
+    assert names == {"second"}

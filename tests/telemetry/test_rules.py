@@ -43,12 +43,12 @@ def complaints(alert: str, series: dict[str, str], when: str, fires: bool, folde
 
 def scraped_from(container: str, series: dict[str, str]) -> dict[str, str]:
     """Add the label of the container that a scrape adds, so that series of two components stand side by side."""
-    found = {}
+    labelled = {}
     for selector, values in series.items():
         name, _, labels = selector.rstrip("}").partition("{")
         own = f"{labels}, " if labels else ""
-        found[f'{name}{{{own}container="{container}"}}'] = values
-    return found
+        labelled[f'{name}{{{own}container="{container}"}}'] = values
+    return labelled
 
 
 @WANTS_PROMTOOL
@@ -74,7 +74,8 @@ def test_death_of_a_component_is_not_hidden_by_the_other(alert: str, case: str, 
 SHARED = [
     name
     for name, (bad, _, _) in CASES.items()
-    if not name.endswith("Down") and not any("verb=" in each or each.startswith("apiserver_") for each in bad)
+    if not name.endswith("Down")
+    and not any("verb=" in expression or expression.startswith("apiserver_") for expression in bad)
 ]
 """Alerts on series that every component exports: a verb is served by one of them alone."""
 
@@ -95,7 +96,7 @@ def test_documents_name_the_number_of_alerts_that_there_are() -> None:
     texts = {
         path: path.read_text("utf-8") for path in (DEPLOY / "README.md", DEPLOY.parent / "docs" / "correctness.md")
     }
-    said = {path: [int(each) for each in re.findall(r"(\d+) alert", text)] for path, text in texts.items()}
+    said = {path: [int(count) for count in re.findall(r"(\d+) alert", text)] for path, text in texts.items()}
 
     assert all(said.values())
     assert {path: set(counts) for path, counts in said.items()} == {path: {len(alerts())} for path in said}

@@ -28,10 +28,10 @@ ANSWERED = "count(count_over_time(gpu_usher_requests_total[1m]) >= 2)"
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    found = find_prometheus()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    program = find_prometheus()
+    if isinstance(program, str):
+        pytest.skip(program)
+    return program
 
 
 def ask_everything(clients: Running) -> None:
@@ -48,8 +48,8 @@ def query(client: httpx.Client, expression: str) -> list[Any]:
     """Ask an instant query; gives the series."""
     answer = client.get("/api/v1/query", params={"query": expression}).json()
     assert answer["status"] == "success", answer
-    found: list[Any] = answer["data"]["result"]
-    return found
+    result: list[Any] = answer["data"]["result"]
+    return result
 
 
 def _families(clients: Running) -> list[Metric]:
@@ -60,7 +60,7 @@ def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program
     """S11, F90, F95: by the path of the PodMonitor; whatever we have said anything of is drawn."""
     monitor = yaml.safe_load((MONITORING / "podmonitor.yaml").read_text("utf-8"))
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    panels = [each for each in json.loads(FILE.read_text("utf-8"))["panels"] if each["type"] != "row"]
+    panels = [panel for panel in json.loads(FILE.read_text("utf-8"))["panels"] if panel["type"] != "row"]
     questions = {
         f"{panel['title']}: {target['expr']}": target["expr"].replace("$__rate_interval", "1m").replace("$job", ".+")
         for panel in panels
@@ -77,7 +77,7 @@ def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program
             told = {sample.name for family in _families(clients) for sample in family.samples}
             health = ui.get("/api/v1/targets").json()["data"]["activeTargets"]
 
-    assert [(each["health"], each["lastError"]) for each in health] == [("up", "")]
+    assert [(target["health"], target["lastError"]) for target in health] == [("up", "")]
     answerable = {name for name, asked in questions.items() if {metric for metric, _ in named(asked) if metric} <= told}
     assert len(answerable) > len(questions) / 2
     assert {name for name in answerable if not answers[name]} == set()

@@ -42,9 +42,9 @@ def standard_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with collecting() as found:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
-        yield found
+    with collecting() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        yield receiver
 
 
 def traced(folder: Path) -> tuple[Service, Tracing]:
@@ -142,7 +142,7 @@ def test_service_names_itself_unless_the_environment_does(
             clients.tls.post("/mutate", json=review(pod()))
         tracing.stop()
 
-    assert [each["service.name"] for each in collector.resources] == ["gpu-usher", "edge"]
+    assert [resource["service.name"] for resource in collector.resources] == ["gpu-usher", "edge"]
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def _within(versions: list[tuple[dt.datetime, T]], now: dt.datetime, seconds: in
     """Give the versions that someone may have who lags by so much: the newest, and those replaced since."""
     start = now - dt.timedelta(seconds=seconds)
     ended = [until for until, _ in versions[1:]] + [now]
-    return [each for (_, each), until in zip(versions, ended, strict=True) if until >= start]
+    return [version for (_, version), until in zip(versions, ended, strict=True) if until >= start]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])

@@ -164,7 +164,7 @@ class Stored(KubeClient):
 def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secret: str) -> None:
     """TLS-06: its turn ends, and afterwards both Secrets are whole."""
     names, pair = Names(configurations=()), CORPUS[name]
-    store = Stored({names.secret(each): {"metadata": {}} for each in ("tls", "ca")})
+    store = Stored({names.secret(pair_name): {"metadata": {}} for pair_name in ("tls", "ca")})
     keeper = Controller(store, names, lambda: NOW)
     keeper.turn()
     spoilt = {f"{secret}.crt": pair.certificate, f"{secret}.key": pair.key}
@@ -175,9 +175,9 @@ def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secre
 
     keeper.turn()
 
-    data = {each: store.objects[names.secret(each)]["data"] for each in ("tls", "ca")}
+    data = {pair_name: store.objects[names.secret(pair_name)]["data"] for pair_name in ("tls", "ca")}
     leaf, bundle = (base64.b64decode(data["tls"][key]) for key in ("tls.crt", "ca.crt"))
-    assert any(signed_by(leaf, each) for each in read_bundle(bundle))
+    assert any(signed_by(leaf, authority) for authority in read_bundle(bundle))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])

@@ -31,7 +31,7 @@ def test_first_start_makes_a_ca_and_a_leaf_with_private_keys(tmp_path: Path) -> 
     leaf = x509.load_pem_x509_certificate((tmp_path / "tls.crt").read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert modes == [0o600, 0o600]
-    assert {str(each.value) for each in names} == set(NAMES)
+    assert {str(name.value) for name in names} == set(NAMES)
     assert leaf.not_valid_before_utc <= NOW - dt.timedelta(minutes=59)
 
 
