@@ -20,7 +20,7 @@ def test_score_is_the_sigmoid_of_what_the_best_gpu_strands_less(
     share = share if count == 1 else 0
     asked = asking(count, share, 1000, expected_demand)
 
-    found = fgd(asked, shown(sizes, cpu, product))
+    score = fgd(asked, shown(sizes, cpu, product))
 
     kept = popular(expected_demand)
     left = None if cpu is None else cpu - 1000
@@ -28,17 +28,17 @@ def test_score_is_the_sigmoid_of_what_the_best_gpu_strands_less(
         plainly(kept, product, cpu, sizes) - plainly(kept, product, left, after) for after in ways(sizes, count, share)
     ]
     expected = 100 / (1 + exp(-float(max(gains)) / 1000)) if gains else 0.0
-    assert expected / 100 == pytest.approx(found, abs=0.0100001)
-    assert 0 <= found <= 1
+    assert expected / 100 == pytest.approx(score, abs=0.0100001)
+    assert 0 <= score <= 1
 
 
 def test_classes_that_cover_enough_are_kept() -> None:
     """F52: 95 % of what was seen, scaled to 1; the rarest are left out."""
-    found = popular(
+    classes = popular(
         ExpectedDemand(((DemandClass(gpus=1), 0.9), (DemandClass(gpus=2), 0.08), (DemandClass(gpus=4), 0.02)))
     )
 
-    assert [(ask.gpus, round(share, 9)) for ask, share in found.classes] == [
+    assert [(demand_class.gpus, round(share, 9)) for demand_class, share in classes.classes] == [
         (1, round(90 / 98, 9)),
         (2, round(8 / 98, 9)),
     ]

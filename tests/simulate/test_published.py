@@ -31,5 +31,5 @@ def test_published_figures_come_out_through_the_wire(policy: str) -> None:
 
     runs = list(run_batch(jobs, 1, None, lambda _: None))
 
-    found = [mean(each.allocated_percent[mark] for each in runs) for mark in ("100", "130")]
-    assert found == pytest.approx(ANCHORS[policy], abs=TOLERANCE)
+    means = [mean(run.allocated_percent[mark] for run in runs) for mark in ("100", "130")]
+    assert means == pytest.approx(ANCHORS[policy], abs=TOLERANCE)

@@ -66,10 +66,10 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
     Whole GPUs only, so that the service's counts say what the simulation's facts per GPU do; its CPU is in whole cores.
     """
     trace = small("gpuspec33")
-    trace = replace(trace, tasks=tuple(each for each in trace.tasks if each.milli in (0, *range(1000, 9000, 1000))))
+    trace = replace(trace, tasks=tuple(task for task in trace.tasks if task.milli in (0, *range(1000, 9000, 1000))))
     rules = (policies(policy("p", f"placement: {{scores: {scores}}}")) if scores else shipped(), knowledge())
     simulation = Simulation(trace, read_policy(chosen), 42, PLAIN, rules)
-    objects: list[dict[str, Any]] = [node_document(each) for each in trace.machines]
+    objects: list[dict[str, Any]] = [node_document(machine) for machine in trace.machines]
     for number, task in enumerate(trace.tasks[:100]):
         if (bound := simulation.place(task)) is not None:
             made = pod_document(task, f"bound-{number}")
@@ -91,7 +91,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
         demand = simulation.demands.of(task)
         fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
         assert kept == fits
-        assert [each["Score"] for each in scored] == simulation.scores(task, names)
+        assert [score["Score"] for score in scored] == simulation.scores(task, names)
     assert chosen.startswith("Spreading") != (simulation.demands.of(trace.tasks[0]).expected_demand is not None)
 
 
@@ -111,7 +111,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
 
         answer = simulation.scores(other, list(simulation.fleet.nodes))
 
-        assert answer == wire_scores([each.name for each in nodes], [total(demand, each) for each in nodes], True)
+        assert answer == wire_scores([node.name for node in nodes], [total(demand, node) for node in nodes], True)
 
 
 @pytest.mark.parametrize("workload", ["default", "gpuspec33"])
@@ -119,14 +119,15 @@ def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
     """F51, F52: on a twentieth of a fleet of the published shape; seed 42 gives 96.05 and 96.06 %."""
     trace = synthetic(workload, 60)
 
-    found = {
-        each: play(each, trace=trace).allocated_percent["100"] for each in ("shipped", "packing", "fgd", "bestfit")
+    allocated = {
+        policy: play(policy, trace=trace).allocated_percent["100"]
+        for policy in ("shipped", "packing", "fgd", "bestfit")
     }
 
-    assert found["shipped"] == max(found.values()) > BAR
+    assert allocated["shipped"] == max(allocated.values()) > BAR
 
 
-@pytest.mark.parametrize("chosen", POLICIES, ids=lambda each: each.name)
+@pytest.mark.parametrize("chosen", POLICIES, ids=lambda policy: policy.name)
 def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: BenchmarkPolicy) -> None:
     """F52: conservation of GPU, CPU and memory at the end of a run, counted from the placements."""
     trace = small()
@@ -140,17 +141,19 @@ def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: Benchmark
             held.setdefault(bound[1].name, []).append(task)
         else:
             demand = simulation.demands.of(task)
-            able = [each.name for each in before.values() if judge(demand, each, recount=True) is None]
+            able = [node.name for node in before.values() if judge(demand, node, recount=True) is None]
             full = [simulation.fleet.names.index(name) for name in able]
             fleet = simulation.fleet
-            assert all(fleet.cpu[each] < task.cpu_milli or fleet.memory[each] < task.memory_mib for each in full)
+            assert all(
+                fleet.cpu[position] < task.cpu_milli or fleet.memory[position] < task.memory_mib for position in full
+            )
 
     for machine in trace.machines:
         tasks, free = held.get(machine.name, []), simulation.fleet.nodes[machine.name].free
         assert free.gpus is not None
-        assert sum(free.gpus) == 1000 * machine.gpus - sum(each.milli for each in tasks)
-        assert free.cpu_milli == machine.cpu_milli - sum(each.cpu_milli for each in tasks) >= 0
-        assert sum(each.memory_mib for each in tasks) <= machine.memory_mib
+        assert sum(free.gpus) == 1000 * machine.gpus - sum(task.milli for task in tasks)
+        assert free.cpu_milli == machine.cpu_milli - sum(task.cpu_milli for task in tasks) >= 0
+        assert sum(task.memory_mib for task in tasks) <= machine.memory_mib
 
 
 def test_figures_are_those_of_the_placements() -> None:
@@ -171,16 +174,16 @@ def test_figures_are_those_of_the_placements() -> None:
         failed += bound is None
         nodes = simulation.fleet.nodes.values()
         fragments = sum(
-            stranded(expected, each.node_class.product, each.free.cpu_milli, each.free.gpus or ()) for each in nodes
+            stranded(expected, node.node_class.product, node.free.cpu_milli, node.free.gpus or ()) for node in nodes
         )
         curve.setdefault(round(100 * arrived / trace.capacity_milli), []).append((allocated, fragments))
 
-    found = play()
+    result = play()
 
-    assert sum(found.failed.values()) == failed
+    assert sum(result.failed.values()) == failed
     for mark in (90, 95, 100, 130):
-        for column, figures in enumerate((found.allocated_percent, found.fragmented_percent)):
-            values = [each[column] for each in curve[mark]]
+        for column, figures in enumerate((result.allocated_percent, result.fragmented_percent)):
+            values = [row[column] for row in curve[mark]]
             assert figures[str(mark)] == pytest.approx(100 * sum(values) / len(values) / trace.capacity_milli, abs=1e-3)
 
 
@@ -193,9 +196,9 @@ def test_fixed_arrivals_come_as_given() -> None:
     """F52: --arrivals."""
     two = Trace("t", (Machine("a", 8000, 8192, 2, "Tesla-T4"),), (Task(1, 1, 1, 1000), Task(1, 1, 2, 1000)), "hand")
 
-    found = play(trace=two, options=replace(PLAIN, arrivals=(1, 0)))
+    result = play(trace=two, options=replace(PLAIN, arrivals=(1, 0)))
 
-    assert (found.pods, found.failed, found.allocated_percent) == (2, {"1 GPU": 1}, {"100": 100.0})
+    assert (result.pods, result.failed, result.allocated_percent) == (2, {"1 GPU": 1}, {"100": 100.0})
 
 
 def test_pods_without_gpu_are_left_to_the_scheduler_where_they_are_not_managed() -> None:
@@ -234,7 +237,9 @@ def test_processes_give_the_same_runs() -> None:
     """F52: as many as there are cores, in any order."""
     by_two = run_batch(jobs(1, 2), 2, None, lambda _: None)
 
-    assert sorted(by_two, key=lambda each: each.seed) == list(run_batch(jobs(1, 2), 1, None, lambda _: None))
+    assert sorted(by_two, key=lambda simulation_run: simulation_run.seed) == list(
+        run_batch(jobs(1, 2), 1, None, lambda _: None)
+    )
 
 
 def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -269,8 +274,8 @@ def test_one_seed_of_a_whole_cluster_stays_within_its_budget() -> None:
     trace = synthetic("default")
     began = time.process_time()
 
-    found = play("shipped", trace=trace)
+    result = play("shipped", trace=trace)
 
     assert time.process_time() - began < CPU_SECONDS
-    assert found.pods > 9_000
-    assert found.allocated_percent["100"] > 85
+    assert result.pods > 9_000
+    assert result.allocated_percent["100"] > 85

@@ -32,7 +32,7 @@ def test_search_ends_after_as_many_nodes_as_kube_scheduler_wants(nodes: int, per
 
 
 @pytest.mark.parametrize(
-    ("feasible", "start", "wanted", "found", "following"),
+    ("feasible", "start", "wanted", "positions", "following"),
     [
         pytest.param([0, 1, 2, 3], 0, 2, [0, 1], 2, id="the next begins where this one ended"),
         pytest.param([0, 1, 2, 3], 3, 2, [3, 0], 1, id="round the corner"),
@@ -43,10 +43,10 @@ def test_search_ends_after_as_many_nodes_as_kube_scheduler_wants(nodes: int, per
     ],
 )
 def test_search_goes_on_where_the_last_one_ended(
-    feasible: list[int], start: int, wanted: int, found: list[int], following: int
+    feasible: list[int], start: int, wanted: int, positions: list[int], following: int
 ) -> None:
     """F52: nextStartNodeIndex."""
-    assert find_feasible(feasible, start, wanted) == (found, following)
+    assert find_feasible(feasible, start, wanted) == (positions, following)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 11), st.integers(1, 12))
@@ -54,17 +54,17 @@ def test_search_is_a_walk_node_by_node(fits: list[bool], start: int, wanted: int
     """F52: as findNodesThatPassFilters with one worker."""
     nodes = len(fits)
     start %= nodes
-    found: list[int] = []
+    positions: list[int] = []
     looked_at = 0
     for step in range(nodes):
         if fits[(start + step) % nodes]:
-            if len(found) == wanted:
+            if len(positions) == wanted:
                 break
-            found.append((start + step) % nodes)
+            positions.append((start + step) % nodes)
         looked_at += 1
 
     assert find_feasible([index for index, fit in enumerate(fits) if fit], start, wanted) == (
-        found,
+        positions,
         (start + looked_at) % nodes,
     )
 
@@ -95,11 +95,11 @@ def test_one_point_counts_what_the_written_configuration_makes_of_it() -> None:
 def test_highest_sum_wins_and_equals_draw_lots(nodes: list[tuple[int, int]], seed: int) -> None:
     """F52: the same as asking every node's in-tree score."""
     sums = [100 * ours + own for ours, own in nodes]
-    best = [index for index, each in enumerate(sums) if each == max(sums)]
+    best = [index for index, total in enumerate(sums) if total == max(sums)]
 
-    found = select([ours for ours, _ in nodes], lambda index: nodes[index][1], Random(seed))
+    position = select([ours for ours, _ in nodes], lambda index: nodes[index][1], Random(seed))
 
-    assert found == (best[0] if len(best) == 1 else Random(seed).choice(best))
+    assert position == (best[0] if len(best) == 1 else Random(seed).choice(best))
 
 
 def test_equals_are_drawn_evenly() -> None:

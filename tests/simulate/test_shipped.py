@@ -16,6 +16,6 @@ TRACE = os.environ.get("GPU_USHER_TRACE")
 @pytest.mark.parametrize(("workload", "bar"), [("default", 95.8), ("gpuspec33", 94.8)])
 def test_shipped_defaults_beat_the_published_best(workload: str, bar: float) -> None:
     """F51, F52, P47: below what every seed gives (tests/results/placement.md), above the published best."""
-    found = run_job(SimulationJob(Path(TRACE or ""), 0, workload, "shipped", 42, Options(all_pods=True)))
+    result = run_job(SimulationJob(Path(TRACE or ""), 0, workload, "shipped", 42, Options(all_pods=True)))
 
-    assert found.allocated_percent["100"] > bar
+    assert result.allocated_percent["100"] > bar

@@ -92,7 +92,7 @@ def test_every_pod_comes_once_and_then_more_until_130_percent(tasks: list[Task],
     rng = Random(seed)
     expected = list(range(len(tasks)))
     rng.shuffle(expected)
-    target, asked = gpus * 1300, sum(each.gpus * each.gpu_milli for each in tasks)
+    target, asked = gpus * 1300, sum(task.gpus * task.gpu_milli for task in tasks)
     too_much = asked > target
     while asked > target:
         asked -= tasks[expected.pop(rng.randrange(len(expected)))].milli
@@ -128,10 +128,10 @@ def test_workload_that_shifts_is_the_same_pods_with_small_ones_early() -> None:
     trace = synthetic("default", 50)
     order = draw_arrivals(trace.tasks, trace.capacity_milli, 42)
 
-    found = shift_arrivals(order, trace.tasks, 42)
+    shifted = shift_arrivals(order, trace.tasks, 42)
 
-    assert Counter(order) == Counter(found)
-    small = [trace.tasks[index].milli < 1000 for index in found]
+    assert Counter(order) == Counter(shifted)
+    small = [trace.tasks[index].milli < 1000 for index in shifted]
     half = len(small) // 2
     assert sum(small[:half]) > 2 * sum(small[half:])
 

@@ -31,7 +31,7 @@ class Reader(HTMLParser):
         self._open: list[Element] = []
         self.feed(page)
         self.close()
-        assert not self._open, f"not closed: {[each.tag for each in self._open]}"
+        assert not self._open, f"not closed: {[element.tag for element in self._open]}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         element = Element(tag, {name: value or "" for name, value in attrs})
@@ -48,20 +48,22 @@ class Reader(HTMLParser):
         self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        for each in self._open:
-            each.texts.append(data)
+        for element in self._open:
+            element.texts.append(data)
 
     def all(self, tag: str, **attributes: str) -> list[Element]:
         """List the elements of a tag, with these attributes (class_ for class)."""
         wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [each for each in self.elements if each.tag == tag and wanted.items() <= each.attributes.items()]
+        return [
+            element for element in self.elements if element.tag == tag and wanted.items() <= element.attributes.items()
+        ]
 
     def one(self, tag: str, **attributes: str) -> Element:
         """Give the only one."""
-        (found,) = self.all(tag, **attributes)
-        return found
+        (element,) = self.all(tag, **attributes)
+        return element
 
     @property
     def tiles(self) -> set[str]:
         """Name the nodes of the map."""
-        return {each.attributes["id"].removeprefix("n-") for each in self.all("a") if "id" in each.attributes}
+        return {element.attributes["id"].removeprefix("n-") for element in self.all("a") if "id" in element.attributes}

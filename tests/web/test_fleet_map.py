@@ -83,39 +83,39 @@ def test_changed_names_every_node_whose_tile_is_another() -> None:
     state = State(knowledge())
     for name in "abc":
         state.put_node(node_document(name))
-    found = FleetMap(state)
-    finish(found.catch_up())
-    found.changed.clear()
+    fleet_map = FleetMap(state)
+    finish(fleet_map.catch_up())
+    fleet_map.changed.clear()
 
     state.put_node(node_document("a"))
     state.drop_node("b")
     state.put_node(node_document("c", "Tesla-T4"))
-    finish(found.catch_up())
+    finish(fleet_map.catch_up())
 
-    assert set(found.changed) == {"b", "c"}
+    assert set(fleet_map.changed) == {"b", "c"}
 
 
 def test_map_catches_up_where_too_much_was_missed() -> None:
     """F132: State forgets old changes; the map then looks at all nodes."""
     state = State(knowledge())
-    found = FleetMap(state)
+    fleet_map = FleetMap(state)
     state.put_node(node_document("a"))
-    finish(found.catch_up())
+    finish(fleet_map.catch_up())
     state.put_node(node_document("b"))
     state.changes.reset()
 
-    finish(found.catch_up())
+    finish(fleet_map.catch_up())
 
-    assert set(found.tiles) == {"a", "b"}
+    assert set(fleet_map.tiles) == {"a", "b"}
 
 
 def test_history_is_bounded() -> None:
     """F132: in memory, no database."""
-    found = FleetMap(State(knowledge()))
+    fleet_map = FleetMap(State(knowledge()))
     for _ in range(SAMPLES_KEPT + 5):
-        finish(found.sample())
+        finish(fleet_map.sample())
 
-    assert len(found.samples) == SAMPLES_KEPT
+    assert len(fleet_map.samples) == SAMPLES_KEPT
 
 
 def test_groups_are_by_product_and_in_the_order_of_names() -> None:
@@ -123,20 +123,20 @@ def test_groups_are_by_product_and_in_the_order_of_names() -> None:
     state = State(knowledge())
     for name, product in (("b", "Tesla-T4"), ("a", "Tesla-T4"), ("c", "NVIDIA-H100-80GB-HBM3")):
         state.put_node(node_document(name, product))
-    found = FleetMap(state)
-    finish(found.catch_up())
+    fleet_map = FleetMap(state)
+    finish(fleet_map.catch_up())
 
-    groups = finish(found.tile_groups(TileFilter()))
+    groups = finish(fleet_map.tile_groups(TileFilter()))
 
-    assert [(each.product, each.count) for each in groups] == [("H100-80GB-HBM3", 1), ("Tesla-T4", 2)]
+    assert [(group.product, group.count) for group in groups] == [("H100-80GB-HBM3", 1), ("Tesla-T4", 2)]
     assert groups[1].parts[0].index("n-a") < groups[1].parts[0].index("n-b")
-    assert finish(found.tile_groups(TileFilter(product="K80"))) == ()
+    assert finish(fleet_map.tile_groups(TileFilter(product="K80"))) == ()
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
 def test_chart_goes_from_edge_to_edge_and_stays_inside(shares: list[float]) -> None:
     """F132."""
-    points = [tuple(map(float, each.split())) for each in chart(shares, "x", "an hour").path[1:].split("L")]
+    points = [tuple(map(float, point.split())) for point in chart(shares, "x", "an hour").path[1:].split("L")]
 
     assert len(points) == len(shares)
     assert (points[0][0], points[-1][0]) == (0, WIDTH)

@@ -40,18 +40,18 @@ class Opened:
         async def play() -> None:
             with self.live.listeners.register(self.listener):
                 await self.live.check()
-                for each in changes:
-                    each()
+                for change in changes:
+                    change()
                     await self.live.check()
 
         asyncio.run(play())
-        found = []
+        events = []
         while not self.listener.queue.empty():
             message = self.listener.queue.get_nowait()
             assert message is not None
             name, data = message.decode().strip().split("\n")
-            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-        return found
+            events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+        return events
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_open_map_hears_of_the_tiles_that_changed_and_of_nothing_else(own: Servi
 
     tiles = [data["tiles"] for name, data in told if name == "tiles"]
     assert told[0] == ("hello", {"start": "start"})
-    assert [list(each) for each in tiles] == [["brand-new"], ["brand-new"]]
+    assert [list(names) for names in tiles] == [["brand-new"], ["brand-new"]]
     assert tiles[-1]["brand-new"] is None
 
 

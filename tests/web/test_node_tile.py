@@ -25,8 +25,8 @@ def tile(state: State, name: str) -> Tile:
     return tile_of(state.nodes[name], state.usage_on(name), state.requested_on(name), state.knowledge)
 
 
-def drawn(found: Tile) -> list[tuple[str, int, int, str]]:
-    return [(run.cell.name, run.count, run.width, run.text) for run in found.runs]
+def drawn(node_tile: Tile) -> list[tuple[str, int, int, str]]:
+    return [(run.cell.name, run.count, run.width, run.text) for run in node_tile.runs]
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_cells_are_what_the_node_has(
     fleet: str, node: str, state: NodeState, cells: list[tuple[str, int, int, str]]
 ) -> None:
     """F132: free, used, shared with count, MIG slices to their size, upgrading, ghost."""
-    found = tile(state_of(fleet), node)
+    node_tile = tile(state_of(fleet), node)
 
-    assert (found.state, drawn(found)) == (state, cells)
+    assert (node_tile.state, drawn(node_tile)) == (state, cells)
 
 
 @pytest.mark.parametrize("fleet", fleet_names())
@@ -61,16 +61,16 @@ def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
     for name, node in state.nodes.items():
         if not node.has_gpus:
             continue
-        found = tile(state, name)
+        node_tile = tile(state, name)
         cells: Counter[Cell] = Counter()
-        for run in found.runs:
+        for run in node_tile.runs:
             cells[run.cell] += run.count
             assert 1 <= run.count <= MOST_PER_RUN
             assert 1 <= run.width <= WHOLE
         if node.node_class.offered and Cell.Shared not in cells:
-            assert (cells[Cell.Free], cells[Cell.Used]) == (found.free, found.units - found.free)
+            assert (cells[Cell.Free], cells[Cell.Used]) == (node_tile.free, node_tile.units - node_tile.free)
         if node.free.gpus and not node.node_class.offered:
-            assert sum(run.count * run.width for run in found.runs) == WHOLE * len(node.free.gpus)
+            assert sum(run.count * run.width for run in node_tile.runs) == WHOLE * len(node.free.gpus)
 
 
 def test_ill_gpus_are_drawn_among_the_free_ones_first() -> None:
@@ -78,10 +78,10 @@ def test_ill_gpus_are_drawn_among_the_free_ones_first() -> None:
     state = state_of("mixed")
     state.put_health("h100-1", Health(ill=1))
 
-    found = tile(state, "h100-1")
+    node_tile = tile(state, "h100-1")
 
-    assert drawn(found) == [("Used", 2, 8, ""), ("Free", 5, 8, ""), ("Ill", 1, 8, "")]
-    assert found.state is NodeState.Ill
+    assert drawn(node_tile) == [("Used", 2, 8, ""), ("Free", 5, 8, ""), ("Ill", 1, 8, "")]
+    assert node_tile.state is NodeState.Ill
 
 
 def test_gpus_that_the_plugin_withdrew_are_drawn_besides() -> None:
@@ -115,10 +115,10 @@ def test_free_gpus_of_a_node_that_is_full_otherwise_are_stranded(
     holder = pod({"name": "m", "resources": {"limits": asked, "requests": asked}}, nodeName="n")
     state.put_pod({**holder, "status": {"phase": "Running"}})
 
-    found = tile(state, "n")
+    node_tile = tile(state, "n")
 
-    assert found.free == 7
-    assert found.stranded == (0 if requests == {"cpu": "8"} else stranded)
+    assert node_tile.free == 7
+    assert node_tile.stranded == (0 if requests == {"cpu": "8"} else stranded)
 
 
 def test_words_say_what_the_colours_do() -> None:
@@ -138,8 +138,8 @@ def test_namespaces_of_a_tile_are_those_that_hold_its_gpus() -> None:
         made["metadata"] |= {"namespace": namespace, "uid": f"{namespace}{len(state.usage_on('n'))}"}
         state.put_pod({**made, "status": {"phase": "Running"}})
 
-    found = tile(state, "n")
+    node_tile = tile(state, "n")
 
-    assert found.namespaces == ("a", "b")
-    assert found.sizes == (2, 2, 2)
-    assert found.words.endswith("; b 4; a 2")
+    assert node_tile.namespaces == ("a", "b")
+    assert node_tile.sizes == (2, 2, 2)
+    assert node_tile.words.endswith("; b 4; a 2")

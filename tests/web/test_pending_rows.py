@@ -45,15 +45,15 @@ def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None
 def test_list_follows_what_the_watch_says() -> None:
     """F132: a pod is on it until it is bound, is finished or is gone; its document is not kept of a live cluster."""
     state = State(knowledge())
-    kind = next(each for each in core_kinds(state, None, "x") if each.name == "pods")  # type: ignore[arg-type]
+    kind = next(watched for watched in core_kinds(state, None, "x") if watched.name == "pods")  # type: ignore[arg-type]
 
     def see(document: Mapping[str, Any]) -> list[str]:
         kind.put("", document["metadata"]["uid"], kind.read(document))
-        return [each.name for each in state.pending_pods.values()]
+        return [pending.name for pending in state.pending_pods.values()]
 
     assert see(waiting("a")) == ["a"]
     assert see(waiting("b")) == ["a", "b"]
-    assert [each.document for each in state.pending_pods.values()] == [None, None]
+    assert [pending.document for pending in state.pending_pods.values()] == [None, None]
     assert see({**waiting("a"), "spec": {**waiting("a")["spec"], "nodeName": "n"}}) == ["b"]
     kind.drop("", "b")
     assert len(state.pending_pods) == 0
@@ -65,12 +65,12 @@ class Live:
 
     def __init__(self, service: Service, documents: list[dict[str, Any]]) -> None:
         self._service = service
-        self._documents = {each["metadata"]["name"]: each for each in documents}
+        self._documents = {document["metadata"]["name"]: document for document in documents}
         self.fetched: list[str] = []
         self.state = State(knowledge())
         self.state.nodes = service.state.nodes
-        for each in documents:
-            self.state.pending_pods.put(each["metadata"]["uid"], read_pending_pod(each, knowledge()))
+        for document in documents:
+            self.state.pending_pods.put(document["metadata"]["uid"], read_pending_pod(document, knowledge()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
@@ -101,13 +101,13 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     causes.request()
     before = causes.looking
     asyncio.run(causes.check())
-    found = rows(live.state.pending_pods.values(), causes.reason_by_pod())
+    shown = rows(live.state.pending_pods.values(), causes.reason_by_pod())
 
     assert (before, causes.looking) == (True, False)
     assert len(live.fetched) == 32
     assert explainer.explained == 2
-    assert [each.name for each in found if each.cause is None] == ["gone"]
-    assert {each.cause.reason for each in found if each.cause} == {"UntoleratedTaint"}
+    assert [row.name for row in shown if row.cause is None] == ["gone"]
+    assert {row.cause.reason for row in shown if row.cause} == {"UntoleratedTaint"}
 
 
 def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> None:
@@ -131,13 +131,13 @@ def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
     live.state.pending_pods.put("a", None)
     asyncio.run(causes.check())
 
-    assert [each.name for each in causes.reason_by_pod()] == ["b"]
+    assert [pending.name for pending in causes.reason_by_pod()] == ["b"]
 
 
 def test_who_waits_longest_comes_first() -> None:
     """F132: a time that is unknown comes last."""
-    found = rows(
+    shown = rows(
         [PendingPod("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))], {}
     )
 
-    assert [each.name for each in found] == ["z", "y", "x"]
+    assert [row.name for row in shown] == ["z", "y", "x"]

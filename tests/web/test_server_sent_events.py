@@ -24,8 +24,8 @@ TIMEOUT = httpx.Timeout(20)
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[Running]:
-    with running(make_service(tmp_path)) as found:
-        yield found
+    with running(make_service(tmp_path)) as clients:
+        yield clients
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
@@ -67,20 +67,20 @@ def test_listeners_are_bounded_and_a_place_comes_free_again(clients: Running) ->
         streams[0].close()
         again = _when_there_is_room(client)
 
-        assert {each.status_code for each in streams} == {200}
+        assert {stream.status_code for stream in streams} == {200}
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert again.status_code == 200
-        for each in (*streams, again):
-            each.close()
+        for stream in (*streams, again):
+            stream.close()
 
 
 def _when_there_is_room(client: httpx.Client) -> httpx.Response:
     """Ask until a place is free: the service hears of a closed connection a moment later."""
     for _ in range(200):
-        found = _stream(client)
-        if found.status_code == 200:
-            return found
-        found.close()
+        stream = _stream(client)
+        if stream.status_code == 200:
+            return stream
+        stream.close()
     raise AssertionError("no place came free")
 
 
@@ -146,7 +146,7 @@ def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
             for index in range(MOST_QUEUED + 1):
                 listeners.send(listeners.showing("fleet"), "tiles", index)
                 await quick.queue.get()
-            return [each is quick for each in listeners.showing("fleet")], slow.queue.get_nowait()
+            return [listener is quick for listener in listeners.showing("fleet")], slow.queue.get_nowait()
 
     assert asyncio.run(tell()) == ([True], None)
 
@@ -160,7 +160,7 @@ def test_tail_keeps_the_last_and_counts_all() -> None:
     kept = tail.since(0)
 
     assert (tail.total, len(kept)) == (MOST_DECISIONS + 7, MOST_DECISIONS)
-    assert [each.number for each in tail.since(MOST_DECISIONS + 4)] == [
+    assert [decision.number for decision in tail.since(MOST_DECISIONS + 4)] == [
         MOST_DECISIONS + 5,
         MOST_DECISIONS + 6,
         MOST_DECISIONS + 7,
@@ -184,11 +184,11 @@ def test_rows_are_filtered_and_newest_first(asked: DecisionFilter, pods: list[st
     """F132."""
     tail = RecentDecisions()
     tail.note("mutate", Decision("patched", namespace="x", pod="a"), 1000)
-    found = Decision("answered", namespace="y", pod="b", reasons={Code.DriverTooOld: 3}, asked=5, kept=2)
-    tail.note("filter", found, 2_000_000)
+    decision = Decision("answered", namespace="y", pod="b", reasons={Code.DriverTooOld: 3}, asked=5, kept=2)
+    tail.note("filter", decision, 2_000_000)
 
     rows = rows_of(tail.since(0), asked)
 
-    assert [each.pod for each in rows] == pods
+    assert [row.pod for row in rows] == pods
     if "b" in pods:
         assert (rows[0].counts, rows[0].milliseconds, rows[0].reasons) == ("2 of 5", "2.00", (("DriverTooOld", 3),))

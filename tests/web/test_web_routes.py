@@ -48,8 +48,8 @@ def test_page_is_well_formed_and_has_its_landmarks(service: Service, ask: Ask, p
     assert page.one("main").attributes["id"] == "main"
     assert len(page.all("h1")) == 1
     assert page.all("a")[0].attributes["href"] == "#main"
-    assert {each.attributes.get("scope") for each in page.all("th")} <= {"col", "row"}
-    assert {each.tag for each in page.elements} <= TAGS
+    assert {element.attributes.get("scope") for element in page.all("th")} <= {"col", "row"}
+    assert {element.tag for element in page.elements} <= TAGS
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/none", "/static/page.css", "/static/none"])
@@ -59,8 +59,10 @@ def test_browser_may_do_little_with_it(service: Service, ask: Ask, path: str) ->
 
     rules = dict(rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; "))
     assert rules["default-src"] == "'none'"
-    assert {rules[each] for each in ("script-src", "style-src", "connect-src", "img-src", "form-action")} == {"'self'"}
-    assert {rules[each] for each in ("frame-ancestors", "base-uri")} == {"'none'"}
+    assert {rules[directive] for directive in ("script-src", "style-src", "connect-src", "img-src", "form-action")} == {
+        "'self'"
+    }
+    assert {rules[directive] for directive in ("frame-ancestors", "base-uri")} == {"'none'"}
     assert " style=" not in answer.text
     assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
 
@@ -89,9 +91,9 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, ask: Ask) -> No
         answer = ask(app, "GET", path)
         page = read(answer, answer.status_code)
         shown += answer.text
-        assert {each.tag for each in page.elements} <= TAGS
+        assert {element.tag for element in page.elements} <= TAGS
         assert len(page.all("script")) == 1
-        assert not [key for each in page.elements for key in each.attributes if key.startswith("on")]
+        assert not [key for element in page.elements for key in element.attributes if key.startswith("on")]
 
     assert shown.count("&lt;script&gt;") > 10
 
@@ -111,31 +113,33 @@ def test_pasted_hostile_manifest_is_shown_as_text(service: Service, ask: Ask) ->
 def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: Ask, key: str) -> None:
     """F132: all choices together show every node that has any; the table shows the same as the map."""
     app = create_web_app(service)
-    choices = [each.text for each in read(ask(app, "GET", "/")).all("option") if each.text != "all"]
-    found: set[str] = set()
+    choices = [option.text for option in read(ask(app, "GET", "/")).all("option") if option.text != "all"]
+    names: set[str] = set()
 
     for choice in choices:
         page = read(ask(app, "GET", "/", params={key: choice}))
         table = read(ask(app, "GET", "/", params={key: choice, "as": "table"}))
-        rows = {each.attributes["href"].removeprefix("/nodes/") for each in table.all("a")
-                if each.attributes["href"].startswith("/nodes/")}  # fmt: skip
+        rows = {link.attributes["href"].removeprefix("/nodes/") for link in table.all("a")
+                if link.attributes["href"].startswith("/nodes/")}  # fmt: skip
         assert rows == page.tiles
-        found |= page.tiles
+        names |= page.tiles
 
     everything = {name for name, node in service.nodes.items() if node.has_gpus}
     held = {name for name in everything if service.state.usage_on(name)}
-    assert found == (held if key == "namespace" else everything)
+    assert names == (held if key == "namespace" else everything)
 
 
 def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
     """F132."""
     app = create_web_app(make_service(tmp_path, list(nodes(600))))
 
-    found = [read(ask(app, "GET", f"/?as=table&page={page}")) for page in ("1", "2", "3", "4", "x", "9" * 9)]
+    tables = [read(ask(app, "GET", f"/?as=table&page={page}")) for page in ("1", "2", "3", "4", "x", "9" * 9)]
 
-    assert [len(each.all("tbody")) for each in found] == [2] * 6
-    names = [{a.attributes["href"] for a in each.all("a") if "/nodes/" in a.attributes["href"]} for each in found]
-    assert [len(each) for each in names] == [250, 250, 100, 100, 250, 250]
+    assert [len(table.all("tbody")) for table in tables] == [2] * 6
+    names = [
+        {link.attributes["href"] for link in table.all("a") if "/nodes/" in link.attributes["href"]} for table in tables
+    ]
+    assert [len(hrefs) for hrefs in names] == [250, 250, 100, 100, 250, 250]
     assert len(names[0] | names[1] | names[2]) == 600
 
 
@@ -234,7 +238,7 @@ def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, 
         made.metrics.policies_matched(["training"], "patched")
 
     page = read(ask(create_web_app(made), "GET", "/policies"))
-    row = next(each.text for each in page.all("tr") if each.text.startswith("training"))
+    row = next(element.text for element in page.all("tr") if element.text.startswith("training"))
 
     assert "training.yaml:10:7: spec.placement.x: unknown field" in page.one("main").text
     assert row.endswith("3000")
@@ -244,14 +248,16 @@ def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:
     """F132, F83, F84: the same data as `explain -o json`."""
     app = create_web_app(service)
     asked = {"namespace": "team-a", "name": "train-h100-0"}
-    found = ask(app, "POST", "/explain?nodes=true", json=asked).json()
+    explanation = ask(app, "POST", "/explain?nodes=true", json=asked).json()
 
     shown = read(ask(app, "GET", "/pending/team-a/train-h100-0")).one("main").text
 
-    said = [found["primary"]["message"], *found["needs"], *(step["stage"] for step in found["funnel"]),
-            *(edit["text"] for fix in found["fixes"] for edit in fix["edits"]),
-            *(each["node"] for each in found["verdicts"]), *(each["remedy"] for each in found["refused"])]  # fmt: skip
-    assert [each for each in said if " ".join(each.split()) not in shown] == []
+    said = [explanation["primary"]["message"], *explanation["needs"],
+            *(step["stage"] for step in explanation["funnel"]),
+            *(edit["text"] for fix in explanation["fixes"] for edit in fix["edits"]),
+            *(verdict["node"] for verdict in explanation["verdicts"]),
+            *(refusal["remedy"] for refusal in explanation["refused"])]  # fmt: skip
+    assert [text for text in said if " ".join(text.split()) not in shown] == []
 
 
 def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:
