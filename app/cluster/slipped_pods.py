@@ -27,7 +27,7 @@ from app.policy.match import Ruling
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
-from app.values.reasons import Code
+from app.values.reasons import Duration
 
 NODE_SECONDS = 0.25
 """Between two nodes: 5,000 nodes with GPU pods take 21 minutes, and some 20 ms of the API server's CPU a second (a
@@ -37,24 +37,6 @@ ROUND_SECONDS = 10.0
 SLICE_PODS = 3
 """Pods judged between two turns of the event loop; one takes some 0.5 ms if its ruling is not cached."""
 KINDS = ("unadmitted", "misplaced")
-LASTING = frozenset(
-    {
-        Code.ProductNotAllowed,
-        Code.DriverTooOld,
-        Code.ImageRequirementUnmet,
-        Code.ComputeCapabilityTooLow,
-        Code.ComputeCapabilityUnsupported,
-        Code.GPUMemoryTooSmall,
-        Code.SharingNotAllowed,
-        Code.MIGProfileAbsent,
-        Code.InterconnectAbsent,
-        Code.FormFactorNotAllowed,
-        Code.NodeExcluded,
-    }
-)
-"""Refusals that were already true when the pod was placed. A pod is not misplaced because its node's driver is being
-upgraded, a GPU has become unhealthy, or labels are missing for a moment."""
-
 _POD = msgspec.json.Decoder(PartialNamedObject)
 _LIST = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -92,8 +74,8 @@ def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> Slip
         return SlippedPod("unadmitted")
     demand = ruling.demand
     refusal = judge_class(demand, class_for_demand(demand, node)) if demand.requests_gpus else None
-    if refusal is None or refusal.code not in LASTING:
-        return None
+    if refusal is None or refusal.code.duration is not Duration.LASTING:
+        return None  # nobody is misplaced for a driver upgrade, an unhealthy GPU, or labels missing for a moment
     return SlippedPod("misplaced", refusal.code.name)
 
 

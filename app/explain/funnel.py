@@ -1,103 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The funnel: how many nodes are left after each stage of filtering, and the table of the stages of all causes."""
+"""The funnel: how many nodes are left after each stage of filtering."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from app.intree.checks import InTreeCause, InTreeRefusal
-from app.values.reasons import Code, Reason, ReasonKind
+from app.values.reasons import Duration, Reason, Stage
 
 Objection = InTreeRefusal | Reason
 """A reason against a node, by kube-scheduler or by a filter of gpu-usher."""
 
 
-class Stage(Enum):
-    """The stages at which nodes are cut, in order; the value is the text for a person."""
-
-    Admission = "admitted"
-    Selectors = "taints and selectors"
-    Resources = "CPU, memory and pods"
-    Volumes = "volumes"
-    OtherPods = "other pods"
-    Product = "GPU product"
-    Driver = "driver and CUDA"
-    Memory = "GPU memory"
-    Sharing = "sharing and MIG"
-    Health = "health"
-    Free = "free now"
-
-
-STAGES: dict[InTreeCause | Code, Stage] = {
-    InTreeCause.NodeUnschedulable: Stage.Selectors,
-    InTreeCause.UntoleratedTaint: Stage.Selectors,
-    InTreeCause.NodeAffinityMismatch: Stage.Selectors,
-    InTreeCause.NodeNameMismatch: Stage.Selectors,
-    InTreeCause.InsufficientResource: Stage.Resources,
-    InTreeCause.TooManyPods: Stage.Resources,
-    InTreeCause.VolumeNodeAffinityConflict: Stage.Volumes,
-    InTreeCause.HostPortTaken: Stage.OtherPods,
-    InTreeCause.PodAffinityMismatch: Stage.OtherPods,
-    InTreeCause.PodAntiAffinityConflict: Stage.OtherPods,
-    InTreeCause.ExistingPodAntiAffinity: Stage.OtherPods,
-    InTreeCause.TopologySpreadConflict: Stage.OtherPods,
-    InTreeCause.SchedulingGated: Stage.Admission,
-    Code.NodeExcluded: Stage.Selectors,
-    Code.NodeNotKnown: Stage.Selectors,
-    Code.InvalidAnnotation: Stage.Admission,
-    Code.ResourceNotOffered: Stage.Product,
-    Code.ProductNotAllowed: Stage.Product,
-    Code.GPUFactsMissing: Stage.Product,
-    Code.FormFactorNotAllowed: Stage.Product,
-    Code.InterconnectAbsent: Stage.Product,
-    Code.ComputeCapabilityTooLow: Stage.Product,
-    Code.DriverTooOld: Stage.Driver,
-    Code.DriverUnknown: Stage.Driver,
-    Code.ImageRequirementUnmet: Stage.Driver,
-    Code.ComputeCapabilityUnsupported: Stage.Driver,
-    Code.GPUMemoryTooSmall: Stage.Memory,
-    Code.SharingNotAllowed: Stage.Sharing,
-    Code.MIGProfileAbsent: Stage.Sharing,
-    Code.MIGInvalid: Stage.Sharing,
-    Code.MIGReconfiguring: Stage.Health,
-    Code.DriverUpgrading: Stage.Health,
-    Code.GhostGPUs: Stage.Health,
-    Code.GPUUnhealthy: Stage.Health,
-    Code.RequestExceedsNode: Stage.Free,
-    Code.InsufficientGPUs: Stage.Free,
-    Code.GPUMemoryBudgetExceeded: Stage.Free,
-    Code.LayoutDoesNotFit: Stage.Free,
-    **{code: Stage.Admission for code in Code if code.kind is ReasonKind.ADMISSION},
-    Code.SharedReplicasAskedAsGPUs: Stage.Sharing,
-}
-
-
 def stage_of(objection: Objection) -> Stage:
-    """Return the stage at which an objection cuts; every cause and code has one in STAGES."""
-    return STAGES[objection.cause if isinstance(objection, InTreeRefusal) else objection.code]
-
-
-TRANSIENT: frozenset[InTreeCause | Code] = frozenset(
-    {
-        InTreeCause.NodeUnschedulable,
-        InTreeCause.InsufficientResource,
-        InTreeCause.TooManyPods,
-        InTreeCause.HostPortTaken,
-        InTreeCause.PodAntiAffinityConflict,
-        InTreeCause.ExistingPodAntiAffinity,
-        Code.MIGReconfiguring,
-        Code.DriverUpgrading,
-        Code.GPUUnhealthy,
-        *(code for code in Code if code.kind is ReasonKind.FREE),
-    }
-)
-"""Causes that pass without a change of pod or node: resources are in use, or maintenance is in progress."""
+    """Return the stage at which an objection cuts."""
+    return objection.cause.stage if isinstance(objection, InTreeRefusal) else objection.code.stage
 
 
 def is_transient(objection: Objection) -> bool:
     """Tell whether an objection may pass while the pod and the node stay as they are."""
-    return (objection.cause if isinstance(objection, InTreeRefusal) else objection.code) in TRANSIENT
+    if isinstance(objection, InTreeRefusal):
+        return objection.cause.transient
+    return objection.code.duration is Duration.TRANSIENT
 
 
 _ORDER = {stage: index for index, stage in enumerate(Stage)}
@@ -161,6 +85,6 @@ def objection_text(objection: Objection) -> str:
             return f"{objection.message}: {key}={value}"
         case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
-        case cause, (key, *_) if STAGES[cause] is Stage.OtherPods:
+        case cause, (key, *_) if cause.stage is Stage.OtherPods:
             return f"{objection.message}: {key}"
     return objection.message

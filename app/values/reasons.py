@@ -2,7 +2,7 @@
 """Reasons why a pod is refused: a value with a code, a message, a remedy, and whether evicting pods could help.
 
 The codes are the metric labels and the vocabulary of events, warnings, logs and explain (docs/reference/reasons.md).
-A new code is one line here, with its remedy, and one test.
+A new code is one line here, with its stage, duration and remedy, and one test.
 """
 
 from dataclasses import dataclass
@@ -21,68 +21,136 @@ class ReasonKind(Enum):
     ADMISSION = "admission"
 
 
-class Code(Enum):
-    """The closed list of causes for a refusal; the value of a code is (kind, remedy)."""
+class Stage(Enum):
+    """The stages at which nodes are cut, in the order of the funnel; the value is the text for a person."""
 
-    ProductNotAllowed = (
-        ReasonKind.CLASS,
-        "allow one of this fleet's products in gpu-usher.io/products or the policy",
+    Admission = "admitted"
+    Selectors = "taints and selectors"
+    Resources = "CPU, memory and pods"
+    Volumes = "volumes"
+    OtherPods = "other pods"
+    Product = "GPU product"
+    Driver = "driver and CUDA"
+    Memory = "GPU memory"
+    Sharing = "sharing and MIG"
+    Health = "health"
+    Free = "free now"
+
+
+class Duration(Enum):
+    """How long a refusal stands.
+
+    A lasting one was true already when a pod was placed there. One of what the node reports, such as its labels, may
+    be gone in a moment. A transient one passes while pod and node stay as they are: resources are in use, or
+    maintenance is in progress.
+    """
+
+    LASTING = "lasting"
+    REPORTED = "reported"
+    TRANSIENT = "transient"
+
+
+Traits = tuple[ReasonKind, Stage, Duration, str]
+
+
+def _node(stage: Stage, duration: Duration, remedy: str) -> Traits:
+    return ReasonKind.CLASS, stage, duration, remedy
+
+
+def _free(remedy: str) -> Traits:
+    return ReasonKind.FREE, Stage.Free, Duration.TRANSIENT, remedy
+
+
+def _admission(remedy: str, stage: Stage = Stage.Admission) -> Traits:
+    return ReasonKind.ADMISSION, stage, Duration.REPORTED, remedy
+
+
+class Code(Enum):
+    """The closed list of causes for a refusal; the value of a code is (kind, stage, duration, remedy)."""
+
+    ProductNotAllowed = _node(
+        Stage.Product, Duration.LASTING, "allow one of this fleet's products in gpu-usher.io/products or the policy"
     )
-    DriverTooOld = ReasonKind.CLASS, "upgrade the node's driver, or use an image built for an older CUDA"
-    DriverUnknown = ReasonKind.CLASS, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
-    ImageRequirementUnmet = (
-        ReasonKind.CLASS,
+    DriverTooOld = _node(
+        Stage.Driver, Duration.LASTING, "upgrade the node's driver, or use an image built for an older CUDA"
+    )
+    DriverUnknown = _node(
+        Stage.Driver, Duration.REPORTED, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
+    )
+    ImageRequirementUnmet = _node(
+        Stage.Driver,
+        Duration.LASTING,
         "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
     )
-    ComputeCapabilityTooLow = ReasonKind.CLASS, "use a newer GPU, or an image that still supports this one"
-    ComputeCapabilityUnsupported = ReasonKind.CLASS, "use an image whose CUDA toolkit can target this GPU"
-    GPUMemoryTooSmall = ReasonKind.CLASS, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
-    SharingNotAllowed = ReasonKind.CLASS, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
-    MIGProfileAbsent = ReasonKind.CLASS, "ask for a profile that a node offers, or have MIG Manager create it"
-    MIGInvalid = ReasonKind.CLASS, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
-    MIGReconfiguring = ReasonKind.CLASS, "wait for MIG Manager to reach success, or look at its log"
-    DriverUpgrading = ReasonKind.CLASS, "wait for the driver upgrade to finish"
-    InterconnectAbsent = ReasonKind.CLASS, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
-    FormFactorNotAllowed = ReasonKind.CLASS, "allow another form factor in the policy, or add such nodes"
-    NodeExcluded = ReasonKind.CLASS, "change the policy's node selector"
-    GhostGPUs = ReasonKind.CLASS, "look at the device plugin: the labels promise GPUs that allocatable lacks"
-    GPUFactsMissing = (
-        ReasonKind.CLASS,
+    ComputeCapabilityTooLow = _node(
+        Stage.Product, Duration.LASTING, "use a newer GPU, or an image that still supports this one"
+    )
+    ComputeCapabilityUnsupported = _node(
+        Stage.Driver, Duration.LASTING, "use an image whose CUDA toolkit can target this GPU"
+    )
+    GPUMemoryTooSmall = _node(
+        Stage.Memory, Duration.LASTING, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
+    )
+    SharingNotAllowed = _node(
+        Stage.Sharing, Duration.LASTING, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
+    )
+    MIGProfileAbsent = _node(
+        Stage.Sharing, Duration.LASTING, "ask for a profile that a node offers, or have MIG Manager create it"
+    )
+    MIGInvalid = _node(
+        Stage.Sharing, Duration.REPORTED, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
+    )
+    MIGReconfiguring = _node(
+        Stage.Health, Duration.TRANSIENT, "wait for MIG Manager to reach success, or look at its log"
+    )
+    DriverUpgrading = _node(Stage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
+    InterconnectAbsent = _node(
+        Stage.Product, Duration.LASTING, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
+    )
+    FormFactorNotAllowed = _node(
+        Stage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
+    )
+    NodeExcluded = _node(Stage.Selectors, Duration.LASTING, "change the policy's node selector")
+    GhostGPUs = _node(
+        Stage.Health, Duration.REPORTED, "look at the device plugin: the labels promise GPUs that allocatable lacks"
+    )
+    GPUFactsMissing = _node(
+        Stage.Product,
+        Duration.REPORTED,
         "install GPU Feature Discovery so that nodes say what they have; gpu-usher doctor names those that cannot",
     )
-    GPUUnhealthy = (
-        ReasonKind.CLASS,
+    GPUUnhealthy = _node(
+        Stage.Health,
+        Duration.TRANSIENT,
         "look at the device plugin and at the node's XID errors; gpu-usher doctor names both",
     )
-    NodeNotKnown = ReasonKind.CLASS, "wait a moment: the node is newer than our view"
-    ResourceNotOffered = ReasonKind.CLASS, "ask for a resource that some node offers, or start the device plugin"
-    RequestExceedsNode = ReasonKind.CLASS, "ask for fewer GPUs per pod, or add larger nodes"
-    InsufficientGPUs = ReasonKind.FREE, "wait for GPUs to be freed, or add nodes"
-    GPUMemoryBudgetExceeded = (
-        ReasonKind.FREE,
-        "declare less gpu-usher.io/gpu-memory, or wait for a share to be freed",
+    NodeNotKnown = _node(Stage.Selectors, Duration.REPORTED, "wait a moment: the node is newer than our view")
+    ResourceNotOffered = _node(
+        Stage.Product, Duration.REPORTED, "ask for a resource that some node offers, or start the device plugin"
     )
-    LayoutDoesNotFit = ReasonKind.FREE, "wait for slices to be freed, or ask for a smaller profile"
-    ObjectTooLarge = ReasonKind.ADMISSION, "make it smaller, or split it: no more of an object is read"
-    RequestsOnly = ReasonKind.ADMISSION, "set the same amount in resources.limits"
-    RequestLimitMismatch = ReasonKind.ADMISSION, "make requests equal to limits"
-    QuantityFractional = ReasonKind.ADMISSION, "ask for a whole number, a MIG profile, or nvidia.com/gpu.shared"
-    QuantityNegative = ReasonKind.ADMISSION, "ask for zero or more"
-    TooManyGPUs = ReasonKind.ADMISSION, "ask for fewer GPUs, or have the policy's maxGPUsPerPod raised"
-    SharedReplicasAskedAsGPUs = ReasonKind.ADMISSION, "ask for one replica: more are not more GPU"
-    VisibleDevicesForbidden = ReasonKind.ADMISSION, "remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits"
-    PrivilegedGPUPod = ReasonKind.ADMISSION, "drop privileged: true"
-    NodeDevicesReached = (
-        ReasonKind.ADMISSION,
-        "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy",
+    RequestExceedsNode = _node(Stage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
+    InsufficientGPUs = _free("wait for GPUs to be freed, or add nodes")
+    GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
+    LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
+    ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
+    RequestsOnly = _admission("set the same amount in resources.limits")
+    RequestLimitMismatch = _admission("make requests equal to limits")
+    QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")
+    QuantityNegative = _admission("ask for zero or more")
+    TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
+    SharedReplicasAskedAsGPUs = _admission("ask for one replica: more are not more GPU", Stage.Sharing)
+    VisibleDevicesForbidden = _admission("remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits")
+    PrivilegedGPUPod = _admission("drop privileged: true")
+    NodeDevicesReached = _admission(
+        "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy"
     )
-    ReservedAnnotation = ReasonKind.ADMISSION, "remove the annotation: gpu-usher writes it"
-    InvalidAnnotation = ReasonKind.ADMISSION, "write the annotation as policies/README.md says"
-    NoProductLeft = ReasonKind.ADMISSION, "widen gpu-usher.io/products or one of the policies named"
-    PolicyConflict = ReasonKind.ADMISSION, "change the annotation or one of the policies named"
-    RuntimeClassMissing = ReasonKind.ADMISSION, "create the RuntimeClass, or drop runtimeClassName from the policy"
-    InvalidPolicy = ReasonKind.ADMISSION, "mend it as said; gpu-usher lint finds the same before you apply"
-    BypassesScheduling = ReasonKind.ADMISSION, "remove spec.nodeName, and schedulerName unless the policy sets it"
+    ReservedAnnotation = _admission("remove the annotation: gpu-usher writes it")
+    InvalidAnnotation = _admission("write the annotation as policies/README.md says")
+    NoProductLeft = _admission("widen gpu-usher.io/products or one of the policies named")
+    PolicyConflict = _admission("change the annotation or one of the policies named")
+    RuntimeClassMissing = _admission("create the RuntimeClass, or drop runtimeClassName from the policy")
+    InvalidPolicy = _admission("mend it as said; gpu-usher lint finds the same before you apply")
+    BypassesScheduling = _admission("remove spec.nodeName, and schedulerName unless the policy sets it")
 
     @property
     def kind(self) -> ReasonKind:
@@ -90,9 +158,19 @@ class Code(Enum):
         return self.value[0]
 
     @property
+    def stage(self) -> Stage:
+        """The stage of the funnel at which a node falls out."""
+        return self.value[1]
+
+    @property
+    def duration(self) -> Duration:
+        """How long the refusal stands."""
+        return self.value[2]
+
+    @property
     def remedy(self) -> str:
         """The one thing that a user or an administrator can do about it."""
-        return self.value[1]
+        return self.value[3]
 
 
 @dataclass(frozen=True, slots=True)
