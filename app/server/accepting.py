@@ -112,7 +112,7 @@ class Acceptor:
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._connect(accepted, started))
-        shared.handshakes[task] = started
+        shared.handshakes[task] = (started, accepted)
         task.add_done_callback(self._handshake_ended)
 
     def _handshake_ended(self, task: asyncio.Task[None]) -> None:

@@ -2,7 +2,6 @@
 """The time limits of a connection: which phase it is in, how long it may stay there, and how it is closed."""
 
 import asyncio
-import select
 from typing import Any
 
 from uvicorn.config import Config
@@ -12,8 +11,8 @@ from uvicorn.server import ServerState
 from app.server.connection_timer import Deadline
 from app.server.connections import Connections
 from app.server.limits import Phase
+from app.server.socket_buffers import acknowledged_bytes, unacknowledged_bytes
 from app.server.status_answers import error_response
-from app.server.unsent_output import acknowledged_bytes, unacknowledged_bytes
 
 BODY, IDLE = Phase.Body, Phase.Idle
 """Constants, because the lookup of an enumeration's member is slow and happens in every request."""
@@ -183,12 +182,3 @@ class WaitingProtocol(HttpToolsProtocol):
         """Close, and wait at most `goodbye_seconds` for the peer to take what is written."""
         self.transport.close()
         self._enter(Phase.Closing, self._limits.goodbye_seconds)
-
-    def _unread_in_kernel(self) -> bool:
-        """Tell whether the kernel holds bytes of this connection that the loop has not read yet."""
-        sock = self.transport.get_extra_info("socket")
-        if sock is None or sock.fileno() < 0:
-            return False
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
-        return any(events == select.POLLIN for _, events in poll.poll(0))  # POLLHUP or POLLERR: the peer has closed

@@ -2,15 +2,17 @@
 """The connections of one listener: their number, the bytes they hold, and which one is closed when there is no room."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
 
 from app.server.limits import Limits
+from app.server.socket_buffers import input_waits
 from app.server.status_answers import busy_app
 
-BODIES_CHECKED = 16
-"""The number of oldest bodies that are searched for a slow one; a search takes some microseconds."""
+OLDEST_CHECKED = 16
+"""The number of oldest bodies, or handshakes, that are searched for a slow one; a search takes some microseconds."""
 
 
 class BoundedConnection(Protocol):
@@ -46,8 +48,8 @@ class Connections:
         self.limits, self.draining, self.on_closed = limits, draining, on_closed
         self.busy_app = busy_app(limits.requests, on_shed)
         self.connections: set[BoundedConnection] = set()
-        self.handshakes: dict[asyncio.Task[None], float] = {}
-        """TLS handshakes and when they started; the first is the oldest."""
+        self.handshakes: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
+        """TLS handshakes: the start of each, in seconds of the loop's clock, and its socket. The first is oldest."""
         self.awaiting_header: dict[BoundedConnection, None] = {}
         """Connections whose next header is not complete; the first has waited longest."""
         self.idle: dict[BoundedConnection, None] = {}
@@ -117,11 +119,7 @@ class Connections:
 
     def _evict_one(self, now: float) -> bool:
         """Close the least useful connection: a slow handshake, a silent or idle one, a slow reader, a slow sender."""
-        task, started = next(iter(self.handshakes.items()), (None, now))
-        if task is not None and started < now - self.limits.settling_seconds:
-            self.handshakes.pop(task)
-            task.cancel()
-            self.on_closed("handshake")
+        if self._evict_handshake(now):
             return True
         waiting = next(iter(self.awaiting_header), None)
         if waiting is not None and waiting.since < now - self.limits.newcomer_seconds:
@@ -137,9 +135,21 @@ class Connections:
             return True
         return self.drop_slow_body(now, self.limits.newcomer_seconds)
 
+    def _evict_handshake(self, now: float) -> bool:
+        """Cancel one of the oldest handshakes, if its peer is slow; where bytes of the peer wait to be read, we are."""
+        for task, (started, sock) in islice(self.handshakes.items(), OLDEST_CHECKED):
+            if started >= now - self.limits.settling_seconds:
+                return False
+            if not input_waits(sock):
+                del self.handshakes[task]
+                task.cancel()
+                self.on_closed("handshake")
+                return True
+        return False
+
     def drop_slow_body(self, now: float, seconds: float) -> bool:
         """Close a connection whose body has been too slow for `seconds`; False if none of the oldest bodies is."""
-        for connection in islice(self.bodies, BODIES_CHECKED):
+        for connection in islice(self.bodies, OLDEST_CHECKED):
             if connection.seconds_too_slow(now) >= seconds:
                 connection.evict("body")
                 return True

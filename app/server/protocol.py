@@ -17,6 +17,7 @@ from app.api.client_certificates import client_scope
 from app.server.connections import Connections
 from app.server.limits import KIB, Phase
 from app.server.request_reading import ANSWER, IDLE, SILENT, HeldFlow, ReadingProtocol
+from app.server.socket_buffers import input_waits
 from app.values.errors import WireError
 
 PROBES = (b"/livez", b"/readyz")
@@ -136,7 +137,8 @@ class GuardedProtocol(ReadingProtocol):
     def shutdown(self) -> None:
         """Close an idle connection, unless a request is arriving: that one is answered first."""
         self.last_answer()
-        waiting = self._phase in (SILENT, IDLE) and not self._held and not self._unread_in_kernel()
+        unread = self._held or input_waits(self.transport.get_extra_info("socket"))
+        waiting = self._phase in (SILENT, IDLE) and not unread
         if waiting or self._phase is Phase.Refused:
             self._close()
 

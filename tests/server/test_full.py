@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More callers than there is room for: who asks nothing gives way, who asks is answered, and the probes always."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.server.connections import Connections
 from app.server.descriptors import raise_descriptor_limit
 from app.server.limits import Limits
 from tests.api.sockets import TIMEOUT_SECONDS, all_closed, answer, closed, connect, post
@@ -132,3 +134,25 @@ def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, se
 
         assert statuses == [200] * 50
         assert left == 0
+
+
+def test_handshake_whose_bytes_we_have_not_read_is_not_cancelled() -> None:
+    """Fault 24: a busy loop is late itself; the next oldest, whose peer is silent, makes room."""
+
+    async def evict() -> list[bool]:
+        connections = Connections(Limits(connections=1))
+        pairs = [socket.socketpair() for _ in range(2)]
+        tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in pairs]
+        for task, (ours, _) in zip(tasks, pairs, strict=True):
+            connections.handshakes[task] = (0.0, ours)
+        pairs[0][1].sendall(b"the rest of a ClientHello")
+        connections.make_room(now=60.0)
+        await asyncio.wait(tasks, timeout=0.1)
+        cancelled = [task.cancelled() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        for sock in (sock for pair in pairs for sock in pair):
+            sock.close()
+        return cancelled
+
+    assert asyncio.run(evict()) == [False, True]

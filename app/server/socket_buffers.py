@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of our answers a peer has not taken yet, in our buffers and in the kernel's."""
+"""What waits in the buffers of a connection, ours and the kernel's: answers not taken by the peer, and unread input."""
 
 import asyncio
 import contextlib
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -32,3 +33,12 @@ def _bytes_in_kernel(sock: socket.socket | None) -> int:
         if sock is not None:
             return int(struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
     return 0
+
+
+def input_waits(sock: socket.socket | None) -> bool:
+    """Tell whether the kernel holds bytes from the peer that the loop has not read yet."""
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return any(events == select.POLLIN for _, events in poll.poll(0))  # POLLHUP or POLLERR: the peer has closed
