@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from app.api.backend import Backend
+from app.api.victims import check_candidates, meta_victims, victim_uids
 from app.api.wire import (
     ExtenderArgs,
     HostPriority,
@@ -24,7 +25,6 @@ from app.api.wire import (
     decode_pod,
     decode_preemption_args,
     encode,
-    member_folded,
 )
 from app.kube.pods import Pod
 from app.nodes.model import Node
@@ -42,10 +42,6 @@ LARGEST_KEPT_BYTES = 1 << 16
 """A scheduler asks about a pod twice within milliseconds; the bodies kept for that are 4 MiB at most."""
 MOST_NAMES = 20_000
 """Most names of a request, or twice the nodes that we know. Kubernetes supports 5,000; 20,000 take prioritize 30 ms."""
-MOST_CANDIDATES = 5_000
-"""Most nodes of a preemption request; kube-scheduler tries a tenth of the nodes, and at least 100."""
-MOST_VICTIMS = 50_000
-"""Most victims on all candidates together: 500 nodes with 100 pods."""
 NODES_AT_ONCE = 32
 """Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
@@ -209,30 +205,17 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
         raise WireError(503, problem)
     demand = _asked_demand(pod, backend)
     candidates = args.NodeNameToMetaVictims
-    _check_candidates(args.NodeNameToVictims if candidates is None else candidates)
+    check_candidates(args.NodeNameToVictims if candidates is None else candidates)
     if candidates is None:
         candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
     uids = {}
     for index, (name, victims) in enumerate(candidates.items(), 1):
-        uids[name] = _uids(victims)
+        uids[name] = victim_uids(victims)
         if index % NODES_AT_ONCE == 0:
             yield
     kept = helpful_candidates(demand, candidates, uids, backend.without)
     answer = candidates if backend.shadow else kept
     return ExtenderAnswer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
-
-
-def _check_candidates(candidates: Mapping[str, Mapping[str, Any]] | None) -> None:
-    """Check the number of candidates and victims.
-
-    Raises WireError 413.
-    """
-    if len(candidates or ()) > MOST_CANDIDATES:
-        raise WireError(413, f"candidates: got {len(candidates or ())} nodes, wants at most {MOST_CANDIDATES}")
-    listed = (member_folded(victims, "Pods") for victims in (candidates or {}).values())
-    victims = sum(len(pods) for pods in listed if isinstance(pods, list))
-    if victims > MOST_VICTIMS:
-        raise WireError(413, f"candidates: got {victims} victims, wants at most {MOST_VICTIMS}")
 
 
 def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
@@ -246,31 +229,6 @@ def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
     if args.NodeNames is not None and len(args.NodeNames) > most:
         raise WireError(413, f"NodeNames: got {len(args.NodeNames)}, wants at most {most}")
     return args
-
-
-def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert whole victims to UIDs; their number and order stay."""
-    pods = member_folded(victims, "Pods")
-    if pods is not None and not isinstance(pods, list):
-        raise WireError(400, f"NodeNameToVictims[{name[:80]}].Pods: wants a list")
-    uids = [_uid(pod, f"NodeNameToVictims[{name[:80]}].Pods[{index}]") for index, pod in enumerate(pods or ())]
-    violations = member_folded(victims, "NumPDBViolations") or 0
-    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
-
-
-def _uids(victims: Mapping[str, Any]) -> frozenset[str]:
-    """Return the UIDs of victims; one without a UID counts as a victim too."""
-    pods = member_folded(victims, "Pods")
-    listed = pods if isinstance(pods, list) else ()
-    return frozenset(str(member_folded(each, "UID") if isinstance(each, dict) else "") for each in listed)
-
-
-def _uid(pod: Any, where: str) -> str:
-    metadata = pod.get("metadata") if isinstance(pod, dict) else None
-    uid = metadata.get("uid") if isinstance(metadata, dict) else None
-    if not isinstance(uid, str):
-        raise WireError(400, f"{where}.metadata.uid: got nothing, wants a string")
-    return uid
 
 
 def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:

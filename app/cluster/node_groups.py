@@ -4,10 +4,10 @@
 Counts are updated node by node, so that a change costs the same in a fleet of any size.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.admission.fleet_facts import NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
+from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 
@@ -39,6 +39,10 @@ class NodeGroups:
     def pools(self) -> tuple[str, ...]:
         """Return the node pool labels of nodes without a dialect."""
         return tuple(sorted(self._pools))
+
+    def facts(self, runtime_classes: Mapping[str, Mapping[str, str]] | None) -> FleetFacts:
+        """Return what admission reads of the fleet. `runtime_classes` is None until they are listed."""
+        return FleetFacts(self.all(), runtime_classes, self.provisioners(), self.pools(), self.free)
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""

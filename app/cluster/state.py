@@ -255,14 +255,7 @@ class State:
         """Return what admission reads of the fleet: groups of GPU nodes, and runtime classes."""
         if self._fleet is None or self._node_groups.changed:
             self._node_groups.changed = False
-            node_groups = self._node_groups
-            self._fleet = FleetFacts(
-                node_groups.all(),
-                self.runtime_classes,
-                node_groups.provisioners(),
-                node_groups.pools(),
-                node_groups.free,
-            )
+            self._fleet = self._node_groups.facts(self.runtime_classes)
         return self._fleet
 
     def _free(self, node: Node) -> FreeResources:

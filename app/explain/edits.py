@@ -8,7 +8,7 @@ from typing import Any
 
 from app.explain.funnel import Objection
 from app.explain.survey import ClusterSnapshot, ScheduledPod
-from app.intree.checks import InTreeCause, InTreeRefusal
+from app.intree.causes import InTreeCause, InTreeRefusal
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import quantity_units
 from app.nodes.model import Node

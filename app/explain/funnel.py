@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.intree.checks import InTreeCause, InTreeRefusal
+from app.intree.causes import InTreeCause, InTreeRefusal
 from app.values.reasons import Duration, Reason, Stage
 
 Objection = InTreeRefusal | Reason

@@ -23,7 +23,8 @@ from app.explain.survey import (
     without_our_affinity,
     without_promise,
 )
-from app.intree.checks import InTreeRefusal, unjudged_constraints
+from app.intree.causes import InTreeRefusal
+from app.intree.checks import unjudged_constraints
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total

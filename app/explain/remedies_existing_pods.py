@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from app.explain.edits import Document, Edit, NearMiss, containers_of
-from app.intree.checks import InTreeCause
+from app.intree.causes import InTreeCause
 from app.intree.existing_pods import REQUIRED
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.explain.edits import Document, Edit, NearMiss, amount_of, amount_text, largest_requester
-from app.intree.checks import InTreeCause
+from app.intree.causes import InTreeCause
 from app.intree.existing_pods import REQUIRED
 from app.kube.pod_requests import read_amounts
 

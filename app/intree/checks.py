@@ -8,11 +8,11 @@ the other pods are not known, `unjudged_constraints` names these constraints.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 from app.admission.tolerations import tolerates
+from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.existing_pods import REQUIRED, PodAmongOthers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
@@ -20,81 +20,9 @@ from app.nodes.model import Node
 from app.values.errors import BadInput
 from app.values.json_members import member, strings
 from app.values.label_requirements import Requirement, label_requirement
-from app.values.reasons import Stage
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """core/v1 TaintNodeUnschedulable: a pod that tolerates this taint may run on cordoned nodes (node_unschedulable.go)."""
-
-
-class InTreeCause(Enum):
-    """A cause for which kube-scheduler itself refuses a node; the value is (stage, whether it may pass, remedy)."""
-
-    NodeUnschedulable = Stage.Selectors, True, "uncordon the node, or add nodes"
-    UntoleratedTaint = Stage.Selectors, False, "add the toleration, if the node is meant for this pod"
-    NodeAffinityMismatch = Stage.Selectors, False, "change nodeSelector or node affinity, or label nodes so"
-    NodeNameMismatch = Stage.Selectors, False, "remove spec.nodeName: it bypasses scheduling"
-    InsufficientResource = Stage.Resources, True, "request less, or wait for pods to end, or add nodes"
-    TooManyPods = Stage.Resources, True, "wait for pods to end, or add nodes"
-    VolumeNodeAffinityConflict = (
-        Stage.Volumes,
-        False,
-        "use a volume of another zone, or a StorageClass with WaitForFirstConsumer",
-    )
-    HostPortTaken = (
-        Stage.OtherPods,
-        True,
-        "use another hostPort or none, or wait for the pod that has it to end, or add nodes",
-    )
-    PodAffinityMismatch = (
-        Stage.OtherPods,
-        False,
-        "start first the pods that it wants to be near, or change its pod affinity",
-    )
-    PodAntiAffinityConflict = (
-        Stage.OtherPods,
-        True,
-        "make its pod anti-affinity preferred, or wait for those pods to end, or add nodes",
-    )
-    ExistingPodAntiAffinity = (
-        Stage.OtherPods,
-        True,
-        "running pods keep it away by their anti-affinity: change that, or its labels",
-    )
-    TopologySpreadConflict = (
-        Stage.OtherPods,
-        False,
-        "raise maxSkew, or say whenUnsatisfiable: ScheduleAnyway, or make room in other domains",
-    )
-    SchedulingGated = Stage.Admission, False, "whoever set the gate must remove it: see spec.schedulingGates"
-
-    @property
-    def stage(self) -> Stage:
-        """The stage of the funnel at which a node falls out."""
-        return self.value[0]
-
-    @property
-    def transient(self) -> bool:
-        """Whether it may pass while the pod and the node stay as they are."""
-        return self.value[1]
-
-    @property
-    def remedy(self) -> str:
-        """The one action that would remove the cause."""
-        return self.value[2]
-
-
-@dataclass(frozen=True, slots=True)
-class InTreeRefusal:
-    """A refusal by kube-scheduler. `message` is its own text; `about` names the taint, label or resource."""
-
-    cause: InTreeCause
-    message: str
-    about: tuple[str, ...] = ()
-
-    @property
-    def remedy(self) -> str:
-        """The one action that would remove the cause."""
-        return self.cause.remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,8 @@ from app.cluster.list_once import read_objects
 from app.explain.explanation import Explanation, NodeVerdict
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
-from app.intree.checks import (
-    UNSELECTED,
-    InTreeCause,
-    PodConstraints,
-    node_affinity_matches,
-    read_pod_constraints,
-    resources_left,
-)
+from app.intree.causes import InTreeCause
+from app.intree.checks import UNSELECTED, PodConstraints, node_affinity_matches, read_pod_constraints, resources_left
 from app.intree.existing_pods import REQUIRED
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION

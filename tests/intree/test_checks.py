@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 from app.explain.funnel import first_objection, funnel, objection_name, objection_text
-from app.intree.checks import (
-    InTreeCause,
-    read_pod_constraints,
-    read_terms,
-    refusals,
-    scheduling_gate_refusal,
-    unjudged_constraints,
-)
+from app.intree.causes import InTreeCause
+from app.intree.checks import read_pod_constraints, read_terms, refusals, scheduling_gate_refusal, unjudged_constraints
 from app.intree.existing_pods import read_pod_among_others
 from app.nodes.reading import read_node
 from app.values.reasons import Code, Stage, reason
