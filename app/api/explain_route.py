@@ -10,7 +10,6 @@ from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.values.errors import MalformedPod, WireError
 from app.values.json_members import member
-from app.values.steps import finish
 
 
 class Explainer:
@@ -46,11 +45,3 @@ class Explainer:
         if not name:
             raise MalformedPod("name: got nothing, wants the name of a pod")
         return await self._backend.fetch_pod(namespace, name), True
-
-
-def explain_pod(document: Mapping[str, Any], backend: Backend) -> Explanation:
-    """Explain a Pod in one step.
-
-    Raises MalformedPod, QuantityError.
-    """
-    return finish(explain(document, backend.world()))

@@ -89,20 +89,6 @@ def placement_losses(geometry: Geometry, taken: tuple[Instance, ...], profile: s
     )
 
 
-def least_spoiling(layouts: Sequence[GPULayout], profile: str) -> InstancePlacement | None:
-    """Find the place with the least loss; of equal places the highest start, then the first GPU; None if there is none.
-
-    Low starts stay free for large instances, most of which have no other legal start.
-    """
-    losses = [
-        (loss, -start, index)
-        for index, layout in enumerate(layouts)
-        for loss, start in placement_losses(layout.geometry, layout.taken, profile)
-    ]
-    _, start, index = min(losses, default=(0.0, 0, 0))
-    return InstancePlacement(index, -start) if losses else None
-
-
 def first_fit(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> Sequence[InstancePlacement] | None:
     """Predict where kube-scheduler puts instances on a node; None if they do not fit.
 

@@ -19,7 +19,6 @@ import jsonpatch
 from app.admission.fleet_facts import FleetFacts
 from app.admission.review import ReviewContext, mutate
 from app.api.admission_routes import review
-from app.api.explain_route import explain_pod
 from app.api.extender_routes import filter_nodes, preempt, prioritize
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.cluster.exporters import read_exposition
@@ -31,6 +30,7 @@ from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
+from app.explain.pending_pod import explain
 from app.explain.policy_cases import run_case
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.resource_claims import read_claim, read_claim_template
@@ -41,6 +41,7 @@ from app.policy.case_document import read_case
 from app.policy.load import load_policies
 from app.server.service import Service
 from app.values.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
+from app.values.steps import finish
 from app.web.api import dry_run
 from tests.builders import demand, fleet, gpus, knowledge, make_service, node, pod, shipped
 from tests.fuzz.seeds import FLEETS
@@ -260,7 +261,7 @@ TARGETS = (
     Target("filter", "filter", 12, _wire(_filter)),
     Target("prioritize", "prioritize", 8, _wire(_prioritize)),
     Target("preempt", "preempt", 8, _wire(_preempt)),
-    Target("explain", "pod", 1, _people(explain_pod)),
+    Target("explain", "pod", 1, _people(lambda document, service: finish(explain(document, service.world())))),
     Target("dry-run", "pod", 5, _people(dry_run)),
     Target("node", "node", 6, _object(lambda each: read_node(each, knowledge()))),
     Target("pod that holds", "holding", 5, _object(lambda each: read_gpu_usage(each, knowledge()))),

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.knowledge.mig_placements import GPULayout
-from app.placement.mig_headroom import least_spoiling
 from tests.bench.churn import BY_NODE, GEOMETRY, MIXES, POLICIES, Arrival, Chosen, Fleet, Policy, arrivals, churn
 from tests.bench.mig import OURS, STRONGEST, Cell, mean_gain, measure, report
+from tests.placement.least_spoiling import least_spoiling
 
 SEEDS = 3
 

@@ -20,11 +20,11 @@ from app.placement.mig_headroom import (
     first_fit,
     headroom,
     headroom_loss,
-    least_spoiling,
     placement_losses,
 )
 from app.placement.mig_layouts import NEUTRAL, mig_layout
 from tests.builders import demand, gpus, knowledge, node, pod
+from tests.placement.least_spoiling import least_spoiling
 
 GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items()}.values())
 """One product of each table row: sisters share the geometry."""
