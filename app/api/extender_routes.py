@@ -129,9 +129,9 @@ def _filter_full(
         totals = [total(demand, nodes[index]) for index in kept]
         kept, refusals = [kept[best_position([nodes[index].name for index in kept], totals)]], {}
     answer = {"Nodes": {"metadata": {}, "items": raws if backend.shadow else [raws[index] for index in kept]}}
-    failed = {name: each.message for name, each in refusals.items() if each.preemptible}
-    unresolvable = {name: each.message for name, each in refusals.items() if not each.preemptible}
-    refused = Counter(each.code for each in refusals.values())
+    failed = {name: refusal.message for name, refusal in refusals.items() if refusal.preemptible}
+    unresolvable = {name: refusal.message for name, refusal in refusals.items() if not refusal.preemptible}
+    refused = Counter(refusal.code for refusal in refusals.values())
     if backend.shadow:
         return _shadowed(answer, len(nodes), len(kept), refused), ()
     filtered = _filtered(answer, len(nodes), len(kept), failed, unresolvable, refused)

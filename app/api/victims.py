@@ -40,7 +40,7 @@ def victim_uids(victims: Mapping[str, Any]) -> frozenset[str]:
     """Return the UIDs of victims; one without a UID counts as a victim too."""
     pods = member_folded(victims, "Pods")
     listed = pods if isinstance(pods, list) else ()
-    return frozenset(str(member_folded(each, "UID") if isinstance(each, dict) else "") for each in listed)
+    return frozenset(str(member_folded(pod, "UID") if isinstance(pod, dict) else "") for pod in listed)
 
 
 def _uid(pod: Any, where: str) -> str:

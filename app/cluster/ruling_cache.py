@@ -67,14 +67,14 @@ def _template(pod: Pod) -> tuple[Any, ...]:
     ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
     containers = tuple(
         (
-            each.name,
-            each.list_name,
-            each.sidecar,
-            each.image,
-            each.env,
-            *map(_items, (each.requests, each.limits)),
+            container.name,
+            container.list_name,
+            container.sidecar,
+            container.image,
+            container.env,
+            *map(_items, (container.requests, container.limits)),
         )
-        for each in pod.containers
+        for container in pod.containers
     )
     return (tuple(sorted(pod.labels.items())), ours, containers)
 
