@@ -15,7 +15,7 @@ OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -119,6 +119,17 @@ lock: $(STAMP) ## resolve the dependencies again
 		--custom-compile-command "make lock" --upgrade --group go -o requirements-go.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --upgrade --group fuzz -o requirements-fuzz.lock
+
+generated: $(STAMP) ## write what is made from code once more: schemas, the CRD, the pages of docs made from docstrings
+	@$(BIN)/gpu-usher schema > policies/schema/gpupolicy.json
+	@$(BIN)/gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml
+	@$(BIN)/gpu-usher schema --exemptions > deploy/base/exemptions.yaml
+	@$(BIN)/gpu-usher schema --markdown > policies/README.md
+	@for name in $(basename $(notdir $(wildcard app/cli/schemas/*.json))); do \
+		$(BIN)/gpu-usher schema --answer $$name > app/cli/schemas/$$name.json || exit 1; done
+	@$(BIN)/python -m tests.reference
+	@$(BIN)/python -m tests.features
+	@$(BIN)/python -m tests.pains
 
 sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)
 	@mkdir -p build
