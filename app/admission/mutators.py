@@ -130,7 +130,7 @@ def set_priority_class(review: ReviewedPod) -> Iterator[PodChange]:
 def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
     """Add tolerations for the GPU taints of the nodes that could serve the pod (F2, F3, F4).
 
-    A pod template gets none (review.py _applies_to_template): its pods get them. For a DaemonSet's template that is
+    A pod template gets none (review.py drops it, in _is_applied): its pods get them. For a DaemonSet's template that is
     too late, since the controller chooses nodes by the template; the user is warned instead.
     """
     missing = missing_tolerations(review)
@@ -206,7 +206,8 @@ MUTATORS: tuple[Mutator, ...] = (
 """The order of execution: each mutator sees the object as the earlier ones left it."""
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
-"""Repairs of what the API server would refuse; templates and pods of other schedulers get them too (F18, S14)."""
+"""Repairs of what the API server would refuse; pods of other schedulers get them too (S14). All mutators run on a
+template, of which review.py applies only these and warnings (F18)."""
 
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""

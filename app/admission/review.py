@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.decision_annotation import forged, record_decision
-from app.admission.exemptions import EXEMPT_LABELS
+from app.admission.exemptions import is_exempt
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation
 from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
@@ -135,14 +135,6 @@ def _is_recorded(review: ReviewedPod) -> bool:
 
 def _verdict(review: ReviewedPod, **fields: Any) -> Verdict:
     return Verdict(True, policies=review.ruling.policies, policy_hash=review.ruling.policy_hash, **fields)
-
-
-def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
-    """Tell whether a namespace is exempt, by its label or as vendor infrastructure by its name.
-
-    See docs/reference/admission.md#exemptions.
-    """
-    return knowledge.families.is_infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
 def _read_review(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from app.admission.exemptions import exemption_policy
+from app.admission.exemption_guard import exemption_policy
 from app.admission.match_conditions import cpu_guard_conditions, device_conditions, match_conditions
 from app.cli.answers import ANSWERS, answer_text
 from app.cli.policy_page import page_text

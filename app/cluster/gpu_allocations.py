@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU usage of the pods on each node, bound or promised. A part of State.
 
-A promise notes the node that we named for a pod: the scheduler asks about the next pod before the watch shows the last
-one. It counts GPUs itself, but not the memory of shared ones (docs/reference/sharing-and-memory.md#memory-budgets).
+A promise notes the node that we named for a pod, because the scheduler asks about the next pod before the watch shows
+the last one. kube-scheduler counts the GPUs of that pod itself, but not the memory of shared GPUs: a promise counts in
+`declared` and in its pod group, never in `units` (docs/reference/sharing-and-memory.md#memory-budgets). It ends when
+the pod is seen bound or deleted, is asked about again, or after PROMISE_SECONDS.
 """
 
 from collections.abc import Container, Iterable, Mapping

@@ -3,7 +3,8 @@
 
 from collections.abc import Iterator
 
-from app.admission.exemptions import EXEMPT_LABELS, NAME, exemption_policy
+from app.admission.exemption_guard import NAME, exemption_policy
+from app.admission.exemptions import EXEMPT_LABELS
 from app.doctor.cluster_objects import Cluster, Object, advice, problem
 from app.doctor.fleet_checks import Finding
 

@@ -42,8 +42,9 @@ class NearMiss:
 class Edit:
     """One change.
 
-    `weight` orders edits of one kind, smaller ones first. `pod` changes the Pod in place. `node` returns the changed
-    node named `on`, `policies` the changed policy set. `evicts` are pods that must be evicted for the change.
+    `weight` orders fixes of equally many edits by its sum, the smallest first. `pod` changes the Pod in place. `node`
+    returns the changed node named `on`, `policies` the changed policy set. `evicts` are pods that must be evicted for
+    the change.
     """
 
     kind: str

@@ -30,7 +30,7 @@ from app.values.errors import ApiError
 TURN_SECONDS = 5.0
 """Interval of turns: a deleted caBundle is back within 10 s (fault 45); a turn makes some seven small reads."""
 STUCK_SECONDS = 180.0
-"""Without a finished turn for this long the loop is stuck: a turn has some nine requests of at most 10 s (kube.py)."""
+"""Without a finished turn for so long the loop is stuck: a turn has some nine requests of at most 10 s each."""
 CONFLICT_SECONDS = 0.2
 """Before the next try after a conflict, so that two writers do not retry in a loop; a guess."""
 ROTATE = "gpu-usher.io/rotate"

@@ -28,7 +28,7 @@ NAMES = (*LOCAL_NAMES, *service_names())
 
 @dataclass(frozen=True, slots=True)
 class KeyPairFiles:
-    """Files of a certificate (PEM, chain allowed) and its key. `ca` holds the CAs of its clients; None if unknown."""
+    """Files of a certificate (PEM, chain allowed) and its key. `ca`: those that callers trust; None if unknown."""
 
     certificate: Path
     key: Path
