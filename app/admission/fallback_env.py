@@ -7,7 +7,7 @@ from app.knowledge.toolkit_env import EXPANDED, ToolkitEnv, ToolkitVariable
 
 
 def entry_gives_devices(row: ToolkitVariable, entry: str = "e") -> str:
-    """Write CEL that is true where an entry is the variable with a value that gives devices (ToolkitVariable.takes)."""
+    """Write CEL that is true where an entry is the variable with an effective value (ToolkitVariable.is_effective)."""
     return f"({entry}.name == {quoted(row.name)} && {_value_gives_devices(row, entry)})"
 
 

@@ -39,7 +39,7 @@ def preview(
 ) -> Preview:
     """Show what creating an object in a namespace would come to.
 
-    `labels_of` returns a namespace's labels. `subject` is the part of the object to review; None means the part that
+    `labels_of` returns a namespace's labels. `target` is the part of the object to review; None means the part that
     its kind implies.
 
     Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.

@@ -200,7 +200,7 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
 
 
 def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], list[str]]:
-    """Record what policies would change besides if those that only warn, and then those that only audit, enforced."""
+    """Record what policies that only warn would change if enforced, and what those that only audit would add."""
     ruling = review.ruling
     warned = _changes_under(review, ruling.warned, ruling.demand.warned, made)
     audits_more = ruling.audited != ruling.warned
@@ -227,7 +227,10 @@ def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tu
 def _changes_under(
     review: ReviewedPod, rules: AdmissionRules, demand: Demand | None, made: list[PodChange]
 ) -> list[PodChange]:
-    """List what milder rules, and a milder demand, would change besides the changes made; nothing of it is applied."""
+    """List what would change besides the changes made if these rules, of milder actions too, were enforced.
+
+    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied.
+    """
     if rules == review.rules and demand is None:
         return []
     milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))

@@ -41,7 +41,8 @@ PODS_KEPT = 64
 LARGEST_KEPT_BYTES = 1 << 16
 """A scheduler asks about a pod twice within milliseconds; the bodies kept for that are 4 MiB at most."""
 MOST_NAMES = 20_000
-"""Most names of a request, or twice the nodes that we know. Kubernetes supports 5,000; 20,000 take prioritize 30 ms."""
+"""Most names of a request; twice the known nodes where that is more. Kubernetes supports 5,000 nodes, and prioritize
+takes 30 ms for 20,000."""
 NODES_AT_ONCE = 32
 """Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")

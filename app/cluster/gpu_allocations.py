@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from app.kube.gpu_usage import GPUUsage
 
 MOST_PROMISES = 10_000
+"""One more drops the oldest promise. A guess."""
 PROMISE_SECONDS = 30.0
 """Seconds (docs/reference/sharing-and-memory.md#memory-budgets). The watch shows a binding within a second, so only
 pods that failed to bind get that old."""

@@ -19,7 +19,7 @@ from app.values.errors import BadInput, SourceError
 POLL_SECONDS = 30.0
 """dcgm-exporter collects every 30 s by default (--collect-interval), so polling more often shows nothing new."""
 FORGET_SECONDS = 180.0
-"""After this time without a successful poll all health is forgotten; five failed polls in a row are an outage."""
+"""After this time without a successful poll all health is forgotten: up to five failed ones change nothing."""
 
 
 class HealthSink(Protocol):

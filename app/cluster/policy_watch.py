@@ -50,7 +50,8 @@ class LoadOutcome:
 class PolicyBook:
     """The policies in force. `loaded` is the set as written, `current` as it applies today.
 
-    `_has_good_set` is whether a set with sources from the cluster was valid since the start; an invalid edit keeps it.
+    `_has_good_set` is true once a set with sources from the cluster has loaded; an invalid edit then leaves the last
+    valid set in force.
     """
 
     def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str]) -> None:

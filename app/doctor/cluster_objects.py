@@ -30,7 +30,10 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class SlippedReport:
-    """A pod that bypassed admission. `kind` is unadmitted or misplaced; `why` the refusal's code, or empty."""
+    """A running GPU pod that bypassed admission (unadmitted), or is on a node that we would refuse (misplaced).
+
+    `kind` says which of the two; `why` is the code of the refusal, empty for an unadmitted pod.
+    """
 
     pod: str
     kind: str

@@ -33,7 +33,8 @@ class AdmissionOutcome:
 class FittingNode:
     """A node that fits, with its score for kube-scheduler and the parts of the score.
 
-    `gives` is the kind of unit by resource. `score` is the score on the wire, `total` the weighted sum.
+    `gives` is the kind of unit by resource. `score` is the score on the wire, `total` the weighted mean of
+    `scores`, from 0 to 1, with the penalties.
     `scores` are the parts by scorer. `lowered_by` names the penalties that halve the total.
     """
 

@@ -49,7 +49,8 @@ class Demand(HashedOnce):
     `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
     `node_selector` are requirements on the node's labels. `group_cliques` are the NVLink domains in which pods of its
     workload run. `refuse_unknown` says that an unknown fact does not meet a need.
-    `scores` are pairs of scorer and weight, empty for the default; `ranked` says that scores on the wire are ranks.
+    `scores` are pairs of scorer and weight, empty for the default; `ranked` says that the
+    best node gets 10 on the wire and all others at most 9.
     `share_milli` is the requested share of one GPU in thousandths; 0 for whole units.
     `cpu_milli` is the requested CPU, and `expected_demand` describes future pods; both are set only if a scorer needs
     them to leave room for those pods.

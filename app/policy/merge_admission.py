@@ -20,7 +20,9 @@ NO_DEFAULTS = Defaults()
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What admission does to a pod; None, False and "Leave" mean nothing.
+    """What admission does to a pod; None, False, "Leave" and "Off" mean nothing.
+
+    Only `affinity_keys` is other: None stands for the labels of GFD and of the dialects of the fleet.
 
     `override` are the fields that also replace values which the pod itself sets.
     """

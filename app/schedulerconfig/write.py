@@ -37,7 +37,8 @@ class ConfigurationPlan:
     """What to write.
 
     `ca` is the CA as PEM, or its path on the scheduler's machine. `nodes` is the number of nodes, 0 where not known.
-    `best` makes filter name only the best node. `every_pod` makes pods without GPU call the extender too.
+    `best` is for a service with --filter-answer best, of which prioritize is not asked. `every_pod` makes pods without
+    GPU call the extender too.
     """
 
     target: Target

@@ -24,7 +24,8 @@ class Limits:
     answer_seconds: float = 5.0
     """Within which a peer must take some byte of a waiting answer."""
     stalled_seconds: float = 1.0
-    """A body below its rate for this long is closed when there is no room; a guess, not measured."""
+    """A body below its rate for this long is closed when too many requests are in hand; so is a peer that took nothing
+    of its answer for this long when no connection is free. A guess, not measured."""
     handshake_seconds: float = 10.0
     goodbye_seconds: float = 2.0
     """For the peer's close_notify; a guess. The event loop's default of 30 s would delay our exit (HA-04)."""
@@ -37,8 +38,9 @@ class Limits:
     idle: int = 256
     """Connections kept open between requests: an API server keeps a few, a scheduler at most two."""
     newcomer_seconds: float = 0.25
-    """When no connection is free, one without a request is closed after this. A caller sends its request within a round
-    trip, and a probe behind a thousand silent connections is answered within its second (measured)."""
+    """When no connection is free, one without a request is closed after this, and so is a body below its rate. A caller
+    sends its request within a round trip, and a probe behind a thousand silent connections is answered within its
+    second (measured)."""
     settling_seconds: float = 0.25
     """The same for a TLS handshake, which takes 0.01 s; one whose bytes we have not read yet stays. A new caller beside
     1,000 unfinished handshakes waits 0.2 s (p99, tests/results/attacks.md); with 1.0 here it was 0.9 s."""

@@ -9,7 +9,8 @@ from app.simulate.trace import Task
 INFLATED_PERCENT = 130
 """Pods arrive until they have requested this share of all GPUs ("tune" of the published experiment)."""
 EARLY_SHARE = 3, 4
-"""In a workload that shifts half-way, three of four small pods come in the first half, and one of four others."""
+"""In a workload that shifts half-way, three quarters of the pods that ask less than one GPU in all come in the first
+half, and one quarter of the others."""
 
 
 def draw_arrivals(tasks: Sequence[Task], capacity_milli: int, seed: int) -> tuple[int, ...]:

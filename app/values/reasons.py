@@ -22,7 +22,10 @@ class ReasonKind(Enum):
 
 
 class Stage(Enum):
-    """The stages at which nodes are cut, in the order of the funnel; the value is the text for a person."""
+    """The steps of the funnel, in order; the value labels the nodes that are left after the step.
+
+    At Admission all nodes are cut, since the pod itself is refused.
+    """
 
     Admission = "admitted"
     Selectors = "taints and selectors"
@@ -40,9 +43,10 @@ class Stage(Enum):
 class Duration(Enum):
     """How long a refusal stands.
 
-    A lasting one was true already when a pod was placed there. One of what the node reports, such as its labels, may
-    be gone in a moment. A transient one passes while pod and node stay as they are: resources are in use, or
-    maintenance is in progress.
+    A lasting one stays until the node or the policy is changed on purpose: a pod that runs on such a node is misplaced
+    (cluster/slipped_pods.py). A reported one follows from what the node reports, such as its labels, and may be gone in
+    a moment. A transient one passes while pod and node stay as they are, because resources are in use or maintenance is
+    in progress.
     """
 
     LASTING = "lasting"

@@ -119,7 +119,7 @@ def test_get_shows_what_a_policy_is_for(plane: ControlPlane) -> None:
 @pytest.mark.usefixtures("service")
 def test_fields_are_explained_at_the_terminal(plane: ControlPlane) -> None:
     """F74: the words of the models."""
-    words = "read the need off the image's tag"
+    words = "infer the need from the image's tag"
 
     eventually("it is published", lambda: words in plane.kubectl("explain", "gpol.spec.placement.cuda.fromImage").out)
 
