@@ -25,6 +25,7 @@ from app.explain.survey import (
 )
 from app.intree.causes import InTreeRefusal
 from app.intree.checks import unjudged_constraints
+from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
@@ -76,9 +77,8 @@ def explain(
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
-    metadata = document.get("metadata") or {}
     return Explanation(
-        pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
+        pod=_name(document),
         policies=scheduled_pod.ruling.policies,
         asks=dict(scheduled_pod.demand.resources),
         needs=tuple(needs(scheduled_pod.demand)),
@@ -97,16 +97,23 @@ def explain(
         if scheduled_pod.demand.resources
         else None,
         unsourced=_unsourced(snapshot),
-        unjudged=tuple(
-            unjudged_constraints(
-                bool(scheduled_pod.pod.claims or scheduled_pod.demand.claims),
-                None if constraints else scheduled_pod.pod_among_others,
-            )
-        ),
+        unjudged=_unjudged(scheduled_pod, constraints),
         admission=admission_outcome(scheduled_pod.verdict),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
     )
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    """Name a pod by namespace and name, or by generateName before the API server has named it."""
+    metadata = document.get("metadata") or {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}"
+
+
+def _unjudged(scheduled_pod: ScheduledPod, constraints: InterPodConstraints | None) -> tuple[str, ...]:
+    """List what only kube-scheduler can judge: claims, and constraints between pods where the others are not known."""
+    claims = bool(scheduled_pod.pod.claims or scheduled_pod.demand.claims)
+    return tuple(unjudged_constraints(claims, None if constraints else scheduled_pod.pod_among_others))
 
 
 def primary_reason(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
