@@ -4,7 +4,8 @@
 A promise notes the node that we named for a pod, because the scheduler asks about the next pod before the watch shows
 the last one. kube-scheduler counts the GPUs of that pod itself, but not the memory of shared GPUs: a promise counts in
 `declared` and in its pod group, never in `units` (docs/reference/sharing-and-memory.md#memory-budgets). It ends when
-the pod is seen bound or deleted, is asked about again, or after PROMISE_SECONDS.
+the pod is seen bound or deleted, is asked about again, or after PROMISE_SECONDS. The promise of the node for which the
+API server shows a nomination lasts as long as the nomination, because the victims may take longer to end.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -20,14 +21,12 @@ pods that failed to bind get that old."""
 
 
 NOMINATED = float("inf")
+"""The end of a promise that is valid as long as the API server shows the pod nominated for the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The GPU usage that a pod will have once it is bound, valid until this time of a monotonic clock.
-
-    With NOMINATED it is valid as long as the API server shows the nomination.
-    """
+    """The GPU usage that a pod will have once it is bound, valid until this time of a monotonic clock."""
 
     usage: GPUUsage
     until: float
@@ -39,6 +38,7 @@ class GPUAllocations:
     def __init__(self) -> None:
         self._bound: dict[str, GPUUsage] = {}
         self._promises: dict[str, Promise] = {}
+        self._nominations: dict[str, str] = {}  # by pod UID, the nodes that the API server shows
         self._by_node: dict[str, dict[str, GPUUsage]] = {}
         self._groups: dict[str, dict[str, int]] = {}
 
@@ -60,7 +60,11 @@ class GPUAllocations:
         return changed
 
     def drop(self, uid: str) -> Iterable[str]:
-        """Remove a pod, bound or promised; return the nodes that changed."""
+        """Remove a pod, bound, nominated or promised; return the nodes that changed."""
+        self._nominations.pop(uid, None)
+        return self._drop_usage(uid)
+
+    def _drop_usage(self, uid: str) -> Iterable[str]:
         promise_of_pod = self._promises.pop(uid, None)
         usage = promise_of_pod.usage if promise_of_pod else self._bound.pop(uid, None)
         if usage is None:
@@ -70,17 +74,26 @@ class GPUAllocations:
 
     def unbind(self, uid: str) -> Iterable[str]:
         """Note that a pod is neither bound nor nominated; a recent promise of ours still holds."""
+        self._nominations.pop(uid, None)
         promise_of_pod = self._promises.get(uid)
-        return () if promise_of_pod and promise_of_pod.until < NOMINATED else self.drop(uid)
+        return () if promise_of_pod and promise_of_pod.until < NOMINATED else self._drop_usage(uid)
+
+    def nominate(self, usage: GPUUsage) -> Iterable[str]:
+        """Note the node for which the API server shows a pod nominated; return the nodes that changed."""
+        if usage.uid in self._bound:
+            return ()
+        self._nominations[usage.uid] = usage.node
+        return self.promise(usage, NOMINATED)
 
     def promise(self, usage: GPUUsage, until: float) -> Iterable[str]:
         """Promise a node to a pod, in place of an earlier promise; return the nodes that changed."""
         if usage.uid in self._bound:
             return ()
-        changed = {*self.drop(usage.uid), usage.node}
+        changed = {*self._drop_usage(usage.uid), usage.node}
         if len(self._promises) >= MOST_PROMISES:
-            changed.update(self.drop(next(iter(self._promises))))
-        self._promises[usage.uid] = Promise(usage, until)
+            changed.update(self._drop_usage(next(iter(self._promises))))
+        nominated = self._nominations.get(usage.uid) == usage.node
+        self._promises[usage.uid] = Promise(usage, NOMINATED if nominated else until)
         self._add(usage)
         return changed
 
@@ -92,7 +105,7 @@ class GPUAllocations:
                 break
             if promise_of_pod.until <= now:
                 gone.append(promised_uid)
-        return [node for pod_uid in dict.fromkeys(gone) for node in self.drop(pod_uid)]
+        return [node for pod_uid in dict.fromkeys(gone) for node in self._drop_usage(pod_uid)]
 
     def units(self, node: str) -> Mapping[str, int]:
         """Return the units of each resource that bound pods hold; kube-scheduler counts promised ones itself."""

@@ -13,7 +13,7 @@ from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
 from app.cluster.claim_index import ClaimIndex
 from app.cluster.device_index import DeviceIndex
-from app.cluster.gpu_allocations import NOMINATED, PROMISE_SECONDS, GPUAllocations
+from app.cluster.gpu_allocations import PROMISE_SECONDS, GPUAllocations
 from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
@@ -108,7 +108,7 @@ class State:
         elif usage.bound:
             affected.update(self._allocations.put(usage))
         else:
-            affected.update(self._allocations.promise(usage, NOMINATED))
+            affected.update(self._allocations.nominate(usage))
         self._update_free(affected)
 
     def drop_pod(self, uid: str) -> None:

@@ -41,6 +41,7 @@ class Twin:
     now: float = 0.0
     bound: dict[str, GPUUsage] = field(default_factory=dict)
     promised: list[tuple[GPUUsage, float]] = field(default_factory=list)
+    nominated: dict[str, str] = field(default_factory=dict)
 
     def play(self, verb: str, argument: object) -> None:
         if verb == "wait":
@@ -50,14 +51,18 @@ class Twin:
         uid = argument.uid if isinstance(argument, GPUUsage) else argument
         if verb in ("promise", "nominate") and uid in self.bound:
             return
+        if verb in ("unbind", "drop", "put"):
+            self.nominated.pop(str(uid), None)
         if verb == "unbind" and any(each.uid == uid and until < NOMINATED for each, until in self.promised):
             return
         self.promised = [each for each in self.promised if each[0].uid != uid]
         if verb == "release":
             self.promised = [each for each in self.promised if each[1] > self.now]
         elif verb == "promise" and isinstance(argument, GPUUsage):
-            self.promised.append((argument, self.now + PROMISE_SECONDS))
+            lasts = self.nominated.get(argument.uid) == argument.node
+            self.promised.append((argument, NOMINATED if lasts else self.now + PROMISE_SECONDS))
         elif verb == "nominate" and isinstance(argument, GPUUsage):
+            self.nominated[argument.uid] = argument.node
             self.promised.append((argument, NOMINATED))
         elif verb == "put" and isinstance(argument, GPUUsage):
             self.bound[argument.uid] = argument
@@ -100,8 +105,8 @@ def _play(found: GPUAllocations, verb: str, argument: object, now: float) -> lis
         return []
     if verb == "release":
         return list(found.release(str(argument), now))
-    if verb in ("promise", "nominate") and isinstance(argument, GPUUsage):
-        return list(found.promise(argument, NOMINATED if verb == "nominate" else now + PROMISE_SECONDS))
+    if verb == "promise" and isinstance(argument, GPUUsage):
+        return list(found.promise(argument, now + PROMISE_SECONDS))
     return list(getattr(found, verb)(argument))
 
 

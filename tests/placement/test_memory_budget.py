@@ -2,12 +2,14 @@
 """The memory of shared GPUs: what bound pods declare, what is promised to pods on their way, what evictions free."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.api.extender_routes import filter_nodes, preempt, prioritize
+from app.cluster.gpu_allocations import PROMISE_SECONDS
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.nodes.reading import read_node
@@ -272,6 +274,18 @@ def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) ->
     service.state.drop_pod("victim")
     assert not fits(service, share("second", "4Gi"))
     assert fits(service, nominated("first", "14Gi"))
+
+
+def test_nomination_outlasts_the_promise_of_a_later_question(service: Service) -> None:
+    """F43: victims may take longer to end than a promise lasts, while the scheduler asks about the pod again."""
+    service.state.put_pod(running("victim", "n", "15Gi"))
+    service.state.put_pod(nominated("first", "14Gi"))
+    assert not fits(service, nominated("first", "14Gi"))
+
+    service.state.release("", time.monotonic() + 2 * PROMISE_SECONDS)
+    service.state.drop_pod("victim")
+
+    assert not fits(service, share("second", "4Gi"))
 
 
 def test_nomination_ends_when_the_api_server_no_longer_shows_it(service: Service) -> None:
