@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from app.cluster.files import shipped_policies
-from app.policy.annotations import GRAMMAR
+from app.policy.annotations import ANNOTATIONS
 from app.policy.case_document import Case, CaseNode, Expectation
 from app.policy.fields import MERGE, LabelSelector, merge_rules, model_in
 from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
@@ -155,9 +155,9 @@ def _example(name: str) -> str:
 
 def _annotations(_: str) -> str:
     lines = ["| `gpu-usher.io/…` | grammar | examples | meaning |", "|---|---|---|---|"]
-    for name, (grammar, examples, meaning) in GRAMMAR.items():
-        shown = ", ".join(f'`"{example}"`' for example in examples)
-        lines.append(f"| `{name}` | {grammar} | {shown} | {meaning} |")
+    for name, annotation in ANNOTATIONS.items():
+        shown = ", ".join(f'`"{example}"`' for example in annotation.examples)
+        lines.append(f"| `{name}` | {annotation.grammar} | {shown} | {annotation.meaning} |")
     return "\n".join(lines)
 
 

@@ -9,34 +9,37 @@ from typing import Any
 from app.knowledge.mig_profiles import parse_profile
 from app.knowledge.products import ProductPattern, Products
 from app.kube.pods import DECISION, PREFIX
+from app.policy.needs import (
+    ALLOWED_PRODUCTS,
+    DENIED_PRODUCTS,
+    LEAST_CAPABILITY,
+    LEAST_CUDA,
+    LEAST_MEMORY,
+    MIG_PROFILE,
+    NVLINK,
+    SHARING,
+    Needs,
+)
 from app.policy.schema import WorkloadClass
-from app.policy.schema_placement import FormFactor, SharingWish
+from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
-from app.values.label_requirements import Requirement
 from app.values.quantity import parse_mib
 from app.values.reasons import Code, Reason, reason
-from app.values.versions import Version, parse_minimum
+from app.values.versions import parse_minimum
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """The needs that one source states, a policy or the pod's annotations; None or empty states nothing.
+class Annotation:
+    """One annotation `gpu-usher.io/…`.
 
-    `allow` and `deny` are product patterns. `cuda` is the least CUDA version that must run, `memory_mib` the least
-    memory of each GPU or MIG slice, and `compute_capability` the least compute capability. `mig_profile` is (profile,
-    whether larger profiles qualify too). `form_factors` are alternatives.
+    `read` gives the needs in its text, and raises BadInput for a text that does not parse. The other fields are for the
+    policy page: the grammar in Markdown, examples, and the meaning.
     """
 
-    allow: tuple[ProductPattern, ...] | None = None
-    deny: tuple[ProductPattern, ...] = ()
-    cuda: Version | None = None
-    memory_mib: int | None = None
-    compute_capability: Version | None = None
-    sharing: SharingWish | None = None
-    mig_profile: tuple[str, bool] | None = None
-    nvlink: bool = False
-    form_factors: frozenset[FormFactor] | None = None
-    node_selector: tuple[Requirement, ...] = ()
+    read: Callable[[str, Products], Mapping[Any, Any]]
+    grammar: str
+    examples: tuple[str, ...]
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class PodAnnotations:
     `invalid` are the reasons for annotations that do not parse, and `warnings` are texts about unknown names.
     """
 
-    needs: Needs = Needs()
+    needs: Needs = field(default_factory=dict)
     workload_class: str | None = None
     invalid: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = field(default=())
@@ -58,23 +61,23 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> PodA
     ours.pop(DECISION.removeprefix(PREFIX), None)
     if not ours:
         return PodAnnotations()
-    needs: dict[str, Any] = {}
+    needs: dict[Any, Any] = {}
     invalid: list[Reason] = []
     warnings: list[str] = []
     for key, value in sorted(ours.items()):
-        if key not in _READERS:
+        if key not in ANNOTATIONS:
             guess = len(warnings) < MOST_GUESSES and len(key) <= LONGEST_GUESSED
-            similar = get_close_matches(key, _READERS, n=1) if guess else []
+            similar = get_close_matches(key, ANNOTATIONS, n=1) if guess else []
             hint = f", did you mean {similar[0]}?" if similar else ""
             warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored{hint}")
             continue
         try:
-            needs.update(_READERS[key](value, products))
+            needs.update(ANNOTATIONS[key].read(value, products))
         except BadInput as error:
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
     warnings.extend(_unknown_products(needs, products))
-    workload_class = needs.pop("workload_class", None)
-    return PodAnnotations(Needs(**needs), workload_class, tuple(invalid), tuple(warnings))
+    workload_class = needs.pop(WORKLOAD_CLASS, None)
+    return PodAnnotations(needs, workload_class, tuple(invalid), tuple(warnings))
 
 
 def read_products(
@@ -98,66 +101,77 @@ MOST_PRODUCTS = 32
 """Items in a list of products. A guess: the product table has 34 families, and no pod lists them all."""
 
 
-def _products(text: str, products: Products) -> dict[str, Any]:
+WORKLOAD_CLASS = "workload-class"
+"""The annotation that states no need, but selects policies."""
+
+
+def _products(text: str, products: Products) -> Needs:
     allow, deny = read_products(text, products)
-    return {"allow": allow, "deny": deny}
+    stated = {ALLOWED_PRODUCTS: allow, DENIED_PRODUCTS: deny}
+    return {need: patterns for need, patterns in stated.items() if patterns}
 
 
-def _choice_reader(choices: Mapping[str, Any], field_name: str) -> Callable[[str, Products], dict[str, Any]]:
-    def read(text: str, _products: Products) -> dict[str, Any]:
+def _choice_reader(choices: Mapping[str, Any], key: Any) -> Callable[[str, Products], Mapping[Any, Any]]:
+    def read(text: str, _products: Products) -> Mapping[Any, Any]:
         value = choices.get(text.strip().lower())
         if value is None:
             raise BadInput(f"got {text[:20]!r}, wants {' or '.join(choices)}")
-        return {field_name: value}
+        return {key: value}
 
     return read
 
 
-_READERS: Mapping[str, Callable[[str, Products], dict[str, Any]]] = {
-    "products": _products,
-    "cuda": lambda text, _: {"cuda": parse_minimum(text)},
-    "gpu-memory": lambda text, _: {"memory_mib": parse_mib(text.removeprefix(">="))},
-    "compute-capability": lambda text, _: {"compute_capability": parse_minimum(text)},
-    "interconnect": _choice_reader({"nvlink": True}, "nvlink"),
-    "sharing": _choice_reader({wish.value.lower(): wish for wish in SharingWish}, "sharing"),
-    "mig-profile": lambda text, _: {"mig_profile": parse_profile(text)},
-    "workload-class": _choice_reader({member.value: member.value for member in WorkloadClass}, "workload_class"),
-}
-
-
-GRAMMAR: Mapping[str, tuple[str, tuple[str, ...], str]] = {
-    "products": (
+ANNOTATIONS: Mapping[str, Annotation] = {
+    "products": Annotation(
+        _products,
         '`["!"] PRODUCT {"," ["!"] PRODUCT}`, at most 32',
         ("H100, H200, !H100-PCIe", "NVIDIA-A100-SXM4-*"),
         "any of these; `!` excludes; matched as in `products.allow`",
     ),
-    "cuda": ('`[">="] N {"." N}`', ("12.4", ">=12"), "at least this CUDA must run there"),
-    "gpu-memory": (
+    "cuda": Annotation(
+        lambda text, _: {LEAST_CUDA: parse_minimum(text)},
+        '`[">="] N {"." N}`',
+        ("12.4", ">=12"),
+        "at least this CUDA must run there",
+    ),
+    "gpu-memory": Annotation(
+        lambda text, _: {LEAST_MEMORY: parse_mib(text.removeprefix(">="))},
         '`[">="] AMOUNT`',
         ("40Gi", ">=80GB"),
         "at least, per GPU or slice; on shared GPUs also what the pod will use of each",
     ),
-    "compute-capability": ('`[">="] N {"." N}`', ("8.0", ">=9"), "at least"),
-    "sharing": (
+    "compute-capability": Annotation(
+        lambda text, _: {LEAST_CAPABILITY: parse_minimum(text)}, '`[">="] N {"." N}`', ("8.0", ">=9"), "at least"
+    ),
+    "sharing": Annotation(
+        _choice_reader({wish.value.lower(): wish for wish in SharingWish}, SHARING),
         "`Exclusive`, `Shared` or `Any`",
         ("Exclusive",),
         "a whole GPU or MIG slice, never a replica; a replica; either",
     ),
-    "mig-profile": ('`[">="] PROFILE`', ("1g.10gb", ">=1g.10gb"), "exactly that slice; with `>=` any that covers it"),
-    "interconnect": ("`NVLink`", ("NVLink",), "GPUs joined all-to-all"),
-    "workload-class": (
+    "mig-profile": Annotation(
+        lambda text, _: {MIG_PROFILE: parse_profile(text)},
+        '`[">="] PROFILE`',
+        ("1g.10gb", ">=1g.10gb"),
+        "exactly that slice; with `>=` any that covers it",
+    ),
+    "interconnect": Annotation(
+        _choice_reader({"nvlink": True}, NVLINK), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"
+    ),
+    WORKLOAD_CLASS: Annotation(
+        _choice_reader({member.value: member.value for member in WorkloadClass}, WORKLOAD_CLASS),
         "`training`, `inference`, `batch-inference` or `notebook`",
         ("training",),
         "picks the policies that name the class in `match.workloadClass`",
     ),
 }
-"""The annotations by name: grammar in Markdown, examples, and meaning, which policies/README.md shows."""
+"""The annotations by name, as policies/README.md lists them."""
 
 
-def _unknown_products(needs: Mapping[str, Any], products: Products) -> list[str]:
+def _unknown_products(needs: Needs, products: Products) -> list[str]:
     """List warnings for patterns that match no known product; they remain in force, as a new product may match."""
     warnings = []
-    for pattern in (*(needs.get("allow") or ()), *needs.get("deny", ())):
+    for pattern in (*(ALLOWED_PRODUCTS.of(needs) or ()), *(DENIED_PRODUCTS.of(needs) or ())):
         if not products.names_any(pattern):
             similar = products.suggest(pattern.text)
             hint = f", did you mean {similar}?" if similar else ""

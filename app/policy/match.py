@@ -8,12 +8,22 @@ from itertools import combinations
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Pod, gpu_amounts
 from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
-from app.policy.annotations import Needs, PodAnnotations, read_annotations
+from app.policy.annotations import PodAnnotations, read_annotations
 from app.policy.applied import AppliedPolicy
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
 from app.policy.demand import Demand
 from app.policy.merge import ANNOTATION, PodGPURequest, SourceNeeds, merge_demand, policy_needs
 from app.policy.merge_admission import AdmissionRules, merge_admission
+from app.policy.needs import (
+    ALLOWED_PRODUCTS,
+    DENIED_PRODUCTS,
+    FORM_FACTORS,
+    MIG_PROFILE,
+    NEEDS,
+    NODE_SELECTOR,
+    SHARING,
+    Needs,
+)
 from app.policy.schema import Action, Rule
 from app.policy.schema_placement import SharingWish
 from app.values.label_requirements import all_allow, disjoint
@@ -154,10 +164,11 @@ def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> I
 
     See docs/reference/policy.md#annotations.
     """
-    if needs.mig_profile is None or needs.mig_profile[1]:
+    profile = MIG_PROFILE.of(needs)
+    if profile is None or profile[1]:
         return
     mig_resources = [name for name, _ in resources if name.startswith("nvidia.com/mig-")]
-    expected = "nvidia.com/mig-" + needs.mig_profile[0]
+    expected = "nvidia.com/mig-" + profile[0]
     if mig_resources and expected not in {name.removesuffix(".shared") for name in mig_resources}:
         yield reason(
             Code.InvalidAnnotation, "gpu-usher.io/mig-profile differs from the resource asked", mig_resources[0]
@@ -165,15 +176,15 @@ def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> I
 
 
 def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterator[Reason]:
-    narrowing = [(origin, needs) for origin, needs in sources if needs.allow is not None or needs.deny]
+    narrowing = [(origin, needs) for origin, needs in sources if ALLOWED_PRODUCTS in needs or DENIED_PRODUCTS in needs]
     if narrowing:
         some_left = any(_accepted_by_all(form, narrowing) for form in knowledge.products.by_form)
-        patterns = (pattern for _, needs in narrowing for pattern in needs.allow or ())
+        patterns = (pattern for _, needs in narrowing for pattern in ALLOWED_PRODUCTS.of(needs) or ())
         all_known = all(map(knowledge.products.names_any, patterns))
         if all_known and not some_left:
             origins = " and ".join(origin for origin, _ in narrowing)
             yield reason(Code.NoProductLeft, f"no GPU product is left by {origins}")
-    sharing = {needs.sharing: origin for origin, needs in reversed(sources) if needs.sharing}
+    sharing = {wish: origin for origin, needs in reversed(sources) if (wish := SHARING.of(needs))}
     if SharingWish.Exclusive in sharing and SharingWish.Shared in sharing:
         contradiction = f"{sharing[SharingWish.Exclusive]} wants Exclusive, {sharing[SharingWish.Shared]} wants Shared"
         yield reason(Code.PolicyConflict, f"sharing contradicts itself: {contradiction}")
@@ -182,44 +193,35 @@ def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterat
 
 def _node_conflicts(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
     """Give reasons if no form factor is allowed by all sources, or if no node can fulfil two of their selectors."""
-    limiting = [(origin, needs.form_factors) for origin, needs in sources if needs.form_factors is not None]
+    limiting = [
+        (origin, form_factors)
+        for origin, needs in sources
+        if (form_factors := FORM_FACTORS.of(needs)) is not None
+    ]
     if limiting and not frozenset.intersection(*(form_factors for _, form_factors in limiting)):
         yield reason(Code.PolicyConflict, f"no form factor is left by {' and '.join(origin for origin, _ in limiting)}")
     for (one, left), (other, right) in combinations(sources, 2):
-        if disjoint(left.node_selector, right.node_selector):
+        if disjoint(NODE_SELECTOR.of(left) or (), NODE_SELECTOR.of(right) or ()):
             yield reason(Code.PolicyConflict, f"{one} and {other} select different nodes")
 
 
 def _accepted_by_all(form: str, sources: list[tuple[str, Needs]]) -> bool:
     for _, needs in sources:
-        if needs.allow is not None and not any(pattern.matches(form) for pattern in needs.allow):
+        allowed, denied = ALLOWED_PRODUCTS.of(needs), DENIED_PRODUCTS.of(needs) or ()
+        if allowed is not None and not any(pattern.matches(form) for pattern in allowed):
             return False
-        if any(pattern.matches(form) for pattern in needs.deny):
+        if any(pattern.matches(form) for pattern in denied):
             return False
     return True
 
 
-_NEED_FIELDS = (
-    "allow",
-    "deny",
-    "cuda",
-    "memory_mib",
-    "compute_capability",
-    "sharing",
-    "mig_profile",
-    "nvlink",
-    "form_factors",
-    "node_selector",
-)
 _ADMISSION_FIELDS = ("runtime_class_name", "scheduler_name", "max_gpus_per_pod")
 
 
 def _origins(sources: list[tuple[str, Needs]], applied: list[AppliedPolicy]) -> Iterator[tuple[str, str]]:
     """List each field that is set, with the source that sets it; several sources may set the same need."""
     for origin, needs in sources:
-        for name in _NEED_FIELDS:
-            if getattr(needs, name):
-                yield name, origin
+        yield from ((need.name, origin) for need in NEEDS if need.of(needs))
     for name in _ADMISSION_FIELDS:
         setter = next((policy.name for policy in applied if getattr(policy.spec.admission, name) is not None), None)
         if setter:

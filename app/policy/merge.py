@@ -5,7 +5,7 @@ See docs/reference/policy.md#merge.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
@@ -15,14 +15,12 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod
 from app.kube.resource_claims import ClaimedDevices
-from app.policy.annotations import Needs
 from app.policy.applied import AppliedPolicy, highest_priority_value
 from app.policy.cuda_needs import ImageRow, container_needs, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
+from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, LEAST_MEMORY, NEEDS, Needs, merge_needs
 from app.policy.schema import Action, Rule, Spec
-from app.policy.schema_placement import FormFactor, HealthAction, SharingWish
-from app.values.label_requirements import selector_requirements
-from app.values.quantity import parse_mib
+from app.policy.schema_placement import HealthAction
 from app.values.versions import parse_minimum
 
 ANNOTATION = "annotation"
@@ -63,29 +61,12 @@ class PodGPURequest:
 
 def policy_needs(applied: AppliedPolicy, level: Action, knowledge: Knowledge) -> Needs:
     """Read the needs that a policy states in rules with the action `level` or a stricter one."""
-    placement = applied.spec.placement
-
-    def if_applied(rule: Rule, value: Any) -> Any:
-        return value if applied.applies(rule, level) else None
-
-    products = if_applied(Rule.Products, placement.products)
-    cuda = if_applied(Rule.CUDA, placement.cuda and placement.cuda.minimum)
-    memory = if_applied(Rule.GPUMemory, placement.gpu_memory)
-    capability = if_applied(Rule.ComputeCapability, placement.compute_capability)
-    form_factors = if_applied(Rule.FormFactor, placement.form_factor)
-    selector = if_applied(Rule.NodeSelector, placement.node_selector)
-    pattern = knowledge.products.pattern
-    return Needs(
-        allow=tuple(map(pattern, products.allow)) if products and products.allow is not None else None,
-        deny=tuple(map(pattern, products.deny)) if products else (),
-        cuda=parse_minimum(cuda) if cuda else None,
-        memory_mib=parse_mib(memory) if memory else None,
-        compute_capability=parse_minimum(capability) if capability else None,
-        sharing=if_applied(Rule.Sharing, placement.sharing),
-        nvlink=bool(if_applied(Rule.Interconnect, placement.interconnect)),
-        form_factors=frozenset(form_factors) if form_factors is not None else None,
-        node_selector=selector_requirements(selector.model_dump(by_alias=True)) if selector else (),
+    values = (
+        (need, need.read(applied.spec.placement, knowledge.products))
+        for need in NEEDS
+        if need.read and need.rule and applied.applies(need.rule, level)
     )
+    return {need: value for need, value in values if value is not None}
 
 
 def merge_demand(
@@ -96,11 +77,8 @@ def merge_demand(
     knowledge: Knowledge,
 ) -> Demand:
     """Merge the needs of all sources into a Demand, by the merge rule of each field."""
-    needs = [stated for _, stated in source_needs]
-    allow = tuple(stated.allow for stated in needs if stated.allow is not None)
-    deny = tuple(pattern for stated in needs for pattern in stated.deny)
-    declared = (stated.memory_mib or 0 for origin, stated in source_needs if origin == ANNOTATION)
-    capabilities = (stated.compute_capability for stated in needs if stated.compute_capability)
+    merged = merge_needs(needs for _, needs in source_needs)
+    declared = (LEAST_MEMORY.of(needs) for origin, needs in source_needs if origin == ANNOTATION)
     unknown_facts = (
         policy.spec.placement.unknown_facts for policy in applied if policy.applies(Rule.UnknownFacts, level)
     )
@@ -109,26 +87,18 @@ def merge_demand(
     scores = highest_priority_value(applied, Rule.Scores, level, lambda spec: spec.placement.scores)
     return Demand(
         resources=request.resources,
-        products=allow,
-        denied_products=deny,
-        preferred_products=_preferred(applied, level, allow, deny, knowledge),
+        preferred_products=_preferred(applied, level, merged, knowledge),
         cuda=required,
         preferred_cuda=preferred,
         accept=max(_accepted_compatibilities(applied, level), default=DEFAULT_ACCEPT),
         max_per_container=_max_per_container(request.pod, request.resources),
-        memory_mib=max((stated.memory_mib or 0 for stated in needs), default=0),
-        declared_mib=next(declared, 0),
-        compute_capability=max(capabilities, default=None),
-        sharing=_strictest_sharing(needs),
-        mig_profile=next((stated.mig_profile for stated in needs if stated.mig_profile), None),
-        nvlink=any(stated.nvlink for stated in needs),
-        form_factors=_intersect_form_factors(stated.form_factors for stated in needs),
-        node_selector=tuple(dict.fromkeys(requirement for stated in needs for requirement in stated.node_selector)),
+        declared_mib=next(declared, None) or 0,
         health=_health(applied, level),
         refuse_unknown="Refuse" in unknown_facts,
         scores=tuple((score.name, score.weight) for score in scores or ()),
         claims=request.claimed.classes,
         ranked=score_spread != "Proportional",
+        **merged,
     )
 
 
@@ -143,11 +113,6 @@ def _max_per_container(pod: Pod, resources: tuple[tuple[str, int], ...]) -> tupl
             if name in largest:
                 largest[name] = max(largest[name], -int(-container.requested(name) // 1))
     return tuple(largest.items())
-
-
-def _intersect_form_factors(choices: Iterable[frozenset[FormFactor] | None]) -> frozenset[FormFactor] | None:
-    stated = [form_factors for form_factors in choices if form_factors is not None]
-    return frozenset.intersection(*stated) if stated else None
 
 
 def _health(applied: list[AppliedPolicy], level: Action) -> HealthRules:
@@ -180,7 +145,7 @@ def _cuda_needs(
     """
     if request.other_vendors_only(knowledge):
         return (), ()
-    minimums = [(origin, needs.cuda) for origin, needs in source_needs if needs.cuda]
+    minimums = [(origin, cuda) for origin, needs in source_needs if (cuda := LEAST_CUDA.of(needs))]
     required = [minimum_need(cuda, _cuda_evidence(origin), knowledge) for origin, cuda in minimums]
     preferred: list[CUDANeed] = []
     if not any(origin == ANNOTATION for origin, _ in minimums):
@@ -212,19 +177,14 @@ def _accepted_compatibilities(applied: list[AppliedPolicy], level: Action) -> It
             yield cuda.accepted
 
 
-def _strictest_sharing(needs: Iterable[Needs]) -> SharingWish:
-    order = list(SharingWish)
-    return max((source.sharing or SharingWish.Any for source in needs), key=order.index, default=SharingWish.Any)
-
-
 def _preferred(
     applied: list[AppliedPolicy],
     level: Action,
-    allow: tuple[tuple[ProductPattern, ...], ...],
-    deny: tuple[ProductPattern, ...],
+    merged: Mapping[str, Any],
     knowledge: Knowledge,
 ) -> tuple[ProductPattern, ...]:
-    """Take the preferred products of the highest priority, without those that are not allowed."""
+    """Take the preferred products of the highest priority, without those that the merged needs do not allow."""
+    allow, deny = (merged.get(need.demand_field, ()) for need in (ALLOWED_PRODUCTS, DENIED_PRODUCTS))
 
     def order(spec: Spec) -> Any:
         return spec.placement.products and spec.placement.products.prefer

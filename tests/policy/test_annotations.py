@@ -7,6 +7,7 @@ See docs/reference/policy.md#annotations and docs/reference/compatibility.md#cud
 import pytest
 
 from app.policy.annotations import PodAnnotations, read_annotations
+from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, SHARING
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import Code
 from tests.builders import container, gpus, knowledge, pod, ruling
@@ -48,11 +49,11 @@ def allowed(text: str) -> set[str]:
     forms = {
         label: product.label.lower().removeprefix("nvidia-").removeprefix("tesla-") for label, product in rows.items()
     }
-    needs = annotated.needs
-    kept = {label for label in LABELS if not any(each.matches(forms[label]) for each in needs.deny)}
-    if needs.allow is None:
+    allow, deny = ALLOWED_PRODUCTS.of(annotated.needs), DENIED_PRODUCTS.of(annotated.needs) or ()
+    kept = {label for label in LABELS if not any(pattern.matches(forms[label]) for pattern in deny)}
+    if allow is None:
         return kept
-    return {label for label in kept if any(each.matches(forms[label]) for each in needs.allow)}
+    return {label for label in kept if any(pattern.matches(forms[label]) for pattern in allow)}
 
 
 H100 = {"NVIDIA-H100-80GB-HBM3", "NVIDIA-H100", "NVIDIA-H100-NVL"}
@@ -121,7 +122,7 @@ def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> 
 def test_annotation_becomes_a_need(key: str, value: str, field: str, expected: object) -> None:
     annotated = read(key, value)
 
-    assert expected == getattr(annotated.needs, field)
+    assert {need.name: value for need, value in annotated.needs.items()} == {field: expected}
     assert not annotated.invalid
     assert not annotated.warnings
 
@@ -186,7 +187,9 @@ def test_misspelt_product_is_kept_and_warned_of_with_the_name_meant(text: str, m
 
     assert expected == annotated.warnings
     assert not annotated.invalid
-    assert [text.removeprefix("!")] == [each.text for each in (*(annotated.needs.allow or ()), *annotated.needs.deny)]
+    assert [text.removeprefix("!")] == [
+        pattern.text for patterns in annotated.needs.values() for pattern in patterns
+    ]
 
 
 def test_unknown_product_without_a_neighbour_is_warned_of_and_kept() -> None:
@@ -195,7 +198,7 @@ def test_unknown_product_without_a_neighbour_is_warned_of_and_kept() -> None:
     annotated = read("products", "QQQQ-7777")
 
     assert expected == annotated.warnings
-    assert annotated.needs.allow is not None
+    assert ALLOWED_PRODUCTS in annotated.needs
 
 
 def test_unknown_key_of_ours_is_warned_of_and_ignored() -> None:
@@ -226,7 +229,7 @@ def test_every_bad_annotation_is_named() -> None:
     annotated = read_annotations(annotations, knowledge().products)
 
     assert [Code.InvalidAnnotation] * 2 == [each.code for each in annotated.invalid]
-    assert SharingWish.Any is annotated.needs.sharing
+    assert SharingWish.Any is SHARING.of(annotated.needs)
 
 
 CUDA_12_4 = "nvidia/cuda:12.4.0-base-ubuntu22.04"

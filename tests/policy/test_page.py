@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.cli.policy_page import MODELS, page_text
-from app.policy.annotations import _READERS, GRAMMAR, read_annotations
+from app.policy.annotations import ANNOTATIONS, read_annotations
 from app.policy.compiled import PolicySet
 from app.policy.fields import Merge, merge_rules
 from app.policy.load import load_policies
@@ -146,11 +146,10 @@ def test_grammar_names_every_annotation_and_its_examples_parse() -> None:
     products = knowledge().products
     found = {
         f"{name}: {example}": read_annotations({f"gpu-usher.io/{name}": example}, products)
-        for name, (_, examples, _) in GRAMMAR.items()
-        for example in examples
+        for name, annotation in ANNOTATIONS.items()
+        for example in annotation.examples
     }
 
-    assert GRAMMAR.keys() == _READERS.keys()
     assert {name for name, read in found.items() if read.invalid or read.warnings} == set()
 
 

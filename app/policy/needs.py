@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The needs that policies and annotations can state: how each is read from a policy, merged, and shown.
+
+To add a need: a field of the placement block and its rule (policy/schema_placement.py, policy/schema.py), a descriptor
+and its line in NEEDS, a field of Demand, and the filter that judges it. An annotation for it is a row of
+policy/annotations.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from app.knowledge.cuda_compatibility import CUDANeed
+from app.knowledge.products import ProductPattern, Products
+from app.policy.cuda_needs import show_need
+from app.policy.schema import Rule
+from app.policy.schema_placement import FormFactor, Placement, SharingWish
+from app.values.label_requirements import Requirement, selector_requirements
+from app.values.quantity import parse_mib
+from app.values.reasons import Code, join_with_or
+from app.values.versions import Version, parse_minimum, show_version
+
+Stated = TypeVar("Stated")
+Needs = Mapping["Need[Any]", Any]
+"""The needs that one source states, a policy or the pod's annotations. A need that it does not state has no entry."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Need(Generic[Stated]):
+    """One need that sources can state with a value of type `Stated`.
+
+    `name` is its name in the answers of explain, and `demand_field` is the field of Demand that has the merged value.
+    `rule` is the rule of a policy whose action applies to it, and `read` gives the value in a policy's placement block,
+    None if it states none; both are None for a need that only annotations state.
+    `merge` makes the value of Demand from the stated ones, of which there is at least one; None for CUDA, whose needs
+    depend on the containers too (policy/merge.py).
+    `show` gives the lines of text for a value of Demand. `codes` are the reasons with which filters and admission
+    refuse a pod for this need.
+    """
+
+    name: str
+    demand_field: str
+    rule: Rule | None
+    read: Callable[[Placement, Products], Stated | None] | None
+    merge: Callable[[list[Stated]], Any] | None
+    show: Callable[[Any], Iterable[str]]
+    codes: tuple[Code, ...] = ()
+
+    def of(self, needs: Needs) -> Stated | None:
+        """Give the value that a source states; None if it states none."""
+        value: Stated | None = needs.get(self)
+        return value
+
+    def stated(self, sources: Iterable[Needs]) -> list[Stated]:
+        """List the values that the sources state, in their order."""
+        return [needs[self] for needs in sources if self in needs]
+
+
+def _allowed(placement: Placement, products: Products) -> tuple[ProductPattern, ...] | None:
+    wish = placement.products
+    return tuple(map(products.pattern, wish.allow)) if wish and wish.allow is not None else None
+
+
+def _denied(placement: Placement, products: Products) -> tuple[ProductPattern, ...] | None:
+    wish = placement.products
+    return tuple(map(products.pattern, wish.deny)) if wish and wish.deny else None
+
+
+def _least_cuda(placement: Placement, _products: Products) -> Version | None:
+    return parse_minimum(placement.cuda.minimum) if placement.cuda and placement.cuda.minimum else None
+
+
+def _least_memory(placement: Placement, _products: Products) -> int | None:
+    return parse_mib(placement.gpu_memory) if placement.gpu_memory else None
+
+
+def _least_capability(placement: Placement, _products: Products) -> Version | None:
+    return parse_minimum(placement.compute_capability) if placement.compute_capability else None
+
+
+def _form_factors(placement: Placement, _products: Products) -> frozenset[FormFactor] | None:
+    return frozenset(placement.form_factor) if placement.form_factor is not None else None
+
+
+def _node_selector(placement: Placement, _products: Products) -> tuple[Requirement, ...] | None:
+    selector = placement.node_selector
+    return selector_requirements(selector.model_dump(by_alias=True)) if selector else None
+
+
+def _strictest_sharing(wishes: list[SharingWish]) -> SharingWish:
+    return max(wishes, key=list(SharingWish).index)
+
+
+def _in_order(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Join the lists without repetitions."""
+    return tuple(dict.fromkeys(item for items in lists for item in items))
+
+
+def _show_products(alternatives: tuple[tuple[ProductPattern, ...], ...]) -> Iterator[str]:
+    return ("products " + ", ".join(pattern.text for pattern in any_of) for any_of in alternatives)
+
+
+def _show_denied(patterns: tuple[ProductPattern, ...]) -> Iterator[str]:
+    return (f"not product {pattern.text}" for pattern in patterns)
+
+
+def _show_cuda(needs: tuple[CUDANeed, ...]) -> Iterator[str]:
+    return map(show_need, needs)
+
+
+def _show_memory(mib: int) -> Iterator[str]:
+    if mib:
+        yield f"memory per GPU >= {mib} MiB"
+
+
+def _show_capability(version: Version | None) -> Iterator[str]:
+    if version:
+        yield f"compute capability >= {show_version(version)}"
+
+
+def _show_sharing(wish: SharingWish) -> Iterator[str]:
+    if wish is not SharingWish.Any:
+        yield f"sharing {wish.value}"
+
+
+def _show_profile(profile: tuple[str, bool] | None) -> Iterator[str]:
+    if profile:
+        yield f"MIG profile {'>= ' if profile[1] else ''}{profile[0]}"
+
+
+def _show_nvlink(required: bool) -> Iterator[str]:
+    if required:
+        yield "NVLink"
+
+
+def _show_form_factors(form_factors: frozenset[FormFactor] | None) -> Iterator[str]:
+    if form_factors is not None:
+        yield "form factor " + join_with_or(sorted(form_factor.value for form_factor in form_factors))
+
+
+def _show_selector(requirements: tuple[Requirement, ...]) -> Iterator[str]:
+    return (f"node label {requirement.key}" for requirement in requirements)
+
+
+_PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
+
+ALLOWED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
+    "allow", "products", Rule.Products, _allowed, tuple, _show_products, _PRODUCT_CODES
+)
+"""Product patterns, of which one must match."""
+DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
+    "deny", "denied_products", Rule.Products, _denied, lambda lists: sum(lists, ()), _show_denied, _PRODUCT_CODES
+)
+"""Product patterns, of which none may match."""
+LEAST_CUDA: Need[Version] = Need("cuda", "cuda", Rule.CUDA, _least_cuda, None, _show_cuda, (Code.DriverTooOld,))
+"""The least CUDA version that must run on the node."""
+LEAST_MEMORY: Need[int] = Need(
+    "memory_mib", "memory_mib", Rule.GPUMemory, _least_memory, max, _show_memory, (Code.GPUMemoryTooSmall,)
+)
+"""The least memory of each GPU or MIG slice, in MiB."""
+LEAST_CAPABILITY: Need[Version] = Need(
+    "compute_capability",
+    "compute_capability",
+    Rule.ComputeCapability,
+    _least_capability,
+    max,
+    _show_capability,
+    (Code.ComputeCapabilityTooLow,),
+)
+"""The least compute capability."""
+SHARING: Need[SharingWish] = Need(
+    "sharing",
+    "sharing",
+    Rule.Sharing,
+    lambda placement, _: placement.sharing,
+    _strictest_sharing,
+    _show_sharing,
+    (Code.SharingNotAllowed,),
+)
+"""Which units the pod accepts as a GPU."""
+MIG_PROFILE: Need[tuple[str, bool]] = Need(
+    "mig_profile", "mig_profile", None, None, lambda profiles: profiles[0], _show_profile
+)
+"""A MIG profile, and whether larger profiles qualify too. Only annotations state it."""
+NVLINK: Need[bool] = Need(
+    "nvlink",
+    "nvlink",
+    Rule.Interconnect,
+    lambda placement, _: placement.interconnect == "NVLink" or None,
+    any,
+    _show_nvlink,
+    (Code.InterconnectAbsent,),
+)
+"""GPUs that NVLink joins all-to-all."""
+FORM_FACTORS: Need[frozenset[FormFactor]] = Need(
+    "form_factors",
+    "form_factors",
+    Rule.FormFactor,
+    _form_factors,
+    lambda choices: frozenset.intersection(*choices),
+    _show_form_factors,
+    (Code.FormFactorNotAllowed,),
+)
+"""Form factors of the GPU, of which one must match."""
+NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
+    "node_selector",
+    "node_selector",
+    Rule.NodeSelector,
+    _node_selector,
+    _in_order,
+    _show_selector,
+    (Code.NodeExcluded,),
+)
+"""Requirements on the node's labels, all of which must be met."""
+
+NEEDS: tuple[Need[Any], ...] = (
+    ALLOWED_PRODUCTS,
+    DENIED_PRODUCTS,
+    LEAST_CUDA,
+    LEAST_MEMORY,
+    LEAST_CAPABILITY,
+    SHARING,
+    MIG_PROFILE,
+    NVLINK,
+    FORM_FACTORS,
+    NODE_SELECTOR,
+)
+"""All needs, in the order in which explain lists them."""
+
+
+def merge_needs(sources: Iterable[Needs]) -> dict[str, Any]:
+    """Merge what the sources state into values of Demand by its fields, except CUDA's; unstated needs have no entry."""
+    all_sources = list(sources)
+    stated = ((need, need.stated(all_sources)) for need in NEEDS)
+    return {need.demand_field: need.merge(values) for need, values in stated if values and need.merge}
