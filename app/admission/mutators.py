@@ -140,11 +140,12 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
         operations.append(append(document, ("spec", "tolerations"), toleration))
         document = apply(document, operations[-1:])
     if operations:
-        keys = ", ".join(dict.fromkeys(toleration["key"] for toleration in missing))
-        if review.form is PodForm.DaemonSet and any(taint[0] in keys for taint in taints_of_fitting_nodes(review)):
-            problem = f"the template does not tolerate {keys}"
+        keys = dict.fromkeys(toleration["key"] for toleration in missing)
+        listed = ", ".join(keys)
+        if review.form is PodForm.DaemonSet and any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
+            problem = f"the template does not tolerate {listed}"
             yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
-        yield PodChange(tuple(operations), f"toleration added for {keys}")
+        yield PodChange(tuple(operations), f"toleration added for {listed}")
 
 
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:

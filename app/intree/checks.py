@@ -2,8 +2,8 @@
 """kube-scheduler's own reasons to refuse a node, in its own words, so that an explanation is complete.
 
 The messages and their order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). Each plugin has one
-function; the table of all checks stands at the end. Constraints between pods are in inter_pod_constraints.py; where
-the other pods are not known, `unjudged_constraints` names these constraints.
+function; CHECKS, at the end, lists those that look at one node. Constraints between pods are in
+inter_pod_constraints.py; where the other pods are not known, `unjudged_constraints` names these constraints.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     """Give the sort key of a node: highest total, then lowest CRC-32 of the name, then the name.
 
-    See docs/reference/scores.md#scores-on-the-wire.
+    See docs/reference/scores.md#ties.
     """
     return (-value, tie_break(name))
 

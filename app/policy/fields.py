@@ -48,7 +48,9 @@ MemoryText = Annotated[str, *_text_type(parse_mib, "memory")]
 class Merge(Enum):
     """How a field that several policies of a pod set is merged (docs/reference/policy.md#merge).
 
-    The values are texts for the documentation.
+    This declares the rule, for the documentation and for the check of policies that contradict each other; the values
+    are texts. The merge itself is written in policy/needs.py and merge.py (placement) and in merge_admission.py, and a
+    test holds each field to what is declared here.
     """
 
     Single = "highest priority wins"

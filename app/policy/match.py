@@ -194,9 +194,7 @@ def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterat
 def _node_conflicts(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
     """Give reasons if no form factor is allowed by all sources, or if no node can fulfil two of their selectors."""
     limiting = [
-        (origin, form_factors)
-        for origin, needs in sources
-        if (form_factors := FORM_FACTORS.of(needs)) is not None
+        (origin, form_factors) for origin, needs in sources if (form_factors := FORM_FACTORS.of(needs)) is not None
     ]
     if limiting and not frozenset.intersection(*(form_factors for _, form_factors in limiting)):
         yield reason(Code.PolicyConflict, f"no form factor is left by {' and '.join(origin for origin, _ in limiting)}")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renews the served certificate: checks the files every few seconds by wall clock, logs and measures the result."""
+"""Keeps the served certificate valid: checks its files every few seconds by wall clock, and serves what they hold.
+
+In a cluster somebody else writes the files: cert-manager, or `gpu-usher certs controller` (tls/controller.py). Only
+without --cert and --key does the process issue a certificate itself.
+"""
 
 import datetime as dt
 import logging
@@ -17,7 +21,7 @@ REPEAT = dt.timedelta(minutes=1)
 
 
 class CertificateRenewal:
-    """Issues a new serving certificate when the current one nears its end, and loads changed files if valid."""
+    """Loads changed files if they are valid; without --cert and --key it first issues what nears its end."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

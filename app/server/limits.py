@@ -45,7 +45,8 @@ class Limits:
     """The same for a TLS handshake, which takes 0.01 s; one whose bytes we have not read yet stays. A new caller beside
     1,000 unfinished handshakes waits 0.2 s (p99, tests/results/attacks.md); with 1.0 here it was 0.9 s."""
     held_bytes: int = 16 * MIB
-    """Bytes of pipelined requests over all connections; one connection holds one piece of 256 KiB."""
+    """Bytes of pipelined requests over all connections of a listener. One connection holds one read of its transport,
+    at most 256 KiB (max_size of asyncio.selector_events), because reading stops until its request is answered."""
     unread_bytes: int = 64 * MIB
     """Bytes of answers not taken by peers, over all connections; a single answer may be larger
     (docs/reference/measurements.md#serving)."""
@@ -54,7 +55,9 @@ class Limits:
 
 
 class Phase(Enum):
-    """What a connection waits for; the values are labels of the metric of closed connections."""
+    """What a connection waits for. A connection that takes too long is counted under this value, the label of
+    gpu_usher_closed_connections_total; the other labels are `room` (it made room for another), `handshake` and
+    `header_size`."""
 
     Silent = "silent"
     """The first byte of the first request."""

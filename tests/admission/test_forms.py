@@ -91,6 +91,20 @@ def test_template_has_on_record_what_its_pods_will_not_get() -> None:
     assert not any("RuntimeClass" in warning for warning in verdict.warnings)
 
 
+@pytest.mark.parametrize(
+    ("tolerated", "warned"), [pytest.param([], True, id="no"), pytest.param([GPU], False, id="yes")]
+)
+def test_daemonset_is_warned_of_taints_that_nodes_have(tolerated: list[str], warned: bool) -> None:
+    """F18: a toleration that its pods get for another key, which no node has as a taint, is no reason to warn."""
+    document = template(gpus(1, f"{GPU}.shared"))
+    document["spec"]["tolerations"] = [{"key": key, "operator": "Exists"} for key in tolerated]
+    nodes = fleet(node(taints=[{"key": GPU, "effect": "NoSchedule"}], offers={f"{GPU}.shared": 4}))
+
+    verdict = admit(document, form=PodForm.DaemonSet, known=nodes)
+
+    assert warned is any("stay off tainted nodes" in warning for warning in verdict.warnings)
+
+
 def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
     warning = policies(policy("p", "action: Warn, admission: {runtimeClassName: nvidia}"))
 

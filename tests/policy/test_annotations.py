@@ -187,9 +187,7 @@ def test_misspelt_product_is_kept_and_warned_of_with_the_name_meant(text: str, m
 
     assert expected == annotated.warnings
     assert not annotated.invalid
-    assert [text.removeprefix("!")] == [
-        pattern.text for patterns in annotated.needs.values() for pattern in patterns
-    ]
+    assert [text.removeprefix("!")] == [pattern.text for patterns in annotated.needs.values() for pattern in patterns]
 
 
 def test_unknown_product_without_a_neighbour_is_warned_of_and_kept() -> None:

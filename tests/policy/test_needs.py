@@ -19,6 +19,7 @@ NOT_FROM_A_POLICY = {
     Code.MIGProfileAbsent: "the annotation or the resource",
     Code.MIGInvalid: "the node's state",
     Code.ResourceNotOffered: "the resource",
+    Code.RequestExceedsNode: "the amount",
     Code.NodeNotKnown: "our view of the cluster",
 }
 """Codes of class filters that no field of a policy leads to, and what does."""

@@ -222,7 +222,7 @@ def _at_least(key: str, number: int) -> tuple[Expression, ...]:
     return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
 
 
-NEEDS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
+NEED_EXPRESSIONS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
     product_expressions,
     memory_expressions,
     compute_capability_expressions,

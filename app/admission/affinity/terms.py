@@ -15,7 +15,7 @@ from app.admission.affinity.label_needs import (
     EXCLUDING,
     GFD,
     INFERABLE_NEEDS,
-    NEEDS,
+    NEED_EXPRESSIONS,
     OLD_DRIVER_MAJOR,
     OLD_GFD,
     Expression,
@@ -82,7 +82,7 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
         context, cuda=tuple(need for need in demand_by_labels.cuda if need.inferred), compute_capability=None
     )
     inferred = [expressions for need in INFERABLE_NEEDS if any((expressions := need(image_context)).values())]
-    needs = [expressions for need in NEEDS if any((expressions := need(context)).values())]
+    needs = [expressions for need in NEED_EXPRESSIONS if any((expressions := need(context)).values())]
     dialects = (*_deprecated_names(context, needs, names), *names)
     harmless = _without_harmful(context, needs, dialects)
     certain = _labels_expected(context, harmless, dialects)
