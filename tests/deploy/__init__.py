@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deploy/ holds is what the code means."""
+"""The manifests in deploy/ agree with the code."""

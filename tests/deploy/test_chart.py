@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart gives what kustomize gives, for the values that match, and refuses values that mean nothing."""
+"""The chart renders what kustomize does, for the values that match, and refuses values without a meaning."""
 
 import subprocess
 from typing import Any
@@ -11,47 +11,47 @@ from tests.deploy.rendering import DEPLOY, OVERLAYS, Object, by_key, helm_comman
 CREATED = ("--set", "namespace.create=true")
 
 
-def without_helms_own(each: Object) -> Object:
-    """Leave out the annotation that only tells helm what to keep."""
+def without_helms_own(document: Object) -> Object:
+    """Remove the annotation that only tells helm what to keep."""
     annotations = {
         key: value
-        for key, value in (each["metadata"].get("annotations") or {}).items()
+        for key, value in (document["metadata"].get("annotations") or {}).items()
         if not key.startswith("helm.sh/")
     }
-    rest = {key: value for key, value in each["metadata"].items() if key != "annotations"}
-    return {**each, "metadata": {**rest, **({"annotations": annotations} if annotations else {})}}
+    rest = {key: value for key, value in document["metadata"].items() if key != "annotations"}
+    return {**document, "metadata": {**rest, **({"annotations": annotations} if annotations else {})}}
 
 
 def comparable(value: Any, kind: str = "") -> Any:
-    """Leave out where PromQL is broken into lines: kustomize adds an empty line to folded text."""
+    """Remove the line breaks of PromQL, since kustomize adds an empty line to folded text."""
     if isinstance(value, dict):
-        return {key: comparable(each, value.get("kind", kind)) for key, each in value.items()}
+        return {key: comparable(member, value.get("kind", kind)) for key, member in value.items()}
     if isinstance(value, list):
-        return [comparable(each, kind) for each in value]
+        return [comparable(member, kind) for member in value]
     return " ".join(value.split()) if kind == "PrometheusRule" and isinstance(value, str) else value
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_chart_renders_the_objects_of_the_overlay(overlay: str) -> None:
-    """F113, F115: one source, two tools."""
-    wanted = by_key(kustomized(overlay))
+    """F113, F115: both tools render the same source."""
+    expected = by_key(kustomized(overlay))
 
-    found = by_key(helmed("--values", str(DEPLOY / "chart" / f"values-{overlay}.yaml"), *CREATED))
+    rendered = by_key(helmed("--values", str(DEPLOY / "chart" / f"values-{overlay}.yaml"), *CREATED))
 
-    assert wanted.keys() == found.keys()
-    for key, each in wanted.items():
-        assert comparable(each) == comparable(without_helms_own(found[key])), key
+    assert expected.keys() == rendered.keys()
+    for key, document in expected.items():
+        assert comparable(document) == comparable(without_helms_own(rendered[key])), key
 
 
 def test_definition_of_policies_stays_when_the_chart_is_uninstalled() -> None:
-    """F115: with the definition every GPUPolicy would go."""
+    """F115: every GPUPolicy would be deleted with its definition."""
     definition = by_key(helmed())["CustomResourceDefinition", "", "gpupolicies.gpu-usher.io"]
 
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 def test_chart_without_webhooks_is_the_first_step_of_an_installation() -> None:
-    """ADM-10: no configuration is there before the replicas are."""
+    """ADM-10: no webhook configuration is created before the replicas run."""
     first = by_key(helmed("--set", "webhooks.enabled=false"))
     second = by_key(helmed())
 
@@ -62,7 +62,7 @@ def test_chart_without_webhooks_is_the_first_step_of_an_installation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "where"),
+    ("values", "member"),
     [
         ("replicas=0", "replicas"),
         ("replica=3", "replica"),
@@ -74,12 +74,12 @@ def test_chart_without_webhooks_is_the_first_step_of_an_installation() -> None:
         ("image.digest=latest", "digest"),
     ],
 )
-def test_value_that_means_nothing_is_refused(values: str, where: str) -> None:
-    """F115: the schema, or the template, says where."""
+def test_value_that_means_nothing_is_refused(values: str, member: str) -> None:
+    """F115: the schema or the template names the value."""
     done = subprocess.run(helm_command("template", "--set", values), capture_output=True, text=True, check=False)
 
     assert done.returncode != 0
-    assert where in done.stderr
+    assert member in done.stderr
 
 
 def test_values_reach_every_container_of_ours() -> None:
@@ -92,13 +92,13 @@ def test_values_reach_every_container_of_ours() -> None:
         )
     )
 
-    pods = [each["spec"]["template"]["spec"] for (kind, _, _), each in objects.items() if kind == "Deployment"]
-    containers = [each for pod in pods for each in [*pod.get("initContainers", []), *pod["containers"]]]
+    pods = [document["spec"]["template"]["spec"] for (kind, _, _), document in objects.items() if kind == "Deployment"]
+    containers = [container for pod in pods for container in [*pod.get("initContainers", []), *pod["containers"]]]
 
     assert len(containers) == 4
-    for each in containers:
-        own = each["name"] != "kube-scheduler"
+    for container in containers:
+        own = container["name"] != "kube-scheduler"
         image = f"gpu-usher@{digest}" if own else "scheduler:v1"
-        assert each["image"] == f"registry.example/{image}"
-        if "env" in each:
-            assert {"name": "GPU_USHER_SHADOW", "value": "true"} in each["env"]
+        assert container["image"] == f"registry.example/{image}"
+        if "env" in container:
+            assert {"name": "GPU_USHER_SHADOW", "value": "true"} in container["env"]

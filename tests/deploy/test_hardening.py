@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Deployment of ours: hardened, spread, rolled without a gap; and what its ConfigMaps hold."""
+"""Every Deployment of ours is hardened, spread and rolled without a gap; and the contents of its ConfigMaps."""
 
 import shutil
 import subprocess
@@ -16,19 +16,19 @@ from tests.builders import knowledge
 from tests.deploy.rendering import DEPLOY, Object
 
 POLICIES = DEPLOY.parent / "policies"
-"""The ConfigMap is made of this folder."""
+"""The folder of which the ConfigMap is made."""
 DEPLOYMENTS = ("base", "components/second-scheduler", "components/self-signed")
 REPLICATED = DEPLOYMENTS[:2]
 
 
 def deployment(folder: str) -> Object:
-    found: Object = yaml.safe_load((DEPLOY / folder / "deployment.yaml").read_text("utf-8"))
-    return found
+    document: Object = yaml.safe_load((DEPLOY / folder / "deployment.yaml").read_text("utf-8"))
+    return document
 
 
 def pod(folder: str) -> Object:
-    found: Object = deployment(folder)["spec"]["template"]["spec"]
-    return found
+    spec: Object = deployment(folder)["spec"]["template"]["spec"]
+    return spec
 
 
 def containers(folder: str) -> list[Object]:
@@ -38,27 +38,30 @@ def containers(folder: str) -> list[Object]:
 @pytest.mark.parametrize("folder", DEPLOYMENTS)
 def test_pods_have_no_rights_on_the_node(folder: str) -> None:
     """F133, PSS-01, RBAC-06."""
-    found = pod(folder)
+    spec = pod(folder)
 
-    assert found["securityContext"]["runAsUser"] == 65532
-    assert found["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert found["enableServiceLinks"] is False
-    assert found["priorityClassName"] == "system-cluster-critical"
-    for each in containers(folder):
-        assert each["securityContext"] == {
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["enableServiceLinks"] is False
+    assert spec["priorityClassName"] == "system-cluster-critical"
+    for container in containers(folder):
+        assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-        assert "cpu" not in each["resources"].get("limits", {})  # HA-07
-        assert all("subPath" not in mount for mount in each["volumeMounts"])
+        assert "cpu" not in container["resources"].get("limits", {})  # HA-07
+        assert all("subPath" not in mount for mount in container["volumeMounts"])
 
 
 @pytest.mark.parametrize("folder", REPLICATED)
 def test_replicas_roll_without_a_gap_and_survive_a_host(folder: str) -> None:
     """F108, F111, F112, HA-01, HA-02."""
     spec = deployment(folder)["spec"]
-    spread = {each["topologyKey"]: each["whenUnsatisfiable"] for each in pod(folder)["topologySpreadConstraints"]}
+    spread = {
+        constraint["topologyKey"]: constraint["whenUnsatisfiable"]
+        for constraint in pod(folder)["topologySpreadConstraints"]
+    }
     budget = yaml.safe_load((DEPLOY / folder / "pdb.yaml").read_text("utf-8"))["spec"]
 
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
@@ -71,28 +74,28 @@ def test_replicas_roll_without_a_gap_and_survive_a_host(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", REPLICATED)
 def test_probes_ask_what_each_is_for(folder: str) -> None:
-    """F110, HA-05: start-up may take two minutes, readiness falls at once, liveness looks at the heartbeat alone."""
-    serving = next(each for each in containers(folder) if each["args"] == ["serve"])
+    """F110, HA-05: start-up may take two minutes, one failure ends readiness, liveness reads the heartbeat alone."""
+    serving = next(container for container in containers(folder) if container["args"] == ["serve"])
     probes = {name: serving[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
 
-    paths = {name: each["httpGet"]["path"] for name, each in probes.items()}
+    paths = {name: probe["httpGet"]["path"] for name, probe in probes.items()}
     assert paths == {"startup": "/startupz", "readiness": "/readyz", "liveness": "/livez"}
     assert probes["startup"]["periodSeconds"] * probes["startup"]["failureThreshold"] == 120
     assert probes["readiness"]["failureThreshold"] == 1
-    assert all(each["httpGet"]["port"] == "ops" for each in probes.values())
+    assert all(probe["httpGet"]["port"] == "ops" for probe in probes.values())
 
 
 @pytest.mark.parametrize("folder", DEPLOYMENTS)
 def test_every_container_is_probed(folder: str) -> None:
-    """F110, HA-05: the keeper of certificates and kube-scheduler too, each on a port that it names."""
-    for each in containers(folder):
-        ports = {port["name"] for port in each["ports"]}
+    """F110, HA-05: this includes the certificate controller and kube-scheduler, each on a port that it names."""
+    for container in containers(folder):
+        ports = {port["name"] for port in container["ports"]}
         for kind in ("startup", "readiness", "liveness"):
-            assert each[f"{kind}Probe"]["httpGet"]["port"] in ports, (each["name"], kind)
+            assert container[f"{kind}Probe"]["httpGet"]["port"] in ports, (container["name"], kind)
 
 
 def test_keeper_of_certificates_listens_where_it_is_probed() -> None:
-    """F110: the flag and the port are one number; it is not scraped, for it has no metrics."""
+    """F110: the flag and the port have one number; it is not scraped, as it has no metrics."""
     (keeper,) = containers("components/self-signed")
     (port,) = keeper["ports"]
 
@@ -101,7 +104,7 @@ def test_keeper_of_certificates_listens_where_it_is_probed() -> None:
 
 
 def test_a_replica_goes_on_serving_until_callers_know_that_it_leaves() -> None:
-    """HA-03: preStop, drain and requests in flight fit into the grace."""
+    """HA-03: preStop, drain and running requests fit into the grace period."""
     (container,) = containers("base")
 
     assert container["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
@@ -109,7 +112,7 @@ def test_a_replica_goes_on_serving_until_callers_know_that_it_leaves() -> None:
 
 
 def test_every_shipped_policy_is_in_the_config_map() -> None:
-    """A new file that nobody lists would not be deployed."""
+    """A new policy file that the kustomization does not list would not be deployed."""
     generated = yaml.safe_load((POLICIES / "Kustomization").read_text("utf-8"))["configMapGenerator"][0]
 
     assert set(generated["files"]) == {path.name for path in POLICIES.glob("*.yaml")}
@@ -117,15 +120,17 @@ def test_every_shipped_policy_is_in_the_config_map() -> None:
 
 @pytest.mark.parametrize(("components", "code"), [(("guards",), 0), ((), 1)], ids=["with guards", "as shipped"])
 def test_guards_deny_where_the_component_is(components: tuple[str, ...], code: int, tmp_path: Path) -> None:
-    """overlays/production: the set of the ConfigMap, put together as kustomize does, through `gpu-usher test`."""
+    """In overlays/production, the set of the ConfigMap as kustomize builds it is run through `gpu-usher test`."""
     files = [DEPLOY / "components" / name / f"{name}.yaml" for name in (*components, "second-scheduler")]
     for path in [*POLICIES.glob("*.yaml"), *files]:
         shutil.copy(path, tmp_path)
     cases = POLICIES / "cases"
-    case = yaml.safe_load((cases / "a-pod-that-takes-every-gpu-by-its-environment-is-told.yaml").read_text("utf-8"))
-    case["expect"] = {"allowed": False, "reasons": ["VisibleDevicesForbidden"]}
+    policy_case = yaml.safe_load(
+        (cases / "a-pod-that-takes-every-gpu-by-its-environment-is-told.yaml").read_text("utf-8")
+    )
+    policy_case["expect"] = {"allowed": False, "reasons": ["VisibleDevicesForbidden"]}
     (tmp_path / "cases").mkdir()
-    (tmp_path / "cases" / "a-pod-that-takes-every-gpu-is-refused.yaml").write_text(yaml.safe_dump(case), "utf-8")
+    (tmp_path / "cases" / "a-pod-that-takes-every-gpu-is-refused.yaml").write_text(yaml.safe_dump(policy_case), "utf-8")
     shutil.copy(cases / "a-privileged-gpu-pod-is-told.yaml", tmp_path / "cases")  # real RDMA jobs are privileged
     command = [sys.executable, "-m", "app.cli.main", "test", str(tmp_path)]
 
@@ -135,7 +140,7 @@ def test_guards_deny_where_the_component_is(components: tuple[str, ...], code: i
 
 
 def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_in_it_is_dangerous() -> None:
-    """F117: the file says by which command it is made."""
+    """F117: the file names the command that writes it."""
     path = DEPLOY / "components" / "second-scheduler" / "config.yaml"
     text = path.read_text("utf-8")
     plan = ConfigurationPlan("second", URLS["second"], "/certs/ca.crt", managed_resources((), knowledge()))
@@ -145,9 +150,9 @@ def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_i
 
 
 def test_sidecar_is_asked_on_loopback_alone_and_probed_from_anywhere() -> None:
-    """F117: the kubelet probes the pod's address; nobody but the scheduler beside it may ask for placements."""
+    """F117: the kubelet probes the pod's address; only the scheduler beside the sidecar may call the extender."""
     (sidecar,) = pod("components/second-scheduler")["initContainers"]
-    values = {each["name"]: each["value"] for each in sidecar["env"]}
+    values = {variable["name"]: variable["value"] for variable in sidecar["env"]}
 
     settings = Settings(listen=values["GPU_USHER_HOST"], ops_listen=values["GPU_USHER_OPS_HOST"])
 

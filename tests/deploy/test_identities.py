@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container has which token, in every pod that kustomize and helm render."""
+"""The token that each container has, in every pod that kustomize and helm render."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from tests.deploy.rendering import DEPLOY, OVERLAYS, Object, helmed, kustomized
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a client looks for its account (client-go rest.InClusterConfig)."""
+"""The folder in which a client looks for its account (client-go rest.InClusterConfig)."""
 WRITING = {"system:kube-scheduler", "system:volume-scheduler"}
 """Cluster roles that may bind, evict or delete other people's pods."""
 RENDERED = pytest.mark.parametrize("tool", ["kustomize", "helm"])
@@ -21,16 +21,22 @@ def rendered(tool: str, overlay: str) -> list[Object]:
 
 
 def pods(objects: list[Object]) -> dict[str, Object]:
-    """Give the pod of each Deployment."""
+    """Return the pod spec of each Deployment."""
     return {
-        each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"
+        document["metadata"]["name"]: document["spec"]["template"]["spec"]
+        for document in objects
+        if document["kind"] == "Deployment"
     }
 
 
 def writers(objects: list[Object]) -> set[str]:
-    """List the accounts that may do what kube-scheduler may."""
-    bindings = [each for each in objects if each["kind"] == "ClusterRoleBinding" and each["roleRef"]["name"] in WRITING]
-    return {subject["name"] for each in bindings for subject in each["subjects"]}
+    """List the accounts that have the rights of kube-scheduler."""
+    bindings = [
+        binding
+        for binding in objects
+        if binding["kind"] == "ClusterRoleBinding" and binding["roleRef"]["name"] in WRITING
+    ]
+    return {subject["name"] for binding in bindings for subject in binding["subjects"]}
 
 
 def containers(pod: Object) -> list[Object]:
@@ -48,8 +54,8 @@ def token_volumes(pod: Object) -> set[str]:
 
 
 def mounts(container: Object) -> dict[str, Any]:
-    """Give the volume of each path."""
-    return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    """Return the volume of each mount path."""
+    return {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
 
 
 @RENDERED
@@ -58,13 +64,17 @@ def test_no_container_but_kube_scheduler_has_a_token_that_may_bind_pods(tool: st
     """F104: neither mounted into all containers of a pod, nor projected, nor in a Secret of that account."""
     objects = rendered(tool, overlay)
     accounts = writers(objects)
-    secrets = [each["metadata"] for each in objects if each.get("type") == "kubernetes.io/service-account-token"]
+    secrets = [
+        document["metadata"] for document in objects if document.get("type") == "kubernetes.io/service-account-token"
+    ]
 
-    assert not accounts & {each["annotations"]["kubernetes.io/service-account.name"] for each in secrets}
+    assert not accounts & {metadata["annotations"]["kubernetes.io/service-account.name"] for metadata in secrets}
     for name, pod in pods(objects).items():
         if pod["serviceAccountName"] not in accounts:
             continue
-        holders = {each["name"] for each in containers(pod) if token_volumes(pod) & set(mounts(each).values())}
+        holders = {
+            container["name"] for container in containers(pod) if token_volumes(pod) & set(mounts(container).values())
+        }
         assert pod["automountServiceAccountToken"] is False, name
         assert not pod.get("shareProcessNamespace"), name
         assert holders == {"kube-scheduler"}, name
@@ -72,18 +82,19 @@ def test_no_container_but_kube_scheduler_has_a_token_that_may_bind_pods(tool: st
 
 @RENDERED
 def test_each_container_of_the_scheduler_finds_its_own_account_at_the_usual_place(tool: str) -> None:
-    """F117: neither needs a kubeconfig."""
+    """F117: neither container needs a kubeconfig."""
     objects = rendered(tool, "production")
     pod = pods(objects)["gpu-usher-scheduler"]
-    found = {each["name"]: mounts(each)[ACCOUNT_PATH] for each in containers(pod)}
-    volumes = {each["name"]: each for each in pod["volumes"]}
-    secret = volumes[found["extender"]]["secret"]["secretName"]
-    (kept,) = [each for each in objects if each["kind"] == "Secret" and each["metadata"]["name"] == secret]
+    accounts = {container["name"]: mounts(container)[ACCOUNT_PATH] for container in containers(pod)}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    secret = volumes[accounts["extender"]]["secret"]["secretName"]
+    secrets = [document for document in objects if document["kind"] == "Secret"]
+    (account_secret,) = [document for document in secrets if document["metadata"]["name"] == secret]
 
-    assert found == {"extender": "extender-account", "kube-scheduler": "scheduler-account"}
-    assert kept["metadata"]["annotations"] == {"kubernetes.io/service-account.name": "gpu-usher-extender"}
-    assert kept["type"] == "kubernetes.io/service-account-token"
-    assert [list(each) for each in volumes[found["kube-scheduler"]]["projected"]["sources"]] == [
+    assert accounts == {"extender": "extender-account", "kube-scheduler": "scheduler-account"}
+    assert account_secret["metadata"]["annotations"] == {"kubernetes.io/service-account.name": "gpu-usher-extender"}
+    assert account_secret["type"] == "kubernetes.io/service-account-token"
+    assert [list(source) for source in volumes[accounts["kube-scheduler"]]["projected"]["sources"]] == [
         ["serviceAccountToken"],
         ["configMap"],
         ["downwardAPI"],
@@ -93,8 +104,8 @@ def test_each_container_of_the_scheduler_finds_its_own_account_at_the_usual_plac
 @RENDERED
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_accounts_give_no_token_by_themselves(tool: str, overlay: str) -> None:
-    """RBAC-06: a pod that borrows one by mistake has none."""
-    accounts = [each for each in rendered(tool, overlay) if each["kind"] == "ServiceAccount"]
+    """RBAC-06: a pod that uses the account by mistake has no token."""
+    accounts = [document for document in rendered(tool, overlay) if document["kind"] == "ServiceAccount"]
 
     assert accounts
-    assert {each["automountServiceAccountToken"] for each in accounts} == {False}
+    assert {account["automountServiceAccountToken"] for account in accounts} == {False}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Dockerfile without a container engine: its rules read from the text, its steps run in a folder instead of a root.
+"""The Dockerfile without a container engine: its rules are read from the text, its steps run in a folder as the root.
 
-How far that goes: every RUN and COPY of the first stage runs as written, with this machine's Python in place of the
-image's; what comes out serves the demo fleet from where the second stage would have it, with no sources at hand and no
-file written outside /tmp. What is not tried: the base image itself, its user, a read-only root, the other architecture.
+Every RUN and COPY of the first stage runs as written, with this machine's Python in place of the image's. The result
+serves the demo fleet from the path of the second stage, without the sources and without writing outside /tmp. The base
+image itself, its user, a read-only root and the other architecture are not tried.
 """
 
 import os
@@ -24,34 +24,34 @@ from tests.deploy.tools import find_tool
 
 ROOT = Path(__file__).parent.parent.parent
 PLACES = ("/opt/", "/dist", "/src")
-"""What the image has at its root, and the test in its folder."""
+"""Paths that the image has at its root, and the test in its folder."""
 INSTALL_SECONDS = 900
-"""Bound; two environments from a package index take a minute or two."""
+"""Seconds for the build; two environments from a package index take one or two minutes."""
 READY_SECONDS = 60
 PAGES = ("/", "/pending", "/policies", "/decisions", "/static/page.css", "/static/page.js", "/static/icon.svg")
 SHIPPED = ("linux/amd64", "linux/arm64")
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """Read the instructions, comments left out and continued lines joined."""
+    """Read the instructions, without comments and with continued lines joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    """Split the Dockerfile at FROM; what stands before the first belongs to none."""
-    found: list[list[tuple[str, str]]] = []
-    for each in instructions((ROOT / "Dockerfile").read_text("utf-8")):
-        if each[0] == "FROM":
-            found.append([])
-        if found:
-            found[-1].append(each)
-    return found
+    """Split the Dockerfile at FROM; instructions before the first FROM belong to no stage."""
+    build_stages: list[list[tuple[str, str]]] = []
+    for instruction in instructions((ROOT / "Dockerfile").read_text("utf-8")):
+        if instruction[0] == "FROM":
+            build_stages.append([])
+        if build_stages:
+            build_stages[-1].append(instruction)
+    return build_stages
 
 
 def test_last_stage_is_a_numbered_user_without_build_tools() -> None:
-    """F134, PSS-02: runAsNonRoot cannot check a name; and nothing is run in the stage that is shipped."""
+    """F134, PSS-02: runAsNonRoot cannot check a user name; and the shipped stage runs nothing."""
     words = dict(stages()[-1])
 
     assert words["USER"] == "65532:65532"
@@ -72,20 +72,20 @@ def test_every_installation_is_by_hash_or_offline_and_names_no_index() -> None:
     ]
 
     assert installs
-    assert all("--require-hashes" in each or "--no-index" in each for each in installs)
+    assert all("--require-hashes" in command or "--no-index" in command for command in installs)
     assert not re.search(r"index-url|find-links https?:|trusted-host|https?://", text)
 
 
 def test_nothing_of_the_sources_but_what_is_named_gets_in() -> None:
-    """No COPY of the whole folder: a key left in it would be shipped."""
+    """A COPY of the whole folder would ship a key that was left in it."""
     copied = [rest for stage in stages() for word, rest in stage if word in ("COPY", "ADD")]
 
-    assert all(not each.startswith(". ") for each in copied)
+    assert all(not arguments.startswith(". ") for arguments in copied)
     assert "certs" in (ROOT / ".dockerignore").read_text("utf-8").split()
 
 
 def test_buildkit_reads_the_dockerfile_and_finds_nothing_to_say() -> None:
-    """F134: its own parser and linter; the rules that need the base image are not among them."""
+    """F134: BuildKit's own parser and linter, without the rules that need the base image."""
     tool = find_tool("dockerfile")
     if isinstance(tool, str):
         pytest.skip(tool)
@@ -104,17 +104,17 @@ def pins(lock: str) -> set[str]:
 
 
 def test_lock_with_tracing_only_adds_to_the_one_without() -> None:
-    """F97, SUP-01: the same versions of all else; the image as built by default has no exporter."""
+    """F97, SUP-01: all other packages have the same versions; the default image has no exporter."""
     plain, tracing = pins("requirements.lock"), pins("requirements-tracing.lock")
 
-    added = {each.partition("==")[0] for each in tracing - plain}
+    added = {pin.partition("==")[0] for pin in tracing - plain}
     assert plain < tracing
     assert {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"} <= added
     assert tracing <= pins("requirements-dev.lock")
 
 
 LARGEST_MIB = 128
-"""Of a service without a cluster; it has 81 here. The Deployment gives 512."""
+"""Peak MiB of a service without a cluster, which has 81 here; the Deployment's limit is 512."""
 IMPORTED = """
 from pathlib import Path
 from app.server import listeners as serving
@@ -123,7 +123,7 @@ print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
 def test_dependencies_stay_small() -> None:
-    """SUP-03: 54 packages, by memory after all that is imported to serve."""
+    """SUP-03: at most 54 packages; the memory is measured after all imports of the service."""
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=True)
 
     assert (
@@ -134,7 +134,7 @@ def test_dependencies_stay_small() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Follow the first stage below a folder, and give that folder."""
+    """Run the first stage below a folder, and return that folder."""
     folder = tmp_path_factory.mktemp("image")
     sources = folder / "src"
     sources.mkdir()
@@ -203,7 +203,7 @@ def test_image_without_tracing_says_how_to_have_it(built: Path, tmp_path: Path) 
 
 @pytest.mark.long
 def test_what_was_built_serves_the_demo_fleet_as_the_image_would(built: Path, tmp_path: Path) -> None:
-    """F134, PSS-02: with its own default command, no sources, and an environment that cannot be written to."""
+    """F134, PSS-02: it runs its default command without sources, in an environment that cannot be written to."""
     home = built / "opt" / "gpu-usher"
     before = sorted(home.rglob("*"))
     ops, people = free_port(), free_port()
@@ -222,7 +222,7 @@ def test_what_was_built_serves_the_demo_fleet_as_the_image_would(built: Path, tm
         code = process.stop()
 
     assert code == 0
-    assert [each.status_code for each in pages] == [200] * len(PAGES)  # templates and static files are in the wheel
+    assert [page.status_code for page in pages] == [200] * len(PAGES)  # templates and static files are in the wheel
     assert sorted(home.rglob("*")) == before
 
 
@@ -237,7 +237,7 @@ def _ready(port: int) -> bool:
 @pytest.mark.parametrize("lock", ["requirements.lock", "requirements-tracing.lock"])
 @pytest.mark.parametrize("platform", SHIPPED)
 def test_every_dependency_has_a_wheel_for_the_architecture(platform: str, lock: str, tmp_path: Path) -> None:
-    """On amd64 and arm64, Python 3.12 as in the image; a dry run, nothing is downloaded whole.
+    """There is one for amd64 and arm64, for Python 3.12 as in the image; a dry run downloads nothing completely.
 
     See docs/reference/requirements.md#promises.
     """

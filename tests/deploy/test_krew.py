@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The krew plugin: its manifest is filled in, its archive holds what the manifest names, and it starts our program."""
+"""The krew plugin: its manifest is complete, its archive has the files that it names, and it starts our program."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ def test_manifest_names_the_archive_by_address_checksum_and_files(tmp_path: Path
     assert platform["uri"] == URI
     assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
     with tarfile.open(archive) as files:
-        assert set(files.getnames()) == {each["from"] for each in platform["files"]}
+        assert set(files.getnames()) == {file["from"] for file in platform["files"]}
         assert files.getmember(platform["bin"]).mode & 0o111
 
 

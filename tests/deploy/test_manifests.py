@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests: conditions generated from the families, rights to read and nothing else."""
+"""The manifests: match conditions generated from the resource families, and rights to read only."""
 
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,13 @@ def documents(*parts: str) -> list[dict[str, Any]]:
 
 
 def webhooks() -> dict[str, dict[str, Any]]:
-    found = (each for parts in WEBHOOKS for document in documents(*parts) for each in document["webhooks"])
-    return {each["name"]: each for each in found}
+    all_webhooks = (webhook for parts in WEBHOOKS for document in documents(*parts) for webhook in document["webhooks"])
+    return {webhook["name"]: webhook for webhook in all_webhooks}
 
 
 @pytest.mark.parametrize("name", REVIEWING)
 def test_match_conditions_are_those_generated_from_the_families(name: str) -> None:
-    """F22: one without quotes or a family that changed would show here."""
+    """F22: a condition without quotes, or a changed family, would fail here."""
     assert match_conditions(knowledge()) == webhooks()[name]["matchConditions"]
 
 
@@ -57,7 +57,7 @@ def test_cpu_guard_is_for_the_pods_that_ask_for_no_gpu() -> None:
 
 @pytest.mark.parametrize("name", REVIEWING)
 def test_rules_name_the_workloads_and_operations_that_are_reviewed(name: str) -> None:
-    """F18: what the API server never sends is never repaired, and what we do not review costs no call."""
+    """F18: a kind that the API server does not send is never repaired; one that we do not review costs no call."""
     sent = {
         (group, resource): frozenset(rule["operations"])
         for rule in webhooks()[name]["rules"]
@@ -71,12 +71,12 @@ def test_rules_name_the_workloads_and_operations_that_are_reviewed(name: str) ->
 
 @pytest.mark.parametrize("name", REVIEWING)
 def test_exempt_namespaces_are_those_of_the_families(name: str) -> None:
-    """P43, F21, F107: the API server and the service exempt the same names, and the same labels."""
+    """P43, F21, F107: the API server and the service exempt the same names and the same labels."""
     named, *labelled = webhooks()[name]["namespaceSelector"]["matchExpressions"]
 
     assert named["operator"] == "NotIn"
     assert sorted(named["values"]) == sorted(knowledge().families.infrastructure_namespaces)
-    assert [(each["key"], each["operator"], each["values"]) for each in labelled] == [
+    assert [(expression["key"], expression["operator"], expression["values"]) for expression in labelled] == [
         (key, "NotIn", ["true"]) for key in EXEMPT_LABELS
     ]
 
@@ -87,15 +87,17 @@ def test_policy_on_exemptions_is_the_one_that_is_generated() -> None:
 
 
 def test_only_the_validation_of_pods_fails_closed() -> None:
-    """P43, F106, ADM-01, ADM-02, ADM-09: a policy must be mendable while we are down."""
-    found = webhooks()
+    """P43, F106, ADM-01, ADM-02, ADM-09: a policy must be correctable while we are down."""
+    by_name = webhooks()
 
-    assert [name for name, each in found.items() if each["failurePolicy"] == "Fail"] == ["validate.gpu-usher.io"]
-    for each in found.values():
-        assert each["sideEffects"] == "None"
-        assert each["timeoutSeconds"] <= 3
-        if each["clientConfig"]["service"]["path"] == "/mutate":
-            assert each["reinvocationPolicy"] == "IfNeeded"
+    assert [name for name, webhook in by_name.items() if webhook["failurePolicy"] == "Fail"] == [
+        "validate.gpu-usher.io"
+    ]
+    for webhook in by_name.values():
+        assert webhook["sideEffects"] == "None"
+        assert webhook["timeoutSeconds"] <= 3
+        if webhook["clientConfig"]["service"]["path"] == "/mutate":
+            assert webhook["reinvocationPolicy"] == "IfNeeded"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_only_the_validation_of_pods_fails_closed() -> None:
     ids=["base", "dra", "crd"],
 )
 def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) -> None:
-    """P9, P10, F104: no write, no secrets."""
+    """P9, P10, F104: it may neither write nor read Secrets."""
     rules = [rule for document in documents(*parts) for rule in document.get("rules", [])]
 
     assert rules
@@ -114,18 +116,21 @@ def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) 
 
 
 def test_no_role_of_ours_may_write_events() -> None:
-    """F104, AUD-01, AUD-02, AUD-03: the API server's audit log and kube-scheduler's own events say what we decide."""
-    found = [document for file in DEPLOY.rglob("rbac.yaml") for document in yaml.safe_load_all(file.read_text("utf-8"))]
-    roles = [each for each in found if each["kind"] in ("Role", "ClusterRole")]
+    """F104, AUD-01, AUD-02, AUD-03: the API server's audit log and kube-scheduler's own events record our decisions."""
+    texts = [file.read_text("utf-8") for file in DEPLOY.rglob("rbac.yaml")]
+    rbac_objects = [document for text in texts for document in yaml.safe_load_all(text)]
+    roles = [document for document in rbac_objects if document["kind"] in ("Role", "ClusterRole")]
 
     assert len(roles) >= 4
-    assert not [each for role in roles for each in role["rules"] if {"events", "*"} & set(each["resources"])]
+    assert not [rule for role in roles for rule in role["rules"] if {"events", "*"} & set(rule["resources"])]
 
 
 def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothing_else() -> None:
-    """P50, F104: verbs in deploy/ are verbs that the client uses (docs/reference/listeners.md#identities)."""
+    """P50, F104: the verbs in deploy/ are those that the client uses (docs/reference/listeners.md#identities)."""
     names = Names()
-    rules = [rule for each in documents("components", "self-signed", "rbac.yaml") for rule in each.get("rules", [])]
+    rules = [
+        rule for document in documents("components", "self-signed", "rbac.yaml") for rule in document.get("rules", [])
+    ]
     allowed = {
         (resource, name): set(rule["verbs"])
         for rule in rules
@@ -133,23 +138,23 @@ def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothin
         for name in rule["resourceNames"]
     }
     brought = {
-        (f"{each['kind'].lower()}s", each["metadata"]["name"])
-        for each in documents("components", "self-signed", "objects.yaml")
+        (f"{document['kind'].lower()}s", document["metadata"]["name"])
+        for document in documents("components", "self-signed", "objects.yaml")
     }
 
-    kept = {tuple(path.split("/")[-2:]) for path in (names.lease, names.secret("ca"), names.secret("tls"))}
-    patched = {tuple(each.split("/")) for each in names.configurations}
-    assert allowed == {**{key: {"get", "update"} for key in kept}, **{key: {"get", "patch"} for key in patched}}
-    assert brought == kept
+    written = {tuple(path.split("/")[-2:]) for path in (names.lease, names.secret("ca"), names.secret("tls"))}
+    patched = {tuple(path.split("/")) for path in names.configurations}
+    assert allowed == {**{key: {"get", "update"} for key in written}, **{key: {"get", "patch"} for key in patched}}
+    assert brought == written
 
 
 def test_the_keeper_knows_every_webhook_configuration() -> None:
-    """ADM-10: one that it does not know would never be trusted."""
+    """ADM-10: the API server would never trust a webhook whose configuration the controller does not know."""
     kinds = {"MutatingWebhookConfiguration": "mutating", "ValidatingWebhookConfiguration": "validating"}
-    found = {
+    deployed = {
         f"{kinds[document['kind']]}webhookconfigurations/{document['metadata']['name']}"
         for parts in WEBHOOKS
         for document in documents(*parts)
     }
 
-    assert set(Names().configurations) == found
+    assert set(Names().configurations) == deployed

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes for clouds: what a row names exists, be it an overlay, a flag, a variable, a port, a label or a taint.
+"""The recipes for clouds: each overlay, flag, variable, port, label or taint that a row names exists.
 
-How far that goes: no recipe was tried on its cloud; what is claimed of a cloud itself is from its documentation.
+No recipe was tried on its cloud; claims about a cloud itself are from its documentation.
 """
 
 import re
@@ -24,7 +24,7 @@ COMMANDS = typer.main.get_command(app)
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """Give each cluster's overlay and note."""
+    """Return each cluster's overlay and note."""
     cells = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in RECIPES.splitlines() if line.startswith("| **")
     ]
@@ -37,8 +37,8 @@ def code(text: str) -> list[str]:
 
 
 def parameters(verb: str) -> list[Any]:
-    found: list[Any] = COMMANDS.commands[verb].params  # type: ignore[attr-defined]
-    return found
+    options: list[Any] = COMMANDS.commands[verb].params  # type: ignore[attr-defined]
+    return options
 
 
 def test_every_named_cluster_has_a_recipe() -> None:
@@ -51,32 +51,32 @@ def test_overlay_and_components_of_a_recipe_exist(cluster: str) -> None:
     """F118."""
     overlay, _ = rows()[cluster]
     words = re.findall(r"[a-z][a-z/-]+", overlay)
-    components = [each for each in words if each.startswith("components/")]
+    components = [word for word in words if word.startswith("components/")]
 
-    named = [each for each in words if each in OVERLAYS]
+    named = [word for word in words if word in OVERLAYS]
     assert named
     assert set(words) <= {*named, *components, "or", "with"}
-    assert all((DEPLOY / "overlays" / each / "kustomization.yaml").is_file() for each in named)
-    assert all((DEPLOY / each / "kustomization.yaml").is_file() for each in components)
+    assert all((DEPLOY / "overlays" / overlay_name / "kustomization.yaml").is_file() for overlay_name in named)
+    assert all((DEPLOY / component / "kustomization.yaml").is_file() for component in components)
 
 
-@pytest.mark.parametrize("command", [each for each in code(RECIPES) if each.startswith("gpu-usher ")])
+@pytest.mark.parametrize("command", [text for text in code(RECIPES) if text.startswith("gpu-usher ")])
 def test_command_of_a_recipe_has_this_verb_and_these_flags(command: str) -> None:
     """F118."""
     _, verb, *words = command.partition(" > ")[0].split()
-    flags = {flag for each in parameters(verb) for flag in each.opts}
+    flags = {flag for option in parameters(verb) for flag in option.opts}
 
-    assert {each for each in words if each.startswith("--")} <= flags
+    assert {word for word in words if word.startswith("--")} <= flags
 
 
 def test_there_is_a_command_to_look_at() -> None:
-    """F118: else the test above would be empty."""
+    """F118: without one, the test above would check nothing."""
     assert "gpu-usher scheduler-config --for default" in RECIPES
 
 
 def test_variables_of_recipes_are_those_of_serve() -> None:
     """F118."""
-    variables = {each.envvar for each in parameters("serve")}
+    variables = {option.envvar for option in parameters("serve")}
 
     named = set(re.findall(r"GPU_USHER_[A-Z_]+", README))
     assert "GPU_USHER_PORT" in named
@@ -84,21 +84,21 @@ def test_variables_of_recipes_are_those_of_serve() -> None:
 
 
 def test_ports_of_recipes_are_ours_or_the_kubelets() -> None:
-    """F118, NET-02: GKE's control plane reaches nodes on 443 and 10250, so 8443 wants a rule."""
-    ports = {int(each) for each in re.findall(r"(?<![\d.:])\d{3,5}(?=[ ;,])", rows()["GKE"][1])}
+    """F118, NET-02: GKE's control plane reaches nodes on 443 and 10250 only, so 8443 needs a firewall rule."""
+    ports = {int(number) for number in re.findall(r"(?<![\d.:])\d{3,5}(?=[ ;,])", rows()["GKE"][1])}
 
     assert ports - {443, 10250} == {Settings().port}
 
 
 def test_labels_of_recipes_are_those_that_facts_and_affinity_know() -> None:
-    """F118, S9: in short, as the rows have them: `-suffix` of the label before, `*` for a family."""
-    known = {label for dialect in knowledge().clouds.dialects for label in dialect.gpu_label_keys()}
-    gke = [each for each in code(rows()["GKE"][1]) if "gke-" in each or each.startswith("-gpu")]
+    """F118, S9: rows shorten them: `-suffix` of the label before, and `*` for a family."""
+    known_labels = {label for dialect in knowledge().clouds.dialects for label in dialect.gpu_label_keys()}
+    gke = [text for text in code(rows()["GKE"][1]) if "gke-" in text or text.startswith("-gpu")]
     stem = gke[0].removesuffix("-accelerator")
-    (karpenter,) = [each for each in code(rows()["EKS"][1]) if each.startswith("karpenter")]
+    (karpenter,) = [text for text in code(rows()["EKS"][1]) if text.startswith("karpenter")]
 
-    assert {f"{stem}{each}" if each.startswith("-") else each for each in gke} <= known
-    assert {label for label in known if label.startswith(karpenter.removesuffix("*"))}
+    assert {f"{stem}{text}" if text.startswith("-") else text for text in gke} <= known_labels
+    assert {label for label in known_labels if label.startswith(karpenter.removesuffix("*"))}
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_labels_of_recipes_are_those_that_facts_and_affinity_know() -> None:
     [("GKE", ["nvidia.com/gpu"]), ("EKS", ["nvidia.com/gpu"]), ("AKS", ["sku"])],
 )
 def test_taint_of_a_cloud_is_one_that_we_tolerate(cluster: str, tolerated: list[str]) -> None:
-    """F118, F3, S9: and the one that the row says we do not is not."""
+    """F118, F3, S9: the taint that the row says is not tolerated is not."""
     keys = {key for family in knowledge().families.all for key in family.taint_keys}
     note = rows()[cluster][1]
-    taints = {each.partition("=")[0] for each in code(note) if re.search(r"=\w+(:NoSchedule)?$", each)}
+    taints = {text.partition("=")[0] for text in code(note) if re.search(r"=\w+(:NoSchedule)?$", text)}
 
-    assert [each for each in taints if each in keys] == tolerated
+    assert [key for key in taints if key in keys] == tolerated
     assert "kubernetes.azure.com/scalesetpriority" not in keys
 
 
@@ -122,5 +122,5 @@ def test_quota_of_gke_names_our_class_and_namespace() -> None:
     base = deployment("base")
 
     assert quota["metadata"]["namespace"] == base["metadata"]["namespace"]
-    (wanted,) = quota["spec"]["scopeSelector"]["matchExpressions"]
-    assert wanted["values"] == [base["spec"]["template"]["spec"]["priorityClassName"]]
+    (expression,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert expression["values"] == [base["spec"]["template"]["spec"]["priorityClassName"]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""helm and BuildKit's reader of Dockerfiles: built here once, as the control plane is; about a minute on two cores.
+"""helm and BuildKit's reader of Dockerfiles, built here once like the control plane, in about a minute on two cores.
 
-kustomize needs no building: it is part of the control plane's kubectl.
+kustomize needs no build, since the control plane's kubectl has it.
 """
 
 import hashlib
@@ -13,18 +13,18 @@ from pathlib import Path
 from tests.controlplane.binaries import BUILD_SECONDS, BUILT, find_go
 
 PACKAGES = {"helm": "helm.sh/helm/v3/cmd/helm", "dockerfile": "."}
-"""Tool → what is built in the folder <tool>-module, which pins it."""
+"""Tool → the package that is built in the folder <tool>-module, which pins its version."""
 
 
 def find_tool(tool: str) -> Path | str:
-    """Find a tool; a string says why there is none, and what to do."""
+    """Find a tool; a str gives the cause why there is none, and the remedy."""
     return _target(tool) if _target(tool).is_file() else f"no {tool}: run `make controlplane` (needs Go)"
 
 
 def build(tool: str) -> Path:
-    """Build a tool, unless this very version was built already.
+    """Build a tool, unless this version was built already.
 
-    Raises SystemExit with the compiler's own words.
+    Raises SystemExit with the compiler's output.
     """
     target = _target(tool)
     if target.is_file():
@@ -60,7 +60,7 @@ def _target(tool: str) -> Path:
 
 
 def main(words: list[str]) -> int:
-    """Build all. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    """Build all tools; with `--if-possible`, a machine that cannot build them is no failure, and the tests skip."""
     if "--if-possible" in words and find_go() is None:
         return 0
     try:
