@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks: the budgets, as CPU time of the serving thread and as ratios within one run.
+"""Benchmarks: the budgets, measured as CPU time of the serving thread and as ratios within one run.
 
 See docs/reference/requirements.md#budgets.
 """

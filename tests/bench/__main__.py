@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`: measure every budget row that exists so far, and print a table."""
+"""`make bench`: measure every budget that has a benchmark, and print a table."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ NODES = 5_000
 PODS = 50_000
 ROUNDS = 5
 SEEN = 200
-"""Pods that the scheduler has asked about already."""
+"""Number of pods about which the scheduler has asked already."""
 BOUND = (0, 5_000, 20_000, 50_000)
 EVERY_FILTER = policy(
     "every-filter",
@@ -43,22 +43,22 @@ EVERY_FILTER = policy(
     "formFactor: [PCIe, SXM], health: {ill: Refuse, ailing: Refuse}, "
     "nodeSelector: {matchExpressions: [{key: pool, operator: In, values: [gpu, train]}]}}",
 )
-"""All of it lets every make of the fleet through, so that as many nodes are scored as without it."""
+"""Every make of the fleet passes this policy, so that as many nodes are scored as without it."""
 IMAGE = "nvcr.io/nvidia/pytorch:24.05-py3"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `budget` is in the unit of `found`."""
+    """One line of the table; `budget` is in the unit of `measured`."""
 
     what: str
-    found: float
+    measured: float
     budget: float
     unit: str
 
 
 def main() -> int:
-    """Measure and print; a missed budget is marked, and is no failure of the command."""
+    """Measure and print; a missed budget is marked, and does not fail the command."""
     LOGGER.setLevel(logging.CRITICAL)
     pace = [reference()]
     with tempfile.TemporaryDirectory() as folder:
@@ -80,25 +80,25 @@ def main() -> int:
 
 
 def _service(folder: str, bound: int) -> Service:
-    """Fill a service as behind a scheduler, with a policy by which every filter has something to judge."""
+    """Make a service with bound pods and a policy, so that every filter has something to judge."""
     texts = (shipped_policies() / "default.yaml").read_text("utf-8"), EVERY_FILTER
     service = make_service(Path(folder), [], policies(*texts), recount="false")
     for document in nodes(NODES):
         service.state.put_node(document)
     for document in pods(bound, NODES):
         service.state.put_pod(document)
-    for index in range(SEEN):  # so that what is to come counts
+    for index in range(SEEN):  # so that the next pods count
         amounts = {"nvidia.com/gpu": "8" if index % 8 == 7 else "1"}
         made = pod(container(amounts, {**amounts, "cpu": str(CPU[index % len(CPU)])}))
         made["metadata"]["uid"] = f"seen-{index}"
         seen = read_pod(made)
         service.note_question(seen, service.demand(seen))
-    settle()  # as `serve` does
+    settle()  # freeze objects for the garbage collector, as `serve` does
     return service
 
 
 def _growth(folder: str) -> Iterator[Row]:
-    """Ask about 500 nodes with more and more bound pods; the least of several rounds of each."""
+    """Measure questions about 500 nodes with more and more bound pods: per number, the least of several rounds."""
     sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
 
     def both(service: Service) -> None:
@@ -156,21 +156,21 @@ def _admission(service: Service) -> Iterator[Row]:
 
 
 def _cache() -> Iterator[Row]:
-    """Follow a cluster over TLS; once more with a tenth of it, to show that an event costs no more in a large one."""
+    """Follow a cluster over TLS, and one of a tenth of its size, to show that the cost of an event does not grow."""
     small, large = bench(NODES // 10, PODS // 10), bench(NODES, PODS)
     yield Row(f"{NODES:,} nodes and {PODS:,} pods listed over TLS until ready", large.seconds, 5, "s")
     yield Row("memory of that, with all that was read on the way", large.mib, 300, "MiB")
-    for what, found, little in (
+    for what, figure, little in (
         ("node event, labels changed, 20 kB", large.node_event, small.node_event),
         ("node event, heartbeat, 20 kB", large.heartbeat, small.heartbeat),
         ("pod event, bound, 4 kB", large.pod_event, small.pod_event),
     ):
-        yield Row(what, found.p50, 50, "µs p50")
-        yield Row("  against a tenth of the fleet", found.p50 / little.p50, 1.5, "x")
+        yield Row(what, figure.p50, 50, "µs p50")
+        yield Row("  against a tenth of the fleet", figure.p50 / little.p50, 1.5, "x")
 
 
 def _end_to_end(service: Service) -> Iterator[Row]:
-    """Compare filter with an echo (decodes the arguments, sends the names back) through one stack and one TLS."""
+    """Compare filter with an echo that decodes the arguments and sends the names back, both over TLS."""
     app = create_tls_app(service, Metrics())
 
     async def echo(request: Request) -> Response:
@@ -191,11 +191,11 @@ def _end_to_end(service: Service) -> Iterator[Row]:
 
 
 def _explain() -> Iterator[Row]:
-    found = explaining.bench(NODES, PODS)
-    yield Row(f"explain through a service, {NODES:,} nodes and {PODS:,} pods, worst", found.service_seconds, 1, "s")
-    yield Row("  wall time of that", found.wall_seconds, 1, "s")
-    yield Row("explain from a JSON snapshot of that size, whole command", found.file_seconds, 5, "s")
-    yield Row("filter p99 beside an endless explain, wall time", found.beside / found.alone, 2, "x alone")
+    explained = explaining.bench(NODES, PODS)
+    yield Row(f"explain through a service, {NODES:,} nodes and {PODS:,} pods, worst", explained.service_seconds, 1, "s")
+    yield Row("  wall time of that", explained.wall_seconds, 1, "s")
+    yield Row("explain from a JSON snapshot of that size, whole command", explained.file_seconds, 5, "s")
+    yield Row("filter p99 beside an endless explain, wall time", explained.beside / explained.alone, 2, "x alone")
     page = watching.bench(NODES, PODS // 10)
     yield Row("CPU of filter with the page open", page.cpu, 1.05, "x alone")
     yield Row("filter p99 with the page loaded twice a second, wall time", page.loaded, 2, "x alone")
@@ -219,9 +219,9 @@ def _print(rows: list[Row]) -> None:
     for name in ("what", "found", "budget", "unit", ""):
         table.add_column(name, justify="right" if name in ("found", "budget") else "left")
     for row in rows:
-        mark = "[green]holds[/]" if row.found <= row.budget else "[red]missed[/]"
+        mark = "[green]holds[/]" if row.measured <= row.budget else "[red]missed[/]"
         digits = 2 if row.budget < 100 else 0
-        table.add_row(row.what, f"{row.found:,.{digits}f}", f"{row.budget:,g}", row.unit, mark)
+        table.add_row(row.what, f"{row.measured:,.{digits}f}", f"{row.budget:,g}", row.unit, mark)
     Console(highlight=False, width=110).print(table)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG slices that come and go: one seed of one mix and load under one policy, as the share of the slices accepted.
+"""MIG slices that come and go: the share of the slices that a policy accepts, for one seed of a mix and a load.
 
-Poisson arrivals, exponential life, no queue: what finds no place is lost. Every policy sees the same arrivals.
+Arrivals are a Poisson process, lives are exponential, and there is no queue: a slice without a place is lost. Every
+policy gets the same arrivals.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,16 +30,19 @@ MIXES: Mapping[str, tuple[float, ...]] = {
 (openb_pod_list_default.csv), each as the smallest profile of its share."""
 GPUS, A_NODE = 96, 8
 WARM_UP = 3
-"""The first third is not counted."""
+"""1 / the share of the arrivals, at the beginning, that is not counted."""
 STATES = 1 << 14
-"""Answers remembered by GPU state; there are some 700."""
+"""Size of the cache of answers by GPU state, of which there are about 700."""
 
 State = tuple[Instance, ...]
-"""What lies on one GPU, sorted."""
+"""The instances on one GPU, sorted."""
 
 
 class Arrival(NamedTuple):
-    """One wish. `until`: when the instance goes, in mean lives; `luck`: in [0, 1), for policies that throw dice."""
+    """A slice that is requested at the time `at`.
+
+    `until` is the time of its end; both are in mean lives. `luck` is in [0, 1), for policies that choose at random.
+    """
 
     at: float
     profile: str
@@ -47,7 +51,7 @@ class Arrival(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which GPU, and the first memory slice there."""
+    """The chosen GPU, and the index of the first memory slice on it."""
 
     gpu: int
     start: int
@@ -55,7 +59,11 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`accepted_percent`: of the memory slices asked after the warm-up. `left`: the instances at the end, by GPU."""
+    """The result of one run.
+
+    `accepted_percent` is a share of the memory slices requested after the warm-up. `left` holds the instances at the
+    end, by GPU.
+    """
 
     accepted_percent: float
     placed: int
@@ -64,7 +72,7 @@ class Outcome:
 
 
 class Fleet:
-    """GPUs by index, the indices by state, and what policies found out of each node by profile, until it changes."""
+    """The states of the GPUs, the GPUs of each state, and the notes of policies on each node until it changes."""
 
     def __init__(self, gpus: int) -> None:
         self.states: list[State] = [()] * gpus
@@ -72,7 +80,7 @@ class Fleet:
         self.notes: list[dict[str, tuple[float, Chosen] | None]] = [{} for _ in range(0, gpus, A_NODE)]
 
     def put(self, gpu: int, state: State) -> None:
-        """Change what lies on a GPU."""
+        """Set the instances of a GPU."""
         old = self.by_state[self.states[gpu]]
         old.remove(gpu)
         if not old:
@@ -82,7 +90,7 @@ class Fleet:
         self.notes[gpu // A_NODE].clear()
 
     def node(self, number: int) -> tuple[GPULayout, ...]:
-        """Give a node's GPUs as the product sees them."""
+        """Return the layouts of a node's GPUs in the form that the product uses."""
         states = self.states[number * A_NODE : (number + 1) * A_NODE]
         return tuple(GPULayout(str(index), GEOMETRY, state) for index, state in enumerate(states))
 
@@ -91,7 +99,7 @@ Policy = Callable[[Fleet, Arrival], Chosen | None]
 
 
 def arrivals(mix: str, load: float, seed: int, count: int, gpus: int) -> Iterator[Arrival]:
-    """Draw the arrivals. `load`: memory slices asked at a time, as a share of all there are."""
+    """Draw the arrivals; `load` is the mean of the memory slices requested at a time, as a share of all there are."""
     chance = Random(f"{mix} {load} {seed}")
     weights = MIXES[mix]
     mean = sum(weight * GEOMETRY.slots[name].length for name, weight in zip(PROFILES, weights, strict=True))
@@ -107,38 +115,38 @@ def churn(policy: Policy, wishes: Sequence[Arrival], gpus: int = GPUS) -> Outcom
     """Play arrivals against a policy."""
     fleet = Fleet(gpus)
     going: list[tuple[float, int, Instance]] = []
-    asked = accepted = placed = ended = 0
+    requested = accepted = placed = ended = 0
     for number, wish in enumerate(wishes):
         while going and going[0][0] <= wish.at:
             _, gpu, instance = heappop(going)
-            fleet.put(gpu, tuple(each for each in fleet.states[gpu] if each != instance))
+            fleet.put(gpu, tuple(remaining for remaining in fleet.states[gpu] if remaining != instance))
             ended += 1
         chosen = policy(fleet, wish)
         size = GEOMETRY.slots[wish.profile].length * (number * WARM_UP >= len(wishes))
-        asked += size
+        requested += size
         if chosen is not None:
             instance = Instance(wish.profile, chosen.start)
             fleet.put(chosen.gpu, tuple(sorted((*fleet.states[chosen.gpu], instance))))
             heappush(going, (wish.until, chosen.gpu, instance))
             accepted, placed = accepted + size, placed + 1
-    return Outcome(100.0 * accepted / asked, placed, ended, tuple(fleet.states))
+    return Outcome(100.0 * accepted / requested, placed, ended, tuple(fleet.states))
 
 
 Cost = Callable[[Geometry, State, str], tuple[tuple[float, ...], int] | None]
-"""(Cost, start) of the best start on a GPU in some state; None: the profile has no place there."""
+"""Returns (cost, start) of the best start on a GPU in some state, or None where the profile has no place."""
 
 
 def lowest(cost: Cost) -> Policy:
-    """Make the policy that takes the GPU and start of the lowest cost, of equals the first GPU."""
-    known = lru_cache(STATES)(cost)
+    """Make the policy that takes the GPU and start of the lowest cost, and the first GPU of several such."""
+    remembered_cost = lru_cache(STATES)(cost)
 
     def choose(fleet: Fleet, wish: Arrival) -> Chosen | None:
-        found = [
+        placements = [
             (answer[0], min(gpus), answer[1])
             for state, gpus in fleet.by_state.items()
-            if (answer := known(GEOMETRY, state, wish.profile)) is not None
+            if (answer := remembered_cost(GEOMETRY, state, wish.profile)) is not None
         ]
-        return Chosen(*min(found)[1:]) if found else None
+        return Chosen(*min(placements)[1:]) if placements else None
 
     return choose
 
@@ -148,15 +156,15 @@ def _first(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float,
 
 
 def _fullest(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:
-    """Give the GPU's free memory slices, and its lowest start: the one that a driver's list names first."""
+    """Return the GPU's free memory slices and its lowest start, which is the one that a driver's list names first."""
     starts = [start for _, start in placement_losses(geometry, state, profile)]
     return ((_free(geometry, state),), min(starts)) if starts else None
 
 
 def _fullest_from_above(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:
-    """Prefer the highest start, of one GPU and of equally full ones: the low ones stay for large instances.
+    """Prefer the highest start on a GPU and among equally full GPUs, which leaves the low ones for large instances.
 
-    The strongest best-fit that was found.
+    This is the best best-fit policy that was found.
     """
     starts = [start for _, start in placement_losses(geometry, state, profile)]
     return ((_free(geometry, state), -max(starts)), max(starts)) if starts else None
@@ -167,13 +175,13 @@ def _free(geometry: Geometry, state: State) -> float:
 
 
 def _spoilt(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:
-    """Do as least_spoiling does, which is too slow for so many."""
-    found = min(((loss, -start) for loss, start in placement_losses(geometry, state, profile)), default=None)
-    return (found, -found[1]) if found else None
+    """Return the least loss of placements; app's own least_spoiling is too slow for so many."""
+    best = min(((loss, -start) for loss, start in placement_losses(geometry, state, profile)), default=None)
+    return (best, -best[1]) if best else None
 
 
 def at_random(fleet: Fleet, wish: Arrival) -> Chosen | None:
-    """Take any GPU that has room, and any start there."""
+    """Take a random GPU that has room, and a random start on it."""
     able = sorted(
         gpu for state, gpus in fleet.by_state.items() if placement_losses(GEOMETRY, state, wish.profile) for gpu in gpus
     )
@@ -185,9 +193,9 @@ def at_random(fleet: Fleet, wish: Arrival) -> Chosen | None:
 
 
 def by_node(cost: Callable[[tuple[GPULayout, ...], str], float] | None) -> Policy:
-    """Make the policy that chooses a node of eight alone: kube-scheduler's allocator then takes what it lists first.
+    """Make the policy that chooses a node of eight GPUs, where kube-scheduler's allocator takes its first place.
 
-    `cost`: of equals the first node; None: any node that has room.
+    `cost` is minimised, and of several such nodes the first is taken; None takes a random node that has room.
     """
 
     def look(fleet: Fleet, number: int, profile: str) -> tuple[float, Chosen] | None:
@@ -201,20 +209,20 @@ def by_node(cost: Callable[[tuple[GPULayout, ...], str], float] | None) -> Polic
         for number, notes in enumerate(fleet.notes):
             if wish.profile not in notes:
                 notes[wish.profile] = look(fleet, number, wish.profile)
-        found = [note for notes in fleet.notes if (note := notes[wish.profile]) is not None]
-        if not found:
+        places = [note for notes in fleet.notes if (note := notes[wish.profile]) is not None]
+        if not places:
             return None
-        return min(found)[1] if cost else found[int(wish.luck * len(found))][1]
+        return min(places)[1] if cost else places[int(wish.luck * len(places))][1]
 
     return choose
 
 
 def _node_free(layouts: tuple[GPULayout, ...], _profile: str) -> float:
-    return sum(_free(GEOMETRY, each.taken) for each in layouts)
+    return sum(_free(GEOMETRY, layout.taken) for layout in layouts)
 
 
 def _node_spoilt(layouts: tuple[GPULayout, ...], profile: str) -> float:
-    """Give what app.placement.mig_layouts.mig_layout scores a node by."""
+    """Return the score that app.placement.mig_layouts.mig_layout gives a node."""
     return headroom_loss(layouts, (profile,)) or 0.0
 
 
@@ -225,10 +233,10 @@ POLICIES: Mapping[str, Policy] = {
     "best-fit from above": lowest(_fullest_from_above),
     "ours": lowest(_spoilt),
 }
-"""Those that choose GPU and start."""
+"""Policies that choose a GPU and a start on it."""
 BY_NODE: Mapping[str, Policy] = {
     "any node": by_node(None),
     "fullest node": by_node(_node_free),
     "MIGLayout": by_node(_node_spoilt),
 }
-"""Those that choose a node, as a scheduler extender can; which slice, kube-scheduler says."""
+"""Policies that choose a node, as a scheduler extender can; kube-scheduler then chooses the slice."""

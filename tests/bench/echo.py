@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An echo on our stack: decodes what the scheduler sends and sends the names back. What is left is the decision."""
+"""An echo on our HTTP stack: it decodes the scheduler's arguments, and returns the names without a decision."""
 
 import argparse
 import datetime as dt
@@ -17,7 +17,7 @@ from app.tls.serving_certificates import Certificates, issue_if_needed
 
 
 async def echo_filter(request: Request) -> Response:
-    """Let every node through."""
+    """Accept every node."""
     names = decode_extender_args(await request.body()).NodeNames
     return Response(encode({"NodeNames": names}), media_type="application/json")
 
@@ -29,7 +29,7 @@ async def echo_prioritize(request: Request) -> Response:
 
 
 async def echo_packing(request: Request) -> Response:
-    """Score the node of the lowest checksum 10: pods pile up as ours do, without any decision."""
+    """Give the node with the lowest checksum the score 10, so that pods are packed as ours are, without a decision."""
     names = decode_extender_args(await request.body()).NodeNames or []
     best = min(names, key=tie_break)
     scores = [HostPriority(name, 10 if name is best else 0) for name in names]

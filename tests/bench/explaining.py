@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of explain: through a running service, from a snapshot file, and what filter feels of it.
+"""Benchmarks of explain: through a running service, from a snapshot file, and its effect on filter.
 
 The service and the command are processes of their own, on a snapshot of nodes of 20 kB and pods of 4 kB.
 """
@@ -29,22 +29,22 @@ from tests.controlplane.processes import free_port
 
 READY_SECONDS = 120
 ROUNDS = 4
-"""The least of them counts: a machine that others use has seconds in which everything is slow."""
+"""The least of these rounds counts, because a shared machine is slow for seconds at a time."""
 PENDING: tuple[dict[str, Any], ...] = (
     pod(gpus(8), annotations={"products": "H100", "gpu-memory": "100Gi"}, nodeSelector={"pool": "gold"}),
     pod(gpus(16)),
     pod(gpus(1, image="nvcr.io/nvidia/pytorch:25.05-py3"), nodeSelector={"pool": "gold"}),
     pod(gpus(1)),
 )
-"""Three that fit nowhere, of which the first needs three edits, and one that fits everywhere."""
+"""Three pods that fit nowhere, of which the first needs three edits, and one that fits everywhere."""
 ALLOCATABLE = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "900Gi"}
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Seconds of an explanation at worst: of CPU in the service, of wall time to the client, of CPU from a file.
+    """Worst seconds of an explanation: CPU of the service, wall time of the client, CPU of the command on a file.
 
-    `alone`, `beside`: p99 of filter in ms of wall time, without and with an endless explain.
+    `alone` and `beside` are the p99 of filter in ms of wall time, without and with an endless explain.
     """
 
     service_seconds: float
@@ -73,32 +73,32 @@ def bench(node_count: int, pod_count: int) -> Explained:
 
 
 def filter_body(node_count: int) -> bytes:
-    """Write what kube-scheduler asks about all nodes."""
+    """Write the arguments of kube-scheduler's filter call about all nodes."""
     names = [node_name(index) for index in range(node_count)]
     recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
     return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 def write_snapshot(path: Path, node_count: int, pod_count: int) -> None:
-    """Write what `kubectl get nodes,pods -A -o json` would, an object a line."""
+    """Write what `kubectl get nodes,pods -A -o json` would, with one object per line."""
     with path.open("w", encoding="utf-8") as out:
         out.write('{"kind":"List","apiVersion":"v1","items":[')
-        for index, each in enumerate(_objects(node_count, pod_count)):
-            out.write(("," if index else "") + json.dumps(each, separators=(",", ":")))
+        for index, document in enumerate(_objects(node_count, pod_count)):
+            out.write(("," if index else "") + json.dumps(document, separators=(",", ":")))
         out.write("]}")
 
 
 def _objects(node_count: int, pod_count: int) -> Iterator[dict[str, Any]]:
-    for each in full_nodes(node_count):
-        each["status"]["allocatable"] |= ALLOCATABLE
-        yield each
-    for each in full_pods(pod_count, node_count):
-        each["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "500m", "memory": "1Gi"}
-        yield each
+    for document in full_nodes(node_count):
+        document["status"]["allocatable"] |= ALLOCATABLE
+        yield document
+    for document in full_pods(pod_count, node_count):
+        document["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "500m", "memory": "1Gi"}
+        yield document
 
 
 def _from_file(folder: Path, snapshot: Path) -> float:
-    """Give the CPU seconds of the whole command."""
+    """Return the CPU seconds of the whole command."""
     file = folder / "pod.json"
     file.write_text(json.dumps(PENDING[0]), "utf-8")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -110,7 +110,7 @@ def _from_file(folder: Path, snapshot: Path) -> float:
 
 @contextmanager
 def served(folder: Path, snapshot: Path) -> Iterator[tuple[str, httpx.Client, int]]:
-    """Serve a snapshot in a process; gives its web UI listener's address, a client of the TLS one, and its number."""
+    """Serve a snapshot in a process; yields the web UI's address, a client of the TLS port, and the process id."""
     port, ops, people = free_port(), free_port(), free_port()
     words = [f"--snapshot={snapshot}", f"--certs={folder}", f"--port={port}", f"--ops-port={ops}", "--recount=false"]
     command = [sys.executable, "-m", "app.cli.main", "serve", *words, f"--ui-address=127.0.0.1:{people}"]
@@ -137,7 +137,7 @@ def _wait(ready: Callable[[], bool]) -> None:
 
 
 def _through(people: str, process: int) -> tuple[float, float]:
-    """Give the worst explanation's CPU seconds in the service, and wall seconds here."""
+    """Return the worst explanation's CPU seconds in the service, and its wall seconds here."""
     used, wall = [], []
     with httpx.Client(trust_env=False, timeout=60) as client:
         for document in PENDING:
@@ -149,7 +149,7 @@ def _through(people: str, process: int) -> tuple[float, float]:
 
 
 def cpu_seconds(process: int) -> float:
-    """Give the CPU seconds of a process so far."""
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -173,7 +173,7 @@ def _endless(people: str) -> Iterator[None]:
 
 
 def p99(client: httpx.Client, body: bytes, requests: int = 200) -> float:
-    """Give the 99th percentile of filter, in ms of wall time."""
+    """Return the 99th percentile of filter, in ms of wall time."""
     taken = []
     for _ in range(requests):
         started = time.perf_counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A synthetic fleet of any size: eight makes of nodes, some GPUs of each held by pods."""
+"""A synthetic fleet of any size: nodes of eight makes, some of whose GPUs are held by pods."""
 
 import random
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ MAKES = (
 )
 CORES = 128
 CPU = (1, 2, 4, 8, 12)
-"""Cores that a pod asks."""
+"""CPU cores that a pod requests."""
 PADDING = {f"example.com/label-{index}": f"value-{index}" for index in range(40)}
 """Real nodes carry some 56 labels (docs/reference/measurements.md#decoding)."""
 
@@ -31,7 +31,7 @@ def node_name(index: int) -> str:
 
 
 def node(index: int) -> dict[str, Any]:
-    """Make the Node object of a position."""
+    """Write the Node of an index."""
     product, driver, amount = MAKES[index % len(MAKES)]
     amounts, labels = (
         {"nvidia.com/gpu": amount, "cpu": CORES},
@@ -44,7 +44,7 @@ def node(index: int) -> dict[str, Any]:
 
 @cache
 def labels_of(product: str) -> dict[str, str]:
-    """Give what GPU Feature Discovery says of a product, and labels of others."""
+    """Return the labels that GPU Feature Discovery and others give a node with this product."""
     row = knowledge().products.find(product)
     assert row is not None
     major, minor, *_ = *row.compute_capability, 0
@@ -53,12 +53,12 @@ def labels_of(product: str) -> dict[str, str]:
 
 
 def nodes(count: int) -> Iterator[dict[str, Any]]:
-    """Make that many Node objects."""
+    """Write that many Nodes."""
     return map(node, range(count))
 
 
 def pods(count: int, node_count: int, seed: int = 42) -> Iterator[dict[str, Any]]:
-    """Make bound pods, one in five with a GPU, each with some CPU."""
+    """Write bound pods, one in five with a GPU, each with some CPU."""
     drawn = random.Random(seed)
     for index in range(count):
         made = pod(gpus(1 if index % 5 == 0 else 0), nodeName=node_name(drawn.randrange(node_count)))

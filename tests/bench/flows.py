@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.bench.flows`: through which files of app/ an AdmissionReview, a filter call and a node event go.
+"""`python -m tests.bench.flows`: the files of app/ that an AdmissionReview, a filter call and a node event go through.
 
-Each flow is played until its caches are warm and once more under a profiler, which notes every call of our own
+Each flow is played until its caches are warm, and once more under a profiler that records every call of our own
 functions. A file is entered once; a change is a call from one file of ours into another.
 """
 
@@ -27,7 +27,7 @@ WARM_ROUNDS = 3
 
 @dataclass(slots=True)
 class Flow:
-    """What was called. `files`: in the order in which they were entered."""
+    """The calls of one flow; `files` maps each file to its calls, in the order in which the files were entered."""
 
     files: dict[str, int] = field(default_factory=dict)
     """File, relative to app/ → calls."""
@@ -35,12 +35,12 @@ class Flow:
 
     @property
     def calls(self) -> int:
-        """Count the calls of our functions."""
+        """The number of calls of our functions."""
         return sum(self.files.values())
 
 
 def record(act: Callable[[], object]) -> Flow:
-    """Play a flow once, with every call noted."""
+    """Play a flow once, and record every call."""
     flow, last = Flow(), ""
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache rows: a cluster of 5,000 nodes and 50,000 pods listed over TLS, and what one event costs.
+"""Benchmarks of the cache: a cluster of 5,000 nodes and 50,000 pods listed over TLS, and the cost of one event.
 
 Objects are as large as real ones: nodes of 20 kB (56 labels, 50 images, managedFields), pods of 4 kB
-(docs/reference/measurements.md#decoding). The API server's part is a process of its own, so that only our CPU time and
+(docs/reference/measurements.md#decoding). The API server is played by another process, so that only our CPU time and
 memory are counted.
 """
 
@@ -44,12 +44,12 @@ IMAGES = [
 FIELDS: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:example.com/label-{index}": {} for index in range(60)}}}
 MANAGED = [{"manager": f"manager-{index}", "operation": "Update", "fieldsV1": FIELDS} for index in range(7)]
 ENVIRONMENT = [{"name": f"VARIABLE_{index}", "value": "x" * 40} for index in range(26)]
-"""Padding that nobody reads."""
+"""Padding for objects, which is never decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """`seconds` of CPU and `mib` of memory until ready; microseconds of an event."""
+    """Seconds of CPU and MiB of memory until the cluster is synced, and microseconds per event."""
 
     seconds: float
     mib: float
@@ -59,7 +59,7 @@ class Followed:
 
 
 def full_nodes(count: int) -> Iterator[dict[str, Any]]:
-    """Make nodes as large as real ones."""
+    """Write nodes as large as real ones."""
     for index in range(count):
         made = node(index)
         made["metadata"] |= {"uid": f"node-uid-{index}", "resourceVersion": "1", "managedFields": MANAGED}
@@ -68,7 +68,7 @@ def full_nodes(count: int) -> Iterator[dict[str, Any]]:
 
 
 def full_pods(count: int, node_count: int) -> Iterator[dict[str, Any]]:
-    """Make pods as large as real ones."""
+    """Write pods as large as real ones."""
     for made in pods(count, node_count):
         made["metadata"] |= {"resourceVersion": "1", "managedFields": MANAGED[:1]}
         made["spec"]["containers"][0]["env"] = ENVIRONMENT
@@ -76,7 +76,7 @@ def full_pods(count: int, node_count: int) -> Iterator[dict[str, Any]]:
 
 
 def bench(node_count: int, pod_count: int) -> Followed:
-    """Follow a cluster until its first lists are in, then fold events in."""
+    """Follow a cluster until its first lists are in, and apply events then."""
     with tempfile.TemporaryDirectory() as folder:
         directory, port = Path(folder), free_port()
         issue_if_needed(directory, dt.datetime.now(dt.UTC))
@@ -84,7 +84,7 @@ def bench(node_count: int, pod_count: int) -> Followed:
         server = subprocess.Popen([sys.executable, "-m", "tests.bench.following", *words], stdout=subprocess.PIPE)
         try:
             assert server.stdout is not None
-            server.stdout.readline()  # it says when it listens
+            server.stdout.readline()  # it prints a line when it listens
             return uvloop.run(_follow(f"https://127.0.0.1:{port}", directory / "ca.crt"))
         finally:
             server.terminate()
@@ -107,10 +107,13 @@ async def _follow(url: str, ca: Path) -> Followed:
             await asyncio.sleep(0.01)
     seconds, grown = time.process_time() - started, resident_mib() - memory
     nodes, pods_, *_ = cluster.reflectors
-    changed, same = [_line(each) for each in _relabelled(full_nodes(200))], [_line(each) for each in full_nodes(1)]
-    bound = [_line(each) for each in full_pods(2000, 2000)]
+    changed, same = (
+        [_line(document) for document in _relabelled(full_nodes(200))],
+        [_line(document) for document in full_nodes(1)],
+    )
+    bound = [_line(document) for document in full_pods(2000, 2000)]
     position = iter(range(10**6))
-    found = Followed(
+    figures = Followed(
         seconds,
         grown,
         cpu(lambda: nodes.apply_event(changed[next(position) % len(changed)]), 2000),
@@ -119,11 +122,11 @@ async def _follow(url: str, ca: Path) -> Followed:
     )
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    return found
+    return figures
 
 
 def _relabelled(documents: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Change what two hundred nodes say, twice each, so that every event is a change."""
+    """Write nodes with two alternating labels, so that every event is a change."""
     for made in documents:
         for turn in ("odd", "even"):
             metadata = made["metadata"]
@@ -135,7 +138,7 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 class Server:
-    """An API server's lists, written beforehand, and watches that say nothing."""
+    """Lists of an API server, written beforehand, and watches that send nothing."""
 
     def __init__(self, node_count: int, pod_count: int) -> None:
         self._pages = {
@@ -156,9 +159,9 @@ class Server:
                 writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
                 continue
             number = int(query.partition("continue=")[2].partition("&")[0] or 0)
-            found = self._pages.get(path, [_page([], "")])
+            pages = self._pages.get(path, [_page([], "")])
             status = b"404 Not Found" if "resource.k8s.io" in path else b"200 OK"
-            body = found[number]
+            body = pages[number]
             writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
             await writer.drain()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load generator: many pods made and removed quickly, many nodes registered (F121)."""
+"""The load generator: many pods created and deleted quickly, many nodes registered (F121)."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +14,9 @@ MAKERS = 4
 
 
 def spread(api: Api, work: Callable[[Api, Object], object], documents: Iterable[Object]) -> None:
-    """Do something to many objects over several connections.
+    """Do something with many objects over several connections.
 
-    Raises what a thread raised.
+    Raises the exception of a thread.
     """
     queue = iter(documents)
     lock = threading.Lock()
@@ -32,7 +32,7 @@ def spread(api: Api, work: Callable[[Api, Object], object], documents: Iterable[
                 while batch := take():
                     for document in batch:
                         work(own, document)
-        except BaseException as error:  # noqa: BLE001  # told to whoever started the threads
+        except BaseException as error:  # noqa: BLE001  # raised again in the thread that called
             failures.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(MAKERS)]
@@ -50,12 +50,12 @@ def add_fleet(api: Api, count: int) -> None:
 
 
 def add_pods(api: Api, namespace: str, pods: Iterable[Object]) -> None:
-    """Make pods."""
+    """Create pods."""
     spread(api, lambda own, document: own.create(f"/api/v1/namespaces/{namespace}/pods", document), pods)
 
 
 def one_gpu_pods(count: int, scheduler: str) -> Iterator[Object]:
-    """Make pods of one GPU each, for one scheduler."""
+    """Write pods of one GPU each for one scheduler."""
     resources = {"limits": {"nvidia.com/gpu": "1", "cpu": "1", "memory": "4Gi"}}
     for index in range(count):
         yield {

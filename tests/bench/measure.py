@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring: CPU time of this thread around a call, and CPU time of a server's thread per request."""
+"""Measurements: CPU time of this thread around a call, and CPU time of a server's thread per request."""
 
 import gc
 import resource
@@ -30,7 +30,7 @@ class Figure:
 
 
 def cpu(call: Callable[[], object], calls: int, before: Callable[[], object] = lambda: None) -> Figure:
-    """Time a call by `time.thread_time_ns`, after a warm-up; `before` runs untimed ahead of each call."""
+    """Time a call by `time.thread_time_ns` after a warm-up; `before` runs ahead of each call and is not timed."""
     for _ in range(5):
         before()
         call()
@@ -46,7 +46,7 @@ def cpu(call: Callable[[], object], calls: int, before: Callable[[], object] = l
 
 
 def reference() -> float:
-    """Time a fixed loop, in ms of CPU: the least of ten. What is twice as slow elsewhere is no fault of ours."""
+    """Return the CPU milliseconds of a fixed loop, the least of ten, to compare machines by."""
     taken = []
     for _ in range(10):
         started, total = time.thread_time_ns(), 0
@@ -57,14 +57,14 @@ def reference() -> float:
 
 
 def resident_mib() -> float:
-    """Give the memory that this process holds, in MiB."""
+    """Return the resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
 @contextmanager
 def served(app: ASGIApp, usher: Service) -> Iterator[tuple[httpx.Client, int]]:
-    """Serve an application over TLS in a thread; gives a client and the CPU clock of that thread."""
+    """Serve an application over TLS in a thread; yields a client and the CPU clock of that thread."""
     sock = bind("127.0.0.1", 0, "--port")
     server = make_server(app, sock, usher.certificates.context)
     thread = threading.Thread(target=lambda: uvloop.run(server.serve()), daemon=True)
@@ -78,7 +78,7 @@ def served(app: ASGIApp, usher: Service) -> Iterator[tuple[httpx.Client, int]]:
 
 
 def per_request(client: httpx.Client, clock: int, path: str, body: bytes, requests: int = 150) -> float:
-    """Give the server's CPU microseconds a request, mean of a round over one kept-alive connection."""
+    """Return the server's CPU microseconds per request, the mean of a round over one kept-alive connection."""
     started = time.clock_gettime_ns(clock)
     for _ in range(requests):
         assert client.post(path, content=body).status_code == 200

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench-mig`: which slices a fleet of MIG GPUs accepts under churn, as tables in tests/results/mig-churn.md.
+"""`make bench-mig`: the slices that a fleet of MIG GPUs accepts under churn, as tables in tests/results/mig-churn.md.
 
-`python -m tests.bench.mig [SEEDS] [ARRIVALS]` prints them; the target keeps them.
+`python -m tests.bench.mig [SEEDS] [ARRIVALS]` prints them; the target writes the file.
 """
 
 import os
@@ -25,27 +25,27 @@ BASES = ("best-fit", STRONGEST)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One mix at one load. `accepted`: percent of the slices by policy, a figure for each seed, in one order."""
+    """One mix at one load; `accepted` maps a policy to the percentages of its seeds, in one order for all policies."""
 
     mix: str
     load: float
     accepted: Mapping[str, tuple[float, ...]]
 
     def gain(self, policy: str, over: str) -> tuple[float, float]:
-        """Give the mean gain in points, and its standard error, over the seeds in pairs."""
+        """Return the mean gain in percentage points over another policy, and its standard error, paired by seed."""
         pairs = zip(self.accepted[policy], self.accepted[over], strict=True)
         return _mean_and_error([ours - theirs for ours, theirs in pairs])
 
 
 def measure(policies: Mapping[str, Policy], seeds: int, count: int) -> list[Cell]:
-    """Play every mix, load and seed against the policies, on all cores."""
+    """Play every mix, load and seed with each policy, on all cores."""
     keys = [(mix, load) for load in LOADS for mix in MIXES]
     jobs = [(tuple(policies), mix, load, seed, count) for mix, load in keys for seed in range(seeds)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        found = iter(pool.map(_play, jobs, chunksize=5))
-        rows = [[next(found) for _ in range(seeds)] for _ in keys]
+        results = iter(pool.map(_play, jobs, chunksize=5))
+        rows = [[next(results) for _ in range(seeds)] for _ in keys]
     columns = [dict(zip(policies, zip(*row, strict=True), strict=True)) for row in rows]
-    return [Cell(mix, load, each) for (mix, load), each in zip(keys, columns, strict=True)]
+    return [Cell(mix, load, accepted) for (mix, load), accepted in zip(keys, columns, strict=True)]
 
 
 def _play(job: tuple[tuple[str, ...], str, float, int, int]) -> tuple[float, ...]:
@@ -55,7 +55,7 @@ def _play(job: tuple[tuple[str, ...], str, float, int, int]) -> tuple[float, ...
 
 
 def mean_gain(cells: Sequence[Cell], policy: str, over: str) -> tuple[float, float]:
-    """Give the mean gain over all cells, and its standard error: cells and seeds are independent draws."""
+    """Return the mean gain over all cells, and its standard error: cells and seeds are independent draws."""
     gains = [cell.gain(policy, over) for cell in cells]
     return statistics.fmean(gain for gain, _ in gains), sqrt(sum(error**2 for _, error in gains)) / len(gains)
 

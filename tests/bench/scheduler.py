@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench-scheduler`: pods a second of a real kube-scheduler, without an extender, with an echo, with ours.
+"""`make bench-scheduler`: pods per second of a real kube-scheduler without an extender, with an echo, and with ours.
 
-Pods are made first, then the scheduler starts; the clock runs from its first to its last binding. Each round plays
-every variant once, and ratios are taken within a round: absolute figures of a shared machine wander by a third.
-The packing echo decides nothing either, but piles pods up as packing does: what that costs the scheduler is not ours.
+Pods are created first, then the scheduler starts; the clock runs from its first to its last binding. Each round plays
+every variant once, and ratios are taken within a round, because absolute figures of a shared machine vary by a third.
+The packing echo decides nothing, but packs pods on few nodes as we do: what that costs the scheduler is not our cost.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from tests.controlplane.processes import Process, free_port, wait_until
 from tests.e2e.stage import serving
 
 LIMIT_SECONDS = 300
-"""Bound on one run."""
+"""Seconds that one run may take."""
 WHERE = "load"
 VARIANTS = ("none", "Go no-op", "echo", "packing echo", "ours", "echo single", "ours single")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One row of the table. `percentage`: of nodes to score; None: the scheduler's own sampling."""
+    """One row of the table; `percentage` is the share of nodes to score, or None for the scheduler's own sampling."""
 
     nodes: int
     pods: int
@@ -45,7 +45,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one variant did in one round. Milliseconds a pod: in the scheduling algorithm; CPU by process."""
+    """One variant's result in one round; milliseconds are per pod: in the scheduling algorithm, and CPU by process."""
 
     pods_per_second: float
     algorithm_ms: float
@@ -83,7 +83,7 @@ def main() -> int:
 def measure(
     binaries: Binaries, setup: Setup, rounds: int, variants: list[str], console: Console
 ) -> dict[str, list[Run]]:
-    """Play every variant in every round, in turning order."""
+    """Play every variant in every round, in rotating order."""
     runs: dict[str, list[Run]] = {variant: [] for variant in variants}
     with control_plane(binaries, controllers=False) as plane, extenders(plane, binaries) as places:
         add_fleet(plane.api, setup.nodes)
@@ -92,14 +92,14 @@ def measure(
             for variant in variants[shift:] + variants[:shift]:
                 if variant in places:
                     runs[variant].append(play(plane, setup, variant, *places[variant]))
-            found = ", ".join(f"{name} {done[-1].pods_per_second:.0f}" for name, done in runs.items() if done)
-            console.print(f"{setup.nodes} nodes, round {number + 1} of {rounds}, pods/s: {found}", style="dim")
+            figures = ", ".join(f"{name} {done[-1].pods_per_second:.0f}" for name, done in runs.items() if done)
+            console.print(f"{setup.nodes} nodes, round {number + 1} of {rounds}, pods/s: {figures}", style="dim")
     return {variant: done for variant, done in runs.items() if done}
 
 
 @contextmanager
 def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tuple[Process | None, Object | None]]]:
-    """Start every extender; gives (process, extender's configuration) by variant."""
+    """Start every extender; yields (process, extender's configuration) by variant."""
     started: list[Process] = []
     namespace_of_load(plane)
     with serving(plane, "ours") as scored, serving(plane, "single", filter_answer="best") as single:
@@ -128,13 +128,13 @@ def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tup
 
 
 def namespace_of_load(plane: ControlPlane) -> None:
-    """Make the namespace; without controllers nobody makes accounts in it, and no pod needs one."""
+    """Create the namespace; without controllers no service account is created in it, and no pod needs one."""
     for name in (WHERE, "gpu-usher"):
         plane.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
 
 def configuration(url: str, ca: Path, single: bool = False, path: str = "scheduler") -> Object:
-    """Write the extender's part of the configuration; `single`: filter names one node, prioritize is never asked."""
+    """Write the extender's configuration; with `single`, filter names one node, and prioritize is not called."""
     scored = {} if single else {"prioritizeVerb": "prioritize", "weight": 10}
     return {
         "urlPrefix": f"{url}/{path}",
@@ -149,7 +149,7 @@ def configuration(url: str, ca: Path, single: bool = False, path: str = "schedul
 
 
 def play(plane: ControlPlane, setup: Setup, variant: str, process: Process | None, extender: Object | None) -> Run:
-    """Make the pods, start a scheduler, and time it from its first to its last binding."""
+    """Create the pods, start a scheduler, and time it from its first to its last binding."""
     name = "load-" + variant.replace(" ", "-").lower()
     add_pods(plane.api, WHERE, one_gpu_pods(setup.pods, name))
     cpu = process.cpu_seconds() if process else 0.0
@@ -171,7 +171,7 @@ def play(plane: ControlPlane, setup: Setup, variant: str, process: Process | Non
 
 @contextmanager
 def bindings(plane: ControlPlane) -> Iterator[dict[str, float]]:
-    """Watch pods being bound: moment by name. A stream of one's own costs the scheduler nothing; scraping it would."""
+    """Watch pods being bound: time by name. A watch of our own costs the scheduler nothing, a scrape of it would."""
     moments: dict[str, float] = {}
     stop = threading.Event()
     path = f"/api/v1/namespaces/{WHERE}/pods"
@@ -210,13 +210,13 @@ def scheduler_document(name: str, setup: Setup, extender: Object | None) -> Obje
 
 
 def algorithm_seconds(scheduler: Scheduler) -> float:
-    """Sum the time that the scheduler spent in its algorithm, calls of extenders included."""
+    """Return the seconds that the scheduler spent in its algorithm, including calls of extenders."""
     name = "scheduler_scheduling_algorithm_duration_seconds_sum"
     return sum(float(line.split()[-1]) for line in scheduler.metrics().splitlines() if line.startswith(name))
 
 
 def report(setup: Setup, runs: dict[str, list[Run]]) -> Table:
-    """Lay the medians and the paired ratios out."""
+    """Write the table of the medians and the paired ratios."""
     sampling = "default sampling" if setup.percentage is None else f"{setup.percentage} % of nodes scored"
     title = f"make bench-scheduler: {setup.nodes:,} nodes, {setup.pods:,} pods, {sampling}, {len(runs['none'])} rounds"
     table = Table(title=title, title_justify="left", header_style="bold")
@@ -249,7 +249,7 @@ def report(setup: Setup, runs: dict[str, list[Run]]) -> Table:
 
 
 def median(runs: list[Run], field: str) -> float:
-    """Give the median of a figure."""
+    """Return the median of a figure."""
     return float(statistics.median(getattr(run, field) for run in runs))
 
 
@@ -258,11 +258,11 @@ def ratios(runs: list[Run], base: list[Run]) -> list[float]:
     return [one.pods_per_second / other.pods_per_second for one, other in zip(runs, base, strict=True)]
 
 
-def quartiles(found: list[float]) -> str:
-    """Write the first and third quartile."""
-    if len(found) < 2:
+def quartiles(values: list[float]) -> str:
+    """Write the first and the third quartile."""
+    if len(values) < 2:
         return ""
-    low, _, high = statistics.quantiles(found, n=4)
+    low, _, high = statistics.quantiles(values, n=4)
     return f"{low:.3f}-{high:.3f}"
 
 

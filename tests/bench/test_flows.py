@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three flows as docs/architecture.md tells them, beside what is really called."""
+"""docs/architecture.md describes the three flows through the files that are really called."""
 
 import re
 from pathlib import Path
@@ -16,25 +16,25 @@ SECTIONS = {
 }
 OUTSIDE = ("server/protocol.py", "server/limits.py", "cluster/reflector.py", "cluster/live.py", "placement/scorers.py",
            "placement/ranking.py")  # fmt: skip
-"""What a flow told from its socket on names besides what the measured part calls."""
+"""Files of the way from the socket, which the page names and the measured part does not enter."""
 
 
-def told(section: str) -> list[str]:
+def flow_files(section: str) -> list[str]:
     text = PAGE.split(f"### {section}\n")[1].split("\n###")[0]
-    return [each for each in re.findall(r"`([a-z_/]+\.py)`", text) if each not in OUTSIDE]
+    return [path for path in re.findall(r"`([a-z_/]+\.py)`", text) if path not in OUTSIDE]
 
 
 def test_page_names_files_that_the_flows_enter() -> None:
     played: dict[str, Flow] = flows()
     for name, section in SECTIONS.items():
-        assert set(told(section)) <= set(played[name].files), name
+        assert set(flow_files(section)) <= set(played[name].files), name
 
 
 def test_every_file_and_room_that_the_page_names_is_there() -> None:
-    rooms = {each.name for each in (ROOT / "app").iterdir() if (each / "__init__.py").exists()}
+    rooms = {folder.name for folder in (ROOT / "app").iterdir() if (folder / "__init__.py").exists()}
     rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", PAGE, re.MULTILINE)
 
-    assert {each for row in rows for each in re.findall(r"`([a-z]+)`", row)} == rooms
+    assert {room for row in rows for room in re.findall(r"`([a-z]+)`", row)} == rooms
     assert [
-        each for each in re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", PAGE + GLOSSARY) if not (ROOT / "app" / each).exists()
+        path for path in re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", PAGE + GLOSSARY) if not (ROOT / "app" / path).exists()
     ] == []

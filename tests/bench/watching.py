@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the page: what filter feels of one that is open. The service is a process of its own, on a snapshot."""
+"""Benchmarks of the web UI: the effect of an open page on filter. The service runs as a process on a snapshot."""
 
 import statistics
 import sys
@@ -16,16 +16,16 @@ from tests.bench.explaining import cpu_seconds, filter_body, p99, served, write_
 
 ROUNDS = 6
 REQUESTS = 200
-"""Some 0.7 s of CPU, which the kernel counts in hundredths."""
+"""Requests of about 0.7 s of CPU, which the kernel counts in hundredths of a second."""
 LOAD_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Medians over rounds, each taken within a round against the service alone.
+    """Medians over rounds of ratios, each within a round against the service without a page.
 
-    `cpu`: of the service for the same requests, with a page open, so that what the page itself costs is in it.
-    `loaded`: p99 of filter by the wall clock, with the page loaded twice a second.
+    `cpu` is that of the service for the same requests with a page open, and includes the cost of the page itself.
+    `loaded` is the p99 of filter by the wall clock, with the page loaded twice a second.
     """
 
     cpu: float
