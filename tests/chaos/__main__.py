@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make chaos`: every test that proves a fault, in one run; what was expected and seen goes to tests/results/chaos.md.
+"""`make chaos`: run every test that proves a fault, and write what was expected and seen to tests/results/chaos.md.
 
-Ends with 1 where a fault is not proven: by no test, by one that failed or by one that could not run here.
+The exit code is 1 where a fault is not proven: by no test, by one that failed, or by one that could not run here.
 """
 
 import platform
@@ -23,20 +23,20 @@ SEEN = "as expected"
 
 @dataclass
 class Seen:
-    """What became of the runs of one test."""
+    """The outcomes of the runs of one test."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
 class Watcher:
-    """A plugin of pytest that notes what becomes of each test, all values of its parameters together."""
+    """A plugin of pytest that records the outcome of each test, for all values of its parameters together."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Seen] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the call, and what went wrong before or after it."""
+        """Count the outcome of the call, and failures of its set-up and tear-down."""
         seen = self.seen.setdefault(report.nodeid.partition("[")[0], Seen())
         seen.seconds += report.duration
         if report.when == "call" or report.outcome != "passed":
@@ -44,8 +44,8 @@ class Watcher:
 
 
 def verdict(runs: Iterable[Seen]) -> str:
-    """Say what was seen of a fault."""
-    outcomes = sum((each.outcomes for each in runs), Counter[str]())
+    """Return the verdict on a fault from the runs of its tests."""
+    outcomes = sum((run.outcomes for run in runs), Counter[str]())
     if outcomes["failed"]:
         return f"FAILED: {outcomes['failed']} of {outcomes.total()}"
     if outcomes["skipped"]:
@@ -54,34 +54,34 @@ def verdict(runs: Iterable[Seen]) -> str:
 
 
 def row(fault: Fault, names: list[str], seen: Mapping[str, Seen]) -> tuple[str, str]:
-    """Write a fault's row; gives it and the verdict."""
+    """Write the row of a fault, and return it with the verdict."""
     runs = [seen.get(name, Seen()) for name in names]
-    said = verdict(runs) if names else "on a real cluster"
+    outcome = verdict(runs) if names else "on a real cluster"
     cells = (
         str(fault.number),
         fault.what,
         fault.expected,
-        said + (", the rest on a real cluster" if names and fault.cluster else ""),
-        str(sum(each.outcomes.total() for each in runs)),
-        f"{sum(each.seconds for each in runs):.1f}",
+        outcome + (", the rest on a real cluster" if names and fault.cluster else ""),
+        str(sum(run.outcomes.total() for run in runs)),
+        f"{sum(run.seconds for run in runs):.1f}",
         "<br>".join(map(shown, names)),
     )
-    return f"| {' | '.join(cells)} |", said
+    return f"| {' | '.join(cells)} |", outcome
 
 
 def main(words: list[str]) -> int:
-    """Run, print the table without its last column, write it whole. `words`: more of pytest's, such as `-n 2`."""
+    """Run the tests, print the table without its last column, and write it; `words` are more arguments of pytest."""
     proven, watcher, began = proofs(), Watcher(), time.monotonic()
     code = pytest.main(["-p", "no:cacheprovider", *words, *proven], plugins=[watcher])
     elsewhere = on_a_real_cluster()
     rows, wrong = [], 0
     for fault in FAULTS:
-        names = [name for name, found in proven.items() if fault.number in found]
-        line, said = row(fault, names, watcher.seen)
+        names = [name for name, numbers in proven.items() if fault.number in numbers]
+        line, outcome = row(fault, names, watcher.seen)
         rows.append(line)
-        wrong += said != SEEN and not (not names and fault.number in elsewhere)
+        wrong += outcome != SEEN and not (not names and fault.number in elsewhere)
         print(line.rpartition(" | ")[0] + " |")
-    tests = sum(each.outcomes.total() for each in watcher.seen.values())
+    tests = sum(run.outcomes.total() for run in watcher.seen.values())
     text = (
         "# Faults\n\n"
         f"`make chaos` wrote this: {tests} tests in {time.monotonic() - began:.0f} s, {platform.machine()}, Python"

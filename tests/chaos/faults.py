@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong around gpu-usher, by number, and what it does then.
+"""The faults that can happen around gpu-usher, by number, and what gpu-usher does then.
 
 Tests name the number in their docstrings ("fault 24"); `python -m tests.reference` writes docs/reference/faults.md.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong. `cluster`: what loopback cannot show of it is a row of deploy/README.md."""
+    """One fault; `cluster` is whether deploy/README.md has a row for the part that loopback cannot show."""
 
     number: int
     what: str

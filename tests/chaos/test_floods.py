@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than there is room for: connections beyond the descriptors, bodies beyond the memory; a real server process."""
+"""Connections beyond the descriptors and bodies beyond the memory, on a real server process."""
 
 import contextlib
 import json
@@ -19,16 +19,16 @@ from tests.controlplane.processes import wait_until
 from tests.replicas import Replica
 
 DESCRIPTORS = 96
-"""Of which a service at rest holds some twenty."""
+"""Open files that the service may have; at rest it has about twenty."""
 SOCKETS = 5_000
 AT_ONCE = 400
 HELD = 60
-"""Bodies of 7.5 MiB begun and never ended: 450 MiB, were they all kept."""
+"""Bodies of 7.5 MiB that begin and never end: 450 MiB if all were kept."""
 HELD_MIB = 220
-"""16 such bodies at once, and copies of some."""
+"""MiB of 16 such bodies at once, and copies of some."""
 REQUESTS = 1_500
 GROWTH_MIB = 8
-"""Of 1,500 reviews of as many templates; one kept for each would be 15 MiB. The allocator wanders by some 2."""
+"""MiB after 1,500 reviews of as many templates: 15 MiB if one were kept for each; the allocator varies by about 2."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def descriptors(count: int) -> Iterator[None]:
-    """Let this process have as many, where it may."""
+    """Raise this process's limit of open files to `count`, where it may."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(before[1], count)), before[1]))
     try:
@@ -55,15 +55,15 @@ def resident_mib(replica: Replica) -> int:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) >> 10
 
 
-def get(kept: socket.socket, path: str) -> tuple[int, str]:
-    kept.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    status, _, body = answer(kept)
+def get(connection: socket.socket, path: str) -> tuple[int, str]:
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    status, _, body = answer(connection)
     return status, body.decode()
 
 
-def policies(kept: socket.socket) -> Any:
-    """Give what /readyz says of them: how many, their hash, the last error."""
-    return json.loads(get(kept, "/readyz")[1])["policies"]
+def policies(connection: socket.socket) -> Any:
+    """Return the policies member of /readyz: their number, their hash, the last error."""
+    return json.loads(get(connection, "/readyz")[1])["policies"]
 
 
 def served(replica: Replica, folder: Path, request: bytes = b"") -> bool:
@@ -72,8 +72,8 @@ def served(replica: Replica, folder: Path, request: bytes = b"") -> bool:
         return answer(sock)[0] == 200
 
 
-def flood(replica: Replica, kept: socket.socket, sockets: contextlib.ExitStack) -> tuple[int, set[int]]:
-    """Open connections, the oldest giving way on our side; gives the most descriptors seen, and /readyz meanwhile."""
+def flood(replica: Replica, probe: socket.socket, sockets: contextlib.ExitStack) -> tuple[int, set[int]]:
+    """Open connections, close the oldest; return the most descriptors seen, and the statuses of /readyz meanwhile."""
     held: list[socket.socket] = []
     most, states = 0, set[int]()
     for number in range(SOCKETS):
@@ -83,20 +83,20 @@ def flood(replica: Replica, kept: socket.socket, sockets: contextlib.ExitStack) 
             held.pop(0).close()
         if number % 100 == 99:
             most = max(most, len(list(Path(f"/proc/{replica.process.pid}/fd").iterdir())))
-            states.add(get(kept, "/readyz")[0])
+            states.add(get(probe, "/readyz")[0])
     return most, states
 
 
 def test_more_connections_than_descriptors_end_nothing_and_are_got_over(folder: Path) -> None:
-    """Fault 26: who has a connection is answered, files that cannot be opened cost the last good state nothing."""
+    """Fault 26: open connections are served, and files that cannot be opened do not change the last good state."""
     replica = Replica("one", folder, folder, 0, shell=f"ulimit -n {DESCRIPTORS}")
     try:
-        with descriptors(2 * AT_ONCE), connect(replica.ops) as kept:
-            before = policies(kept)
+        with descriptors(2 * AT_ONCE), connect(replica.ops) as probe:
+            before = policies(probe)
             with contextlib.ExitStack() as sockets:
-                most, states = flood(replica, kept, sockets)
+                most, states = flood(replica, probe, sockets)
             wait_until("a new caller is served", lambda: served(replica, folder), 30, replica.process)
-            wait_until("it sees its files again", lambda: policies(kept) == before, 30)
+            wait_until("it sees its files again", lambda: policies(probe) == before, 30)
         lines = replica.process.log.read_text("utf-8").splitlines()
     finally:
         code = replica.stop()
@@ -108,7 +108,7 @@ def test_more_connections_than_descriptors_end_nothing_and_are_got_over(folder: 
 
 
 def test_large_bodies_are_held_a_few_at_a_time_and_small_ones_are_served(folder: Path) -> None:
-    """Fault 50: 512 bodies just below the limit would be 4 GiB."""
+    """Fault 50: 512 bodies just below the limit would take 4 GiB."""
     replica = Replica("one", folder, folder, 0)
     before = resident_mib(replica)
     size = 15 << 19
@@ -128,7 +128,7 @@ def test_large_bodies_are_held_a_few_at_a_time_and_small_ones_are_served(folder:
 
 
 def template(number: int) -> bytes:
-    """Write a review of a pod like no other, with an image, variables and annotations of its own."""
+    """Write a review of a pod that equals no other, with an image, variables and annotations of its own."""
     variables = [{"name": "NVIDIA_REQUIRE_CUDA", "value": f"cuda>=12.{number % 9},driver>={number}"}]
     asking = container(None, {"nvidia.com/gpu": "1"}, image=f"example.com/train:{number}", env=variables)
     annotations = {"products": f"A{number}, H100", "gpu-memory": f"{number % 70}Gi"}
@@ -136,7 +136,7 @@ def template(number: int) -> bytes:
 
 
 def ask_many(replica: Replica, folder: Path, numbers: range) -> int:
-    """Ask about as many pods, one after the other; gives the resident memory after them, in MiB."""
+    """Review that many pods one after the other, and return the resident memory afterwards, in MiB."""
     with connect(replica.tls, folder / "ca.crt") as sock:
         for number in numbers:
             sock.sendall(template(number))
@@ -146,7 +146,7 @@ def ask_many(replica: Replica, folder: Path, numbers: range) -> int:
 
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_requests_answered(folder: Path) -> None:
-    """Fault 50: memos are bounded, so that a week is as a minute."""
+    """Fault 50: caches are bounded, so that a week of requests takes no more memory than a minute."""
     replica = Replica("one", folder, folder, 0)
     began = time.monotonic()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas as processes of their own: one killed under load, answers compared, policies that differ or are too new."""
+"""Replicas as processes: one is killed under load, answers are compared, policies differ or are too new."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ from tests.running import running
 
 RATE = 100.0
 QUIET = 300
-"""Answers in a row without a failure, at the rate twice the proxy's lag, after which it is taken to have noticed."""
+"""Answers in a row without a failure: at this rate twice the proxy's lag, after which it must have noticed."""
 RECORDED = sorted(CONTRACT.glob("*.request.json"))
 SOON_SECONDS = 60
 
@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def two(folder: Path, *words: tuple[str, ...]) -> Iterator[list[Replica]]:
-    """Run two replicas; `words`: more flags for each."""
+def two_replicas(folder: Path, *words: tuple[str, ...]) -> Iterator[list[Replica]]:
+    """Run two replicas; `words` are more flags for each."""
     with contextlib.ExitStack() as stack:
         made = []
         for name, more in zip(("one", "two"), words or ((), ()), strict=True):
@@ -51,8 +51,8 @@ def two(folder: Path, *words: tuple[str, ...]) -> Iterator[list[Replica]]:
         yield made
 
 
-def quiet(tally: Tally) -> None:
-    """Wait for so many answers with no failure among them."""
+def wait_without_failures(tally: Tally) -> None:
+    """Wait for a number of answers in a row without a failure."""
     since = [tally.answered, tally.failures.total()]
 
     def long_enough() -> bool:
@@ -65,23 +65,23 @@ def quiet(tally: Tally) -> None:
 
 @pytest.mark.long
 def test_killed_replica_costs_what_was_in_its_hands_and_no_more(folder: Path) -> None:
-    """Fault 38: the other answers on, without any failure once the proxy has seen it; it comes back unnoticed."""
+    """Fault 38: the other answers without a failure once the proxy knows, and the first comes back without one."""
     program = find_haproxy()
     if isinstance(program, str):
         pytest.skip(program)
     trusted = (folder / "ca.crt").read_text("ascii")
     with (
-        two(folder) as replicas,
-        haproxy(program, folder, [(each.tls, each.ops) for each in replicas]) as port,
+        two_replicas(folder) as replicas,
+        haproxy(program, folder, [(replica.tls, replica.ops) for replica in replicas]) as port,
         loading(Load(RATE, lambda: port, lambda: trusted)) as tally,
     ):
-        quiet(tally)
+        wait_without_failures(tally)
         before = tally.failures.total()
         replicas[0].process.stop(signal.SIGKILL)
-        quiet(tally)
+        wait_without_failures(tally)
         noticed = tally.failures.total()
         replicas[0].revive()
-        quiet(tally)
+        wait_without_failures(tally)
         after = tally.failures.total()
 
     assert (before, after - noticed) == (0, 0)
@@ -89,33 +89,33 @@ def test_killed_replica_costs_what_was_in_its_hands_and_no_more(folder: Path) ->
     assert not [what for what in tally.failures if "answer" in what], tally.failures
 
 
-def asked(replica: Replica, folder: Path) -> dict[str, bytes]:
-    """Ask all that callers were recorded to ask."""
+def recorded_answers(replica: Replica, folder: Path) -> dict[str, bytes]:
+    """Post all recorded requests, and return the answers by file name."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    found = {}
+    answers = {}
     with httpx.Client(base_url=f"https://127.0.0.1:{replica.tls}", verify=context, trust_env=False) as client:
         for path in RECORDED:
             verb = re.match(r"extender-(filter|prioritize|preempt)", path.name)
             if path.name.startswith("extender-") and verb is None:
-                continue  # bind, which is none of ours
+                continue  # bind, which is no verb of ours
             route = f"/scheduler/{verb[1]}" if verb else "/mutate"
             answer = client.post(route, content=path.read_bytes())
             assert answer.status_code == 200, path.name
-            found[path.name] = answer.content
-    return found
+            answers[path.name] = answer.content
+    return answers
 
 
 def test_two_processes_give_the_same_bytes(folder: Path) -> None:
-    """P18, fault 56, EXT-12: their hashes are seeded differently, so that no order rests on those."""
-    with two(folder) as (one, other):
-        answers = [asked(each, folder) for each in (one, other)]
+    """P18, fault 56, EXT-12: their hash seeds differ, so that no answer depends on the order of a set."""
+    with two_replicas(folder) as (one, other):
+        answers = [recorded_answers(replica, folder) for replica in (one, other)]
 
     assert len(answers[0]) > 20
     assert answers[0] == answers[1]
 
 
 def hashes(replica: Replica, folder: Path) -> tuple[str, set[str]]:
-    """Give the hash that an answer names for the audit log, and those of /metrics."""
+    """Return the policy hash that an answer has for the audit log, and those of /metrics."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     url = f"https://127.0.0.1:{replica.tls}/mutate"
     response = httpx.post(url, json=review(pod()), verify=context, trust_env=False).json()["response"]
@@ -125,13 +125,13 @@ def hashes(replica: Replica, folder: Path) -> tuple[str, set[str]]:
 
 
 def test_replicas_with_different_policies_can_be_told_apart(folder: Path) -> None:
-    """Fault 62: by every answer and every scrape; the log's line has the same hash."""
+    """Fault 62: every answer, every scrape and the log have the policy hash."""
     other = folder / "policies"
     shutil.copytree(shipped_policies(), other)
     (other / "one-more.yaml").write_text(policy("one-more", "priority: 5, admission: {maxGPUsPerPod: 4}"), "utf-8")
-    with two(folder, (), ("--policies", str(other))) as replicas:
-        (first, of_first), (second, of_second) = (hashes(each, folder) for each in replicas)
-        logged = [re.findall(r"policy_hash='(\w+)'", each.process.log.read_text("utf-8")) for each in replicas]
+    with two_replicas(folder, (), ("--policies", str(other))) as replicas:
+        (first, of_first), (second, of_second) = (hashes(replica, folder) for replica in replicas)
+        logged = [re.findall(r"policy_hash='(\w+)'", replica.process.log.read_text("utf-8")) for replica in replicas]
 
     assert first != second
     assert (of_first, of_second) == ({first}, {second})
@@ -139,7 +139,7 @@ def test_replicas_with_different_policies_can_be_told_apart(folder: Path) -> Non
 
 
 def test_policy_of_a_newer_version_is_no_start_and_named(tmp_path: Path) -> None:
-    """Fault 61: so that a rollback halts at its first pod, and the old ones serve on.
+    """Fault 61: a rollback then halts at its first pod, and the old pods keep serving.
 
     See docs/reference/requirements.md#promises.
     """
@@ -160,16 +160,16 @@ def test_policy_of_a_newer_version_is_no_start_and_named(tmp_path: Path) -> None
 
 
 def test_all_files_gone_leaves_the_last_good_policies(tmp_path: Path) -> None:
-    """Fault 14: a mount that is empty for a moment must not loosen anything."""
+    """Fault 14: a mount that is empty for a moment must not remove a policy."""
     mounted = tmp_path / "policies"
     mounted.mkdir()
     (mounted / "strict.yaml").write_text(policy("strict", "admission: {maxGPUsPerPod: 0}"), "utf-8")
     with running(make_service(tmp_path / "certs", policies=mounted)) as clients:
 
         def state() -> tuple[bool, str, str | None]:
-            told = clients.ops.get("/readyz").json()["policies"]
+            policies = clients.ops.get("/readyz").json()["policies"]
             allowed = clients.tls.post("/mutate", json=review(pod())).json()["response"]["allowed"]
-            return allowed, told["hash"], told["error"]
+            return allowed, policies["hash"], policies["error"]
 
         before = state()
         (mounted / "strict.yaml").unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are odd though well formed, repeated, huge, full of what nobody knows; and a bug of ours."""
+"""Requests that are unusual though well formed, repeated, huge, or full of unknown fields; and a bug of ours."""
 
 import json
 import threading
@@ -30,25 +30,25 @@ from tests.running import Running, running
 GPU = "nvidia.com/gpu"
 NODES = 5_000
 REASONS = 12
-"""As many texts as a person reads in an event; nodes of one make share theirs."""
+"""Most texts that a person reads in one event; nodes of one make share a text."""
 Object = dict[str, Any]
 
 
 class Failing(Service):
-    """The service with a bug: whatever reads policies for a decision meets it."""
+    """The service with a bug that is raised wherever policies are read for a decision."""
 
     bug: Exception
 
     def setting(self) -> ReviewContext:
-        """Fail."""
+        """Raise the bug."""
         raise self.bug
 
     def ruling(self, _pod: Pod) -> Ruling:
-        """Fail."""
+        """Raise the bug."""
         raise self.bug
 
     def demand(self, _pod: Pod) -> Demand:
-        """Fail."""
+        """Raise the bug."""
         raise self.bug
 
 
@@ -61,7 +61,7 @@ def failing(folder: Path, bug: Exception) -> Failing:
 
 @pytest.mark.parametrize("bug", [KeyError("x"), ZeroDivisionError(), RecursionError(), PatchError("no such path")])
 def test_bug_of_ours_is_a_500_status_counted_and_ends_nothing(tmp_path: Path, bug: Exception) -> None:
-    """Faults 15 and 18: never an answer that lets in or keeps out by chance; /readyz stays.
+    """Faults 15 and 18: the answer never admits or refuses by chance, and /readyz stays as it is.
 
     See docs/reference/listeners.md#failures.
     """
@@ -74,20 +74,21 @@ def test_bug_of_ours_is_a_500_status_counted_and_ends_nothing(tmp_path: Path, bu
         metrics = clients.ops.get("/metrics").text
         ready = clients.ops.get("/readyz").status_code
 
-    said = {verb: (each.status_code, each.json()["kind"], each.json()["code"]) for verb, each in answers.items()}
-    assert said == dict.fromkeys(answers, (500, "Status", 500))
+    bodies = [response.json() for response in answers.values()]
+    assert [response.status_code for response in answers.values()] == [500] * len(answers)
+    assert [(body["kind"], body["code"]) for body in bodies] == [("Status", 500)] * len(answers)
     assert all(f'gpu_usher_internal_errors_total{{where="{verb}"}} 1.0' in metrics for verb in answers)
     assert ready == 200
 
 
 def stripped(document: Object) -> Object:
-    """Take away what we add, as another webhook may: all but the amounts and our record."""
+    """Remove what we add, as another webhook may, except amounts and the decision annotation."""
     spec = {key: value for key, value in document["spec"].items() if key in ("containers", "initContainers")}
     return {**document, "spec": spec}
 
 
 def test_what_another_webhook_takes_away_is_added_again_and_nothing_grows() -> None:
-    """Fault 20: as often as it likes."""
+    """Fault 20: this holds however often it is removed."""
     made = pod(container({GPU: "1"}, {GPU: "1"}), annotations={"products": "H100"})
     final = []
     for _ in range(5):
@@ -100,13 +101,13 @@ def test_what_another_webhook_takes_away_is_added_again_and_nothing_grows() -> N
 
 
 def test_patch_of_a_huge_pod_is_that_of_a_small_one() -> None:
-    """Fault 21: an object as large as etcd takes."""
+    """Fault 21: the object is about as large as etcd accepts."""
     small = pod(container(None, {GPU: "1"}), annotations={"products": "H100"})
     huge = deepcopy(small)
     huge["spec"]["containers"][0]["env"] = [{"name": f"V{index}", "value": "x" * 1000} for index in range(1_400)]
     huge["metadata"]["labels"] = {f"l{index}": "x" * 60 for index in range(1_000)}
 
-    answers = [patch_of(reviewed(review(each))) for each in (small, huge)]
+    answers = [patch_of(reviewed(review(document))) for document in (small, huge)]
 
     assert len(json.dumps(huge)) > 1_400_000
     assert answers[0]
@@ -114,7 +115,7 @@ def test_patch_of_a_huge_pod_is_that_of_a_small_one() -> None:
 
 
 def cpu_seconds(body: bytes) -> float:
-    """Measure the least of three reviews."""
+    """Return the CPU seconds of a review, the least of three."""
     took = []
     for _ in range(3):
         began = time.process_time()
@@ -136,16 +137,16 @@ def many_unknown(keys: Object) -> Object:
     return {**pod(), "unknown": keys}
 
 
-@pytest.mark.parametrize("where", [many_labels, many_annotations, many_unknown])
-def test_time_for_many_keys_grows_with_their_number(where: Callable[[Object], Object]) -> None:
-    """Fault 29: hashes of strings are keyed anew in each process, so that nobody can make them collide."""
-    few, many = (json.dumps(review(where({f"k{i}": "x" for i in range(n)}))).encode() for n in (3_000, 30_000))
+@pytest.mark.parametrize("document_with", [many_labels, many_annotations, many_unknown])
+def test_time_for_many_keys_grows_with_their_number(document_with: Callable[[Object], Object]) -> None:
+    """Fault 29: each process seeds the hash of strings anew, so that nobody can make keys collide."""
+    few, many = (json.dumps(review(document_with({f"k{i}": "x" for i in range(n)}))).encode() for n in (3_000, 30_000))
 
     assert cpu_seconds(many) < 30 * cpu_seconds(few)
 
 
 def bombs() -> Iterator[Any]:
-    """Make pods far below the limit of a body, for which reviews took seconds and minutes."""
+    """Make pods far below the limit of a body whose review once took seconds or minutes."""
     many = range(20_000)
     slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in many}
     yield pytest.param(pod(container(slices)), id="GPU resources")
@@ -159,19 +160,19 @@ def bombs() -> Iterator[Any]:
 @pytest.mark.parametrize("verb", ["mutate", "validate"])
 @pytest.mark.parametrize("bomb", list(bombs()))
 def test_pod_of_more_than_any_pod_has_is_denied_with_the_limit(bomb: Object, verb: str) -> None:
-    """Fault 29: anybody may create a pod, and the API server counts only after us.
+    """Fault 29: anybody may create a pod, and the API server counts its parts only after our webhook.
 
-    An HTTP error would let the pod in, past every guard, where failurePolicy is Ignore.
+    An HTTP error would admit the pod, past every guard, where failurePolicy is Ignore.
     """
-    found = reviewed(review(bomb), verb)
+    response = reviewed(review(bomb), verb)
 
-    assert not found["allowed"]
-    assert "wants at most" in found["status"]["message"]
+    assert not response["allowed"]
+    assert "wants at most" in response["status"]["message"]
     assert reviewed(review(pod()))["allowed"]
 
 
 def test_pod_of_as_much_as_is_allowed_is_completed() -> None:
-    """Fault 29: what we add does not carry it over the limit."""
+    """Fault 29: what we add does not exceed the limit."""
     slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in range(1, 5)}
     large = pod(*[container(None, slices) for _ in range(MOST_EXTENDED // len(slices))])
 
@@ -179,7 +180,7 @@ def test_pod_of_as_much_as_is_allowed_is_completed() -> None:
 
 
 def edit_seconds(containers: int) -> float:
-    """Measure a review of a Deployment whose amounts were all edited."""
+    """Return the CPU seconds of a review of a Deployment whose amounts were all edited."""
 
     def template(amount: str) -> Object:
         asking = [container({GPU: "1"}, {GPU: amount}, name=f"c{index}") for index in range(containers)]
@@ -191,7 +192,7 @@ def edit_seconds(containers: int) -> float:
 
 
 def test_time_for_an_edit_grows_with_the_containers_and_not_with_their_square() -> None:
-    """Fault 29: eightfold may take sixteen times as long; it took thirty and more."""
+    """Fault 29: eight times the containers may take sixteen times as long; it once took more than thirty times."""
     assert edit_seconds(800) < 16 * edit_seconds(100)
 
 
@@ -199,64 +200,64 @@ UNKNOWN = {"ofTomorrow": {"a": [1, None, {"b": "c"}]}, "null": None}
 
 
 def test_unknown_fields_change_no_answer_and_are_left_alone() -> None:
-    """Fault 32: in the envelope, the request, the pod, its spec and its containers."""
+    """Fault 32: they are in the envelope, the request, the pod, its spec and its containers."""
     plain = pod(container(None, {GPU: "1"}), annotations={"products": "H100"})
     odd = deepcopy(plain)
     for place in (odd, odd["metadata"], odd["spec"], odd["spec"]["containers"][0]):
         place |= UNKNOWN
-    asked = {**review(odd, **UNKNOWN), **UNKNOWN}
+    odd_review = {**review(odd, **UNKNOWN), **UNKNOWN}
 
-    expected, found = reviewed(review(plain)), reviewed(asked)
-    after = jsonpatch.apply_patch(odd, patch_of(found))
+    expected, response = reviewed(review(plain)), reviewed(odd_review)
+    after = jsonpatch.apply_patch(odd, patch_of(response))
 
-    assert found == expected
+    assert response == expected
     assert all(UNKNOWN.items() <= place.items() for place in (after, after["metadata"], after["spec"]))
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\u202eevil", "zero\u200bwidth", "\U0001f600" * 40, "\x1b[31m", "\x00"])
 def test_refusal_with_odd_characters_is_one_printable_line(text: str) -> None:
-    """Fault 33: whatever a tenant writes, a person's terminal shows one line."""
+    """Fault 33: whatever a tenant writes, a terminal shows one line of it."""
     refused = pod(container({GPU: "500m"}, name=text), annotations={"products": f"A10*{text}", "cuda": text})
 
     response = reviewed(review({**refused, "metadata": {**refused["metadata"], "name": text}}, namespace=text))
 
-    said = [response["status"]["message"], *response.get("warnings", ())]
-    assert [each for each in said if not each.isprintable()] == []
+    texts = [response["status"]["message"], *response.get("warnings", ())]
+    assert [text for text in texts if not text.isprintable()] == []
     assert response["allowed"] is False
 
 
 def test_request_sent_twice_at_once_is_answered_alike_and_counted_twice(tmp_path: Path) -> None:
     """Fault 34: the API server retries; the uid is the same."""
     with running(make_service(tmp_path)) as clients:
-        found: list[bytes] = []
-        threads = [threading.Thread(target=ask, args=(clients, tmp_path / "ca.crt", found)) for _ in range(8)]
+        answers: list[bytes] = []
+        threads = [threading.Thread(target=ask, args=(clients, tmp_path / "ca.crt", answers)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
         metrics = clients.ops.get("/metrics").text
 
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    assert len(answers) == 8
+    assert len(set(answers)) == 1
     assert 'gpu_usher_requests_total{outcome="patched",verb="mutate"} 8.0' in metrics, metrics
 
 
-def ask(clients: Running, ca: Path, found: list[bytes]) -> None:
+def ask(clients: Running, ca: Path, answers: list[bytes]) -> None:
     with connect(clients.tls.base_url.port, ca) as sock:
         sock.sendall(written())
-        found.append(answer(sock)[2])
+        answers.append(answer(sock)[2])
 
 
 def test_five_thousand_refused_nodes_are_a_short_answer_of_few_reasons(tmp_path: Path) -> None:
     """Fault 52 (docs/reference/reasons.md)."""
     service = make_service(tmp_path, list(nodes(NODES)))
-    wanted = pod(annotations={"products": "GB300"})
+    document = pod(annotations={"products": "GB300"})
     names = [node_name(index) for index in range(NODES)]
 
-    found = post("/scheduler/filter", json.dumps({"Pod": wanted, "NodeNames": names}).encode(), service)
+    response = post("/scheduler/filter", json.dumps({"Pod": document, "NodeNames": names}).encode(), service)
 
-    refused = {**found.json()["FailedNodes"], **found.json()["FailedAndUnresolvableNodes"]}
+    refused = {**response.json()["FailedNodes"], **response.json()["FailedAndUnresolvableNodes"]}
     assert refused.keys() == set(names)
-    assert len(found.content) < 1 << 20
+    assert len(response.content) < 1 << 20
     assert 1 <= len(Counter(refused.values())) <= REASONS
     assert max(map(len, refused.values())) <= 100

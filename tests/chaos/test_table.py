@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of faults does not rot: each is proven by a test, or is one to try on a real cluster."""
+"""The table of faults is complete: each is proven by a test, or has a row for a test on a real cluster."""
 
 import re
 
@@ -7,25 +7,25 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.proofs import numbers, on_a_real_cluster, proofs
 
 CELLS = 3
-"""The fault, how to try it, what to expect."""
+"""Number of cells of a row: the fault, how to try it, what to expect."""
 
 
 def test_every_fault_of_the_catalogue_is_in_the_table_once() -> None:
     """docs/reference/faults.md shows it."""
-    assert [each.number for each in FAULTS] == list(range(1, 65))
+    assert [fault.number for fault in FAULTS] == list(range(1, 65))
 
 
 def test_every_fault_is_proven_by_a_test_or_listed_for_a_real_cluster() -> None:
     proven = frozenset[int]().union(*proofs().values())
 
-    assert {each.number for each in FAULTS} - proven - on_a_real_cluster().keys() == set()
-    assert proven <= {each.number for each in FAULTS}
+    assert {fault.number for fault in FAULTS} - proven - on_a_real_cluster().keys() == set()
+    assert proven <= {fault.number for fault in FAULTS}
 
 
 def test_faults_for_a_real_cluster_have_a_whole_row_and_no_others_have_one() -> None:
     rows = on_a_real_cluster()
 
-    assert {each.number for each in FAULTS if each.cluster} == rows.keys()
+    assert {fault.number for fault in FAULTS if fault.cluster} == rows.keys()
     assert {len(re.split(r" \| ", row)) for row in rows.values()} == {CELLS}
 
 
