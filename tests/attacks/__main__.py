@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.attacks.cage import Cage
 from tests.attacks.catalogue import ATTACKS, attack_until
 from tests.attacks.measure import Figures, Observer, percentile
+from tests.attacks.memory_cgroup import MemoryCgroup
 from tests.attacks.target import Attack, raise_descriptor_limit
 from tests.authorities import make_authority, write_leaf
 from tests.replicas import Replica
@@ -33,20 +33,20 @@ HEAD = (
 
 def run(attacks: Sequence[Attack], seconds: float, checkout: Path | None) -> Figures:
     """Run attacks at once on a new replica; each attacker is a process of its own."""
-    cage = Cage(MIB)
+    cgroup = MemoryCgroup(MIB)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         authority = make_authority("only")
         write_leaf(authority, folder)
         (folder / "ca.crt").write_text(authority.pem, "ascii")
         code = f" && cd {checkout} && export PYTHONPATH={checkout}" if checkout is not None else ""
-        replica = Replica("attacked", folder, folder, 0, shell=cage.enter + code)
+        replica = Replica("attacked", folder, folder, 0, shell=cgroup.enter + code)
         context = multiprocessing.get_context("spawn")
         try:
             observer = Observer(replica.process.pid, replica.tls, replica.ops, folder / "ca.crt")
-            where = (replica.tls, replica.ops, str(folder / "ca.crt"), seconds)
+            target = (replica.tls, replica.ops, str(folder / "ca.crt"), seconds)
             attackers = [
-                context.Process(target=attack_until, args=(attack.name, *where), daemon=True) for attack in attacks
+                context.Process(target=attack_until, args=(attack.name, *target), daemon=True) for attack in attacks
             ]
             for attacker in attackers:
                 attacker.start()
@@ -57,7 +57,7 @@ def run(attacks: Sequence[Attack], seconds: float, checkout: Path | None) -> Fig
             return observer.stop()
         finally:
             replica.stop()
-            cage.close()
+            cgroup.close()
 
 
 def row(what: str, figures: Figures) -> str:
@@ -80,32 +80,32 @@ def row(what: str, figures: Figures) -> str:
 
 
 def _reasons(failures: Counter[str]) -> str:
-    """Say what failed most, in brackets."""
+    """Return the most frequent failures, in brackets."""
     reasons = ", ".join(f"{count} × {reason}" for reason, count in failures.most_common(3))
     return f" ({reasons})" if reasons else ""
 
 
 def main(words: list[str]) -> int:
-    """Run what the words ask for; 1 where a replica died."""
+    """Run the attacks that the arguments ask for; return 1 where a replica died."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks")
     parser.add_argument("names", nargs="*", help="attacks to run; all by default")
     parser.add_argument("--against", type=Path, help="another checkout, whose app is attacked")
     parser.add_argument("--minutes", type=float, help="run all attacks together for so long")
     parser.add_argument("--seconds", type=float, default=ROUND_SECONDS, help="per attack, without --minutes")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file for the table")
-    asked = parser.parse_args(words)
-    chosen = [attack for attack in ATTACKS if not asked.names or attack.name in asked.names]
+    options = parser.parse_args(words)
+    chosen = [attack for attack in ATTACKS if not options.names or attack.name in options.names]
     raise_descriptor_limit()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that replica and attackers end with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that replica and attackers end with this process
     rows, died = [HEAD], False
     print(HEAD)
-    rounds = [(f"all at once, {asked.minutes:g} min", chosen)] if asked.minutes else [(a.what, [a]) for a in chosen]
+    rounds = [(f"all at once, {options.minutes:g} min", chosen)] if options.minutes else [(a.what, [a]) for a in chosen]
     for what, attacks in rounds:
-        figures = run(attacks, asked.minutes * 60 if asked.minutes else asked.seconds, asked.against)
+        figures = run(attacks, options.minutes * 60 if options.minutes else options.seconds, options.against)
         died |= figures.died
         rows.append(row(what, figures))
         print(rows[-1], flush=True)
-    asked.out.write_text("# Attacks\n\n" + "\n".join(rows) + "\n", "utf-8")
+    options.out.write_text("# Attacks\n\n" + "\n".join(rows) + "\n", "utf-8")
     return int(died)
 
 

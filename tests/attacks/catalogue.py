@@ -10,13 +10,13 @@ from tests.attacks.posts import POST_ATTACKS
 from tests.attacks.target import Target, raise_descriptor_limit
 
 NICE = 19
-"""The least weight; a dozen attackers on the two cores of a small machine would else starve what they attack."""
+"""The lowest priority; otherwise a dozen attackers on two cores would take all CPU time from the replica."""
 ATTACKS = (*CONNECTION_ATTACKS, *POST_ATTACKS)
 
 
 def attack_until(name: str, tls: int, ops: int, ca: str, seconds: float) -> None:
-    """Run one attack in this process, which takes the CPU time that the replica leaves: elsewhere it has its own."""
+    """Run one attack in this process, with the lowest priority, as attackers elsewhere have CPUs of their own."""
     os.nice(NICE)
     raise_descriptor_limit()
-    found = next(attack for attack in ATTACKS if attack.name == name)
-    found.run(Target(tls, ops, Path(ca), time.monotonic() + seconds))
+    chosen = next(attack for attack in ATTACKS if attack.name == name)
+    chosen.run(Target(tls, ops, Path(ca), time.monotonic() + seconds))

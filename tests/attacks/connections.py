@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on the connections: pipelined requests, peers that do not read, tricklers, half headers and handshakes."""
+"""Attacks on the connections: pipelined requests, peers that do not read, slow senders, half headers and handshakes."""
 
 import contextlib
 import socket
@@ -38,7 +38,7 @@ def pipeline(connect: Callable[[Target], socket.socket | None], count: int, read
 
     for _ in target.turns():
         crowd.refill()
-        crowd.each(push)
+        crowd.for_each(push)
     crowd.close()
 
 
@@ -48,7 +48,7 @@ def ask_and_never_read(connect: Callable[[Target], socket.socket | None], reques
     for _ in target.turns():
         for sock in crowd.refill(20):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        crowd.each(lambda sock: send_some(sock, request))
+        crowd.for_each(lambda sock: send_some(sock, request))
     crowd.close()
 
 
@@ -60,7 +60,7 @@ def trickle_bodies(connect: Callable[[Target], socket.socket | None], target: Ta
             send_some(sock, BODY_HEAD)
         if time.monotonic() - last >= TRICKLE_SECONDS:
             last = time.monotonic()
-            crowd.each(lambda sock: receive_some(sock) and send_some(sock, b" "))
+            crowd.for_each(lambda sock: receive_some(sock) and send_some(sock, b" "))
     crowd.close()
 
 
@@ -72,7 +72,7 @@ def trickle_headers(connect: Callable[[Target], socket.socket | None], start: by
             send_some(sock, start)
         if time.monotonic() - last >= TRICKLE_SECONDS:
             last = time.monotonic()
-            crowd.each(lambda sock: receive_some(sock) and send_some(sock, b"a"))
+            crowd.for_each(lambda sock: receive_some(sock) and send_some(sock, b"a"))
     crowd.close()
 
 
@@ -82,7 +82,7 @@ def send_once(connect: Callable[[Target], socket.socket | None], start: bytes, c
     for _ in target.turns():
         for sock in crowd.refill():
             send_some(sock, start)
-        crowd.each(receive_some)
+        crowd.for_each(receive_some)
     crowd.close()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured during an attack: resident memory, CPU of the loop, `/livez`, and an honest client's answers."""
+"""Measurements during an attack: resident memory, CPU of the event loop, `/livez`, and an honest client's answers."""
 
 import os
 import socket
@@ -16,14 +16,14 @@ SAMPLE_SECONDS = 0.25
 PROBE_SECONDS = 1.0
 """A probe is late after this; our manifests give readiness two seconds and liveness five."""
 HONEST_SECONDS = 2.0
-"""timeoutSeconds of /mutate in our manifests: what is answered later is a pod that nobody looked at."""
+"""timeoutSeconds of /mutate in our manifests: a later answer leaves the pod unreviewed."""
 HONEST_PAUSE_SECONDS = 0.2
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(slots=True)
 class Figures:
-    """What was measured so far; seconds of the answers, mebibytes of the samples."""
+    """The measurements so far: times of answers in seconds, memory samples in MiB."""
 
     rss_mib: list[int] = field(default_factory=list)
     livez: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Figures:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Give a percentile; 0.0 of no values."""
+    """Return a percentile, or 0.0 of no values."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else 0.0
 
 
@@ -59,7 +59,7 @@ class Observer:
             thread.start()
 
     def stop(self) -> Figures:
-        """End the threads; gives what they measured."""
+        """End the threads, and return what they measured."""
         spent, seconds = self._cpu_seconds() - self._cpu, time.monotonic() - self._began
         self._over.set()
         for thread in self._threads:

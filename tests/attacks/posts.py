@@ -10,7 +10,7 @@ from tests.attacks.target import Attack, Target, open_tls
 from tests.largest import Input, json_inputs, pod_inputs, policy_inputs, question_inputs
 
 AT_ONCE = 12
-"""Connections; more than may wait for their turn of a check."""
+"""Connections at once: more than may wait for a check."""
 ANSWER_SECONDS = 30.0
 PATHS = {
     "mutate": "/mutate",
@@ -23,7 +23,7 @@ PATHS = {
 
 def post_all(kind: str, target: Target) -> None:
     """Post every input of a kind, on several connections at once, and read the answers."""
-    requests = [request_of(each) for each in KINDS[kind]() if each.route in PATHS]
+    requests = [request_of(largest_input) for largest_input in KINDS[kind]() if largest_input.route in PATHS]
     sent = 0
     for _ in target.turns():
         socks: list[socket.socket] = []

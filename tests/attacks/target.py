@@ -117,7 +117,7 @@ class Crowd:
         self._socks: list[socket.socket] = []
 
     def refill(self, most: int = 50) -> list[socket.socket]:
-        """Open missing connections, at most so many per call; gives the new ones."""
+        """Open missing connections, at most `most` per call, and return the new ones."""
         new = []
         for _ in range(min(most, self._count - len(self._socks))):
             sock = self._connect()
@@ -127,7 +127,7 @@ class Crowd:
         self._socks += new
         return new
 
-    def each(self, act: Callable[[socket.socket], bool]) -> None:
+    def for_each(self, act: Callable[[socket.socket], bool]) -> None:
         """Act on each connection; those for which `act` is False are closed."""
         alive = []
         for sock in self._socks:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the browser tests: one browser a module; where there is none they skip, and say what to do.
+"""Fixtures of the browser tests: one browser per module; the tests skip, with the remedy, where there is none.
 
-Not one for all: while Playwright is at work its event loop runs in this thread, and other tests run loops of their own.
+There is not one for all modules, because Playwright's event loop runs in this thread while it is open, and other tests
+run loops of their own.
 """
 
 from collections.abc import Iterator
@@ -19,12 +20,12 @@ def browser() -> Iterator[Browser]:
     program = find_chromium()
     if isinstance(program, str):
         pytest.skip(program)
-    with chromium(program) as found:
-        yield found
+    with chromium(program) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve the demo fleet."""
-    with served(make_service(tmp_path_factory.mktemp("certs"))) as found:
-        yield found
+    with served(make_service(tmp_path_factory.mktemp("certs"))) as fleet_served:
+        yield fleet_served

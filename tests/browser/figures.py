@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of the page with a large fleet: paint, update, scrolling; written as a table."""
+"""Figures of the web UI with a large fleet: paint, update and scrolling, written as a table."""
 
 import os
 import platform
@@ -16,8 +16,8 @@ from tests.builders import gpus, pod
 
 RESULTS = Path(__file__).parent.parent / "results" / "page.md"
 OPENED, UPDATED = 7, 20
-PAINT = """new Promise(done => new PerformanceObserver(found => {
-  const paint = found.getEntries().find(each => each.name === 'first-contentful-paint');
+PAINT = """new Promise(done => new PerformanceObserver(list => {
+  const paint = list.getEntries().find(entry => entry.name === 'first-contentful-paint');
   if (paint) done(paint.startTime);
 }).observe({type: 'paint', buffered: true}))"""
 """It may come after the load event, on a busy machine."""
@@ -35,7 +35,7 @@ SCROLL = """new Promise(done => {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Milliseconds but for the last two."""
+    """The measurements: lists of milliseconds, the number of elements, and the size of the HTML in bytes."""
 
     paints: list[float]
     loads: list[float]
@@ -46,7 +46,7 @@ class Figures:
 
 
 def measure(browser: Browser, served: Served) -> Figures:
-    """Open the map several times, each time in a tab without a cache; then change nodes, then scroll."""
+    """Open the map several times, each time in a tab without a cache, then change nodes, then scroll."""
     paints, loads, updates = [], [], []
     for _ in range(OPENED):
         with tab(browser, served.base) as opened:
@@ -63,7 +63,7 @@ def measure(browser: Browser, served: Served) -> Figures:
 
 
 def _update(opened: Tab, served: Served, index: int) -> float:
-    """Bind a pod, and wait until its node's tile is another; gives the time between by the page's own mark."""
+    """Bind a pod, wait until its node's tile changes, and return the milliseconds between by the page's own mark."""
     name = node_name(8 * index)
     before = opened.page.get_attribute(f"[id='n-{name}']", "title")
     made = pod(gpus(1), nodeName=name)
@@ -74,20 +74,20 @@ def _update(opened: Tab, served: Served, index: int) -> float:
         "([id, before]) => document.getElementById(id).title !== before", arg=[f"n-{name}", before]
     )
     mark = "performance.timeOrigin + performance.getEntriesByName('tiles').at(-1).startTime"
-    found: float = opened.page.evaluate(mark)
-    return found - at
+    drawn_at: float = opened.page.evaluate(mark)
+    return drawn_at - at
 
 
-def write(found: Figures, nodes: int, pods: int, version: str) -> None:
+def write(figures: Figures, nodes: int, pods: int, version: str) -> None:
     """Write the table."""
     rows = (
-        ("first contentful paint, median of several", statistics.median(found.paints), 1000),
-        ("  the slowest of those", max(found.paints), 1000),
-        ("all loaded, median", statistics.median(found.loads), None),
-        ("from a change of a node to its tile, median", statistics.median(found.updates), 200),
-        ("  the slowest of those", max(found.updates), 200),
-        ("a frame while scrolling, median", statistics.median(found.frames), None),
-        ("  the slowest of those", max(found.frames), None),
+        ("first contentful paint, median of several", statistics.median(figures.paints), 1000),
+        ("  the slowest of those", max(figures.paints), 1000),
+        ("all loaded, median", statistics.median(figures.loads), None),
+        ("from a change of a node to its tile, median", statistics.median(figures.updates), 200),
+        ("  the slowest of those", max(figures.updates), 200),
+        ("a frame while scrolling, median", statistics.median(figures.frames), None),
+        ("  the slowest of those", max(figures.frames), None),
     )
     lines = [
         "# The page with a large fleet",
@@ -95,7 +95,7 @@ def write(found: Figures, nodes: int, pods: int, version: str) -> None:
         f"`pytest tests/browser/test_large.py` wrote this: {nodes:,} nodes, {pods:,} pods, over loopback;"
         f" Chromium {version} without a GPU,",
         f"{os.cpu_count()} cores shared with the service, {platform.machine()}, Python {platform.python_version()}."
-        f" {found.elements:,} elements, {found.size_bytes / 1e6:.1f} MB of HTML.",
+        f" {figures.elements:,} elements, {figures.size_bytes / 1e6:.1f} MB of HTML.",
         "",
         "| what | ms | wanted at most |",
         "| --- | ---: | ---: |",

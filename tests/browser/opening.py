@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening pages: a browser tab that remembers every complaint of the console, and waits that are bounded."""
+"""Open pages in a browser tab that records every complaint of the console; all waits are bounded."""
 
 import os
 import threading
@@ -16,9 +16,9 @@ from tests.chromium import environment
 from tests.running import Running, running
 
 WAIT_MS = 20_000
-"""Bound on anything the browser is waited for; all of it takes a second at most, on a busy machine ten."""
-KEPT = Path(__file__).parent.parent.parent / ".pytest_cache" / "screenshots"
-"""Where pictures of the last run are, for who runs the tests elsewhere to keep."""
+"""Milliseconds for each wait for the browser, which takes a second at most, and ten on a busy machine."""
+PICTURES = Path(__file__).parent.parent.parent / ".pytest_cache" / "screenshots"
+"""The folder of the last run's pictures, which CI can keep."""
 WIDTH, HEIGHT = 1280, 900
 
 
@@ -37,67 +37,67 @@ def chromium(program: Path) -> Iterator[Browser]:
 
 @dataclass
 class Tab:
-    """One tab. `complaints`: what its console and its scripts said; `asked`: the hosts it wanted anything of."""
+    """One tab; `complaints` holds messages of its console and scripts, `hosts` those that it sent requests to."""
 
     page: Page
     base: str
     complaints: list[str] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
 
     def open(self, path: str) -> Response:
         """Go to a path of the service."""
-        found = self.page.goto(self.base + path, wait_until="load")
-        assert found is not None
-        return found
+        response = self.page.goto(self.base + path, wait_until="load")
+        assert response is not None
+        return response
 
     def live(self, path: str) -> None:
-        """Go to a path, and wait until its events come."""
+        """Go to a path, and wait until its stream of events is open."""
         self.open(path)
         self.page.wait_for_selector("body[data-connected]", timeout=WAIT_MS)
 
-    def picture(self, name: str, **how: Any) -> Path:
-        """Keep a picture of what is on the screen."""
-        KEPT.mkdir(parents=True, exist_ok=True)
-        path = KEPT / f"{name}.png"
-        self.page.screenshot(path=path, **how)
+    def picture(self, name: str, **options: Any) -> Path:
+        """Write a screenshot."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"{name}.png"
+        self.page.screenshot(path=path, **options)
         return path
 
 
 @contextmanager
-def tab(browser: Browser, base: str, **how: Any) -> Iterator[Tab]:
-    """Open a tab, with settings of its own such as color_scheme."""
-    context = browser.new_context(**{"viewport": {"width": WIDTH, "height": HEIGHT}, **how})
+def tab(browser: Browser, base: str, **options: Any) -> Iterator[Tab]:
+    """Open a tab, with settings such as color_scheme."""
+    context = browser.new_context(**{"viewport": {"width": WIDTH, "height": HEIGHT}, **options})
     context.set_default_timeout(WAIT_MS)
     page = context.new_page()
-    found = Tab(page, base)
-    page.on("console", lambda message: _note(found, message.type, message.text))
-    page.on("pageerror", lambda error: found.complaints.append(str(error)))
-    page.on("request", lambda request: found.asked.add(request.url.split("/")[2]))
+    opened = Tab(page, base)
+    page.on("console", lambda message: _note(opened, message.type, message.text))
+    page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    page.on("request", lambda request: opened.hosts.add(request.url.split("/")[2]))
     try:
-        yield found
+        yield opened
     finally:
         context.close()
 
 
-def _note(found: Tab, kind: str, text: str) -> None:
+def _note(opened: Tab, kind: str, text: str) -> None:
     if kind in ("error", "warning"):
-        found.complaints.append(f"{kind}: {text}")
+        opened.complaints.append(f"{kind}: {text}")
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A service that runs, with its clients."""
+    """A running service and its clients."""
 
     service: Service
     clients: Running
 
     @property
     def base(self) -> str:
-        """Give the address of the web UI listener."""
+        """The address of the web UI listener."""
         return str(self.clients.people.base_url).rstrip("/")
 
     def change(self, call: Callable[[], object]) -> None:
-        """Change the state where alone that may be done: on the loop of the service."""
+        """Change the state on the event loop of the service, which is the only place where that is allowed."""
         done = threading.Event()
 
         def once() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map of 5,000 nodes in a real browser: what it is made of, and how long it takes (tests/results/page.md)."""
+"""The fleet map of 5,000 nodes in a real browser: its elements, and its times (tests/results/page.md)."""
 
 from collections.abc import Iterator
 
@@ -14,9 +14,9 @@ from tests.builders import make_service
 
 NODES, PODS = 5_000, 20_000
 LARGEST_PICTURE = 200_000
-"""Bytes; of a picture that every clone of the repository carries."""
+"""Largest size in bytes of a picture, since every clone of the repository has it."""
 MOST_ELEMENTS = 25_000
-"""Of the page: some three a node. One a GPU would be 36,000 more."""
+"""Most elements of the page: about three per node; one per GPU would add 36,000."""
 
 
 COUNTING = """window.made = 0;
@@ -32,8 +32,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         service.state.put_node(document)
     for document in pods(PODS, NODES):
         service.state.put_pod(document)
-    with served(service) as found:
-        yield found
+    with served(service) as fleet_served:
+        yield fleet_served
 
 
 def test_whole_fleet_is_on_one_page_of_few_elements(browser: Browser, large: Served) -> None:
@@ -47,7 +47,7 @@ def test_whole_fleet_is_on_one_page_of_few_elements(browser: Browser, large: Ser
 
 
 def test_one_node_of_many_is_drawn_anew_alone(browser: Browser, large: Served) -> None:
-    """F132: a change costs one tile, whatever the fleet's size."""
+    """F132: a change redraws one tile, whatever the fleet's size."""
     with tab(browser, large.base) as opened:
         opened.live("/")
         opened.page.evaluate(COUNTING)
@@ -59,7 +59,7 @@ def test_one_node_of_many_is_drawn_anew_alone(browser: Browser, large: Served) -
 
 @pytest.mark.long
 def test_figures_of_a_large_fleet_are_kept(browser: Browser, large: Served) -> None:
-    """F132: first paint and update as the browser says; measured, not judged."""
+    """F132: first paint and update as the browser measures them; no limit is asserted."""
     figures = measure(browser, large)
 
     write(figures, NODES, PODS, browser.version)
@@ -68,14 +68,14 @@ def test_figures_of_a_large_fleet_are_kept(browser: Browser, large: Served) -> N
 
 @pytest.fixture(scope="module")
 def weekday(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve the sample fleet that is at work."""
-    with served(make_service(tmp_path_factory.mktemp("weekday"), demo_fleet("weekday"))) as found:
-        yield found
+    """Serve the sample fleet of a working day."""
+    with served(make_service(tmp_path_factory.mktemp("weekday"), demo_fleet("weekday"))) as fleet_served:
+        yield fleet_served
 
 
 @pytest.mark.long
 def test_pictures_of_the_front_page_are_kept(browser: Browser, large: Served, weekday: Served) -> None:
-    """F132: what README and the tour show is what is served; none is larger than a page may be."""
+    """F132: README and the tour show what is served, and no picture is larger than a page may be."""
     pictures = (
         (weekday, "/", "fleet", "light"),
         (large, "/", "large", "dark"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page while things change: filters, tiles, waiting pods and decisions, in place and without a reload."""
+"""The page while things change: filters, tiles, waiting pods and decisions are updated in place without a reload."""
 
 import json
 import time
@@ -19,8 +19,8 @@ UPDATES = 5
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Served]:
     """Serve a demo fleet that the test may change."""
-    with served(make_service(tmp_path)) as found:
-        yield found
+    with served(make_service(tmp_path)) as fleet_served:
+        yield fleet_served
 
 
 def bound(service: Service, name: str, node: str, amount: int) -> None:
@@ -31,7 +31,7 @@ def bound(service: Service, name: str, node: str, amount: int) -> None:
 
 
 def test_filter_shows_what_it_says_with_and_without_scripts(browser: Browser, demo: Served) -> None:
-    """F132: by GET parameters; scripts do the same in place, and change the address."""
+    """F132: filters are GET parameters; scripts apply them in place, and change the address."""
     for scripts in (True, False):
         with tab(browser, demo.base, java_script_enabled=scripts) as opened:
             opened.open("/")
@@ -41,7 +41,7 @@ def test_filter_shows_what_it_says_with_and_without_scripts(browser: Browser, de
             opened.page.wait_for_url("**/?product=H100-80GB-HBM3*", timeout=WAIT_MS)
             expect(opened.page.locator(".tiles .t")).to_have_count(6, timeout=WAIT_MS)
 
-            names = opened.page.eval_on_selector_all(".tiles .t b", "all => all.map(each => each.textContent)")
+            names = opened.page.eval_on_selector_all(".tiles .t b", "all => all.map(element => element.textContent)")
 
             assert set(names) == {"h100-0", "h100-1", "h100-ghost-0", "h100-mig-failed", "h100-mig-pending",
                                   "h100-mig-success"}  # fmt: skip
@@ -59,17 +59,17 @@ def test_filter_shows_what_it_says_with_and_without_scripts(browser: Browser, de
     ids=["driver", "state", "product and namespace", "nothing"],
 )
 def test_each_filter_is_an_address(browser: Browser, demo: Served, query: str, nodes: set[str]) -> None:
-    """F132: an address that is kept, or sent to somebody, shows the same."""
+    """F132: an address that is kept, or sent to another person, shows the same."""
     with tab(browser, demo.base) as opened:
         opened.open(f"/?{query}")
 
-        found = opened.page.eval_on_selector_all(".tiles .t", "all => all.map(each => each.id.slice(2))")
+        shown = opened.page.eval_on_selector_all(".tiles .t", "all => all.map(element => element.id.slice(2))")
 
-        assert set(found) == nodes
+        assert set(shown) == nodes
 
 
 def test_tile_changes_as_its_node_does(browser: Browser, own: Served) -> None:
-    """F132: within some tenths of a second, by the page's own performance marks; the figure is kept, not judged."""
+    """F132: within some tenths of a second by the page's own marks; the time is printed, and no limit is asserted."""
     taken = []
     with tab(browser, own.base) as opened:
         opened.live("/")
@@ -81,11 +81,12 @@ def test_tile_changes_as_its_node_does(browser: Browser, own: Served) -> None:
                 "performance.timeOrigin + performance.getEntriesByName('tiles').at(-1).startTime"
             )
             taken.append(drawn - at)
-        cells = opened.page.eval_on_selector_all("#n-h200-0 i", "all => all.map(each => each.className)")
+        cells = opened.page.eval_on_selector_all("#n-h200-0 i", "all => all.map(element => element.className)")
 
         assert cells == ["u n5 w8", "f n3 w8"]
         assert opened.complaints == []
-    print(f"update: {[round(each) for each in taken]} ms from the change to the tile, at most {max(taken):.0f}")
+    rounded = [round(milliseconds) for milliseconds in taken]
+    print(f"update: {rounded} ms from the change to the tile, at most {max(taken):.0f}")
 
 
 def test_node_that_comes_and_goes_is_drawn_and_removed(browser: Browser, own: Served) -> None:
@@ -112,8 +113,8 @@ def test_totals_follow_the_fleet(browser: Browser, own: Served) -> None:
         assert "0" in row.inner_text()
 
 
-def test_stream_that_is_paused_tells_nothing_until_it_goes_on(browser: Browser, own: Served) -> None:
-    """F132: WCAG 2.2.2, what moves by itself can be stopped."""
+def test_stream_that_is_paused_shows_nothing_until_it_goes_on(browser: Browser, own: Served) -> None:
+    """F132: by WCAG 2.2.2, what moves by itself can be stopped."""
     with tab(browser, own.base) as opened:
         opened.live("/")
         opened.page.click("#pause")
@@ -127,7 +128,7 @@ def test_stream_that_is_paused_tells_nothing_until_it_goes_on(browser: Browser, 
 
 
 def test_decision_comes_in_while_one_looks_and_others_are_filtered(browser: Browser, own: Served) -> None:
-    """F132: live tail by server-sent events, filter by reason."""
+    """F132: server-sent events bring new decisions, filtered by reason."""
     body = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
     with tab(browser, own.base) as opened:
         opened.live("/decisions?reason=QuantityFractional")
@@ -135,7 +136,7 @@ def test_decision_comes_in_while_one_looks_and_others_are_filtered(browser: Brow
         own.clients.tls.post("/mutate", json=review(pod(gpus("500m"))))
         opened.page.wait_for_selector("#rows tr")
 
-        rows = opened.page.eval_on_selector_all("#rows tr", "all => all.map(each => each.innerText)")
+        rows = opened.page.eval_on_selector_all("#rows tr", "all => all.map(element => element.innerText)")
 
         assert len(rows) == 1
         assert "QuantityFractional" in rows[0]
@@ -144,7 +145,7 @@ def test_decision_comes_in_while_one_looks_and_others_are_filtered(browser: Brow
 
 
 def test_cause_of_a_waiting_pod_comes_by_itself(browser: Browser, own: Served) -> None:
-    """F132: nobody waits for it; the page shows that it is being worked out."""
+    """F132: nothing waits for it; the page shows that it is being computed."""
     with tab(browser, own.base) as opened:
         opened.live("/pending")
         opened.page.get_by_text("asks more than the node has in all").wait_for()
@@ -155,7 +156,7 @@ def test_cause_of_a_waiting_pod_comes_by_itself(browser: Browser, own: Served) -
 
 
 def test_pasted_pod_is_tried_in_place(browser: Browser, demo: Served) -> None:
-    """F132: the playground; /dry-run alone is posted to."""
+    """F132: this is the playground, and only /dry-run is posted to."""
     manifest = "spec:\n  containers:\n  - name: m\n    resources: {requests: {nvidia.com/gpu: 1}}\n"
     for scripts in (True, False):
         with tab(browser, demo.base, java_script_enabled=scripts) as opened:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every page in a real browser: nothing to complain of, readable by everyone, and of our own server alone."""
+"""Every page in a real browser: no complaint of the console, accessible to everyone, and from our own server alone."""
 
 import re
 
@@ -25,32 +25,32 @@ each_page = pytest.mark.parametrize(("name", "path"), PAGES.items(), ids=PAGES)
 def test_page_brings_no_complaint_of_the_console_and_asks_no_other_host(
     browser: Browser, demo: Served, name: str, path: str
 ) -> None:
-    """F132: a strict Content-Security-Policy is kept, since a breach of it is a complaint."""
+    """F132: the strict Content-Security-Policy holds, since a breach of it is a complaint."""
     with tab(browser, demo.base) as opened:
         opened.open(path)
         opened.picture(f"{name}-light", full_page=True)
 
         assert opened.complaints == []
-        assert opened.asked == {demo.base.removeprefix("http://")}
+        assert opened.hosts == {demo.base.removeprefix("http://")}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @each_page
 def test_page_has_no_accessibility_violation(browser: Browser, demo: Served, scheme: str, name: str, path: str) -> None:
-    """F132: axe-core, all its rules, both colour schemes."""
+    """F132: axe-core runs all its rules in both colour schemes."""
     with tab(browser, demo.base, color_scheme=scheme) as opened:
         opened.open(path)
         if scheme == "dark":
             opened.picture(f"{name}-dark", full_page=True)
 
-        found = Axe().run(opened.page)
+        results = Axe().run(opened.page)
 
-    assert found.violations_count == 0, found.generate_report()
+    assert results.violations_count == 0, results.generate_report()
 
 
 @pytest.mark.parametrize("path", PAGES.values(), ids=PAGES)
 def test_page_reads_the_same_without_scripts(browser: Browser, demo: Served, path: str) -> None:
-    """F132: works without JavaScript for reading."""
+    """F132: reading needs no JavaScript."""
     texts = []
     for scripts in (True, False):
         with tab(browser, demo.base, java_script_enabled=scripts) as opened:
@@ -63,7 +63,7 @@ def test_page_reads_the_same_without_scripts(browser: Browser, demo: Served, pat
 
 @each_page
 def test_page_prints_without_its_controls(browser: Browser, demo: Served, name: str, path: str) -> None:
-    """F132: prints well."""
+    """F132: the print style hides them."""
     with tab(browser, demo.base) as opened:
         opened.open(path)
         opened.page.emulate_media(media="print")
@@ -75,7 +75,7 @@ def test_page_prints_without_its_controls(browser: Browser, demo: Served, name: 
 
 
 def test_every_page_is_reached_by_keyboard_alone(browser: Browser, demo: Served) -> None:
-    """F132: skip link first, then the pages; the whole map is one stop, and arrow keys walk it."""
+    """F132: the skip link comes first, then the pages; the whole map is one stop, and arrow keys move in it."""
     with tab(browser, demo.base) as opened:
         opened.open("/")
         opened.page.wait_for_selector(".t[tabindex='0']")
@@ -99,7 +99,7 @@ def test_every_page_is_reached_by_keyboard_alone(browser: Browser, demo: Served)
 
 
 def test_colour_is_never_alone(browser: Browser, demo: Served) -> None:
-    """F132: cells of each kind differ in their pattern, and a node's state is said besides."""
+    """F132: cells of each kind differ in their pattern, and text says the state of a node."""
     with tab(browser, demo.base) as opened:
         opened.open("/")
         patterns = opened.page.evaluate(

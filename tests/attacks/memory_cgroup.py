@@ -11,7 +11,7 @@ EMPTY_SECONDS = 5.0
 """The kernel needs a moment to empty the cgroup of a process that has ended; the removal is tried for so long."""
 
 
-class Cage:
+class MemoryCgroup:
     """A memory cgroup. `limited` is False where this machine lets us make none: then nothing but RSS is measured."""
 
     def __init__(self, mib: int) -> None:
@@ -26,7 +26,7 @@ class Cage:
 
     @property
     def enter(self) -> str:
-        """The words of a shell that puts itself, and what it becomes, into the cgroup."""
+        """The words of a shell that puts itself, and the program that it becomes, into the cgroup."""
         return f"echo $$ > {self._folder}/cgroup.procs" if self.limited else "true"
 
     def close(self) -> None:
