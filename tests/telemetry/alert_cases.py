@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each alert is shown: series under which it fires, and under which it is silent. One sample a minute."""
+"""The cases of each alert: series under which it fires, and under which it is silent; one sample per minute."""
 
 Case = tuple[dict[str, str], dict[str, str], str]
 """Series by selector under which it fires, and under which it does not; when that is looked at. One sample a minute."""
@@ -11,19 +11,19 @@ DAY = 86_400
 
 
 def histogram(name: str, labels: str, slow: bool) -> dict[str, str]:
-    """Make a histogram of ten calls a minute: in three seconds each, or in less than half of one."""
+    """Write a histogram of ten calls per minute, of three seconds each or of less than half a second."""
     quick = "0x60" if slow else "0+10x60"
     bounds = {"0.5": quick, "1": quick, "2.5": quick, "5": "0+10x60", "+Inf": "0+10x60"}
     return {f'{name}_bucket{{{labels}, le="{bound}"}}': values for bound, values in bounds.items()}
 
 
 def share(bad: str, good: str, many: int, few: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Make two counters: of 100 a minute so many are bad, and then so few."""
+    """Write two counters of 100 per minute in all, of which `many` are bad in one case and `few` in the other."""
     return {bad: f"0+{many}x60", good: f"0+{100 - many}x60"}, {bad: f"0+{few}x60", good: f"0+{100 - few}x60"}
 
 
 def certificate(life: float, left: float, pod: str = "a") -> dict[str, str]:
-    """Make the two times of a served certificate. `life`, `left`: in days."""
+    """Write the two times of a served certificate; `life` and `left` are in days."""
     times = {"expiry": left * DAY, "start": (left - life) * DAY}
     return {
         f'gpu_usher_serving_certificate_{name}_timestamp_seconds{{pod="{pod}"}}': f"{at:.0f}x120"
@@ -211,7 +211,7 @@ EXTENDER = {f'gpu_usher_build_info{{role="extender", pod="{pod}"}}': "1x20 _x40"
 
 
 def surviving(series: dict[str, str]) -> dict[str, str]:
-    """Let a component live on."""
+    """Add a replica of the component that is alive."""
     return dict.fromkeys(series, "1x60")
 
 
@@ -231,4 +231,4 @@ DEAD_COMPONENTS: dict[str, tuple[dict[str, str], set[str]]] = {
     ),
     "one process serves both": ({'gpu_usher_build_info{role="all"}': "1x60"}, set()),
 }
-"""What is scraped, and which alerts of absence fire twenty minutes after the death."""
+"""Name → the scraped series, and the alerts of absence that fire twenty minutes after a component has died."""

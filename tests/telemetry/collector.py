@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An OTLP/HTTP receiver on loopback: keeps what is sent, decoded with OpenTelemetry's own classes; or never answers."""
+"""An OTLP/HTTP receiver on loopback: it keeps what is sent, decoded with OpenTelemetry's classes, or never answers."""
 
 import threading
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 class Collector:
-    """What was received. `deaf`: reads and does not answer until the end."""
+    """The received requests; with `unresponsive`, it reads requests and does not answer them until the end."""
 
-    def __init__(self, deaf: bool = False) -> None:
+    def __init__(self, unresponsive: bool = False) -> None:
         self.bodies: list[bytes] = []
         self.paths: set[str] = set()
-        self.asked = threading.Event()
+        self.contacted = threading.Event()
         self.ended = threading.Event()
         collector = self
 
@@ -27,8 +27,8 @@ class Collector:
             def do_POST(self) -> None:  # http.server's name
                 collector.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
                 collector.paths.add(self.path)
-                collector.asked.set()
-                if deaf:
+                collector.contacted.set()
+                if unresponsive:
                     collector.ended.wait()
                     return
                 answer = ExportTraceServiceResponse().SerializeToString()
@@ -45,7 +45,7 @@ class Collector:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the receiver."""
         return f"http://127.0.0.1:{self.server.server_address[1]}"
 
     @property
@@ -55,7 +55,7 @@ class Collector:
 
     @property
     def resources(self) -> list[dict[str, Any]]:
-        """Who sent them: the resource of each."""
+        """The resource of each span's sender."""
         return [values(resource) for resource, _ in self._received()]
 
     def _received(self) -> Iterator[tuple[Any, Any]]:
@@ -78,9 +78,9 @@ def _value(value: Any) -> Any:
 
 
 @contextmanager
-def collecting(deaf: bool = False) -> Iterator[Collector]:
+def collecting(unresponsive: bool = False) -> Iterator[Collector]:
     """Receive for as long as the block lasts."""
-    collector = Collector(deaf)
+    collector = Collector(unresponsive)
     thread = threading.Thread(target=collector.server.serve_forever)
     thread.start()
     try:

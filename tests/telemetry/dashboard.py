@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Grafana dashboard, written as a table of panels: `python -m tests.telemetry.dashboard` writes the JSON."""
+"""The Grafana dashboard as a table of panels: `python -m tests.telemetry.dashboard` writes the JSON."""
 
 import json
 from dataclasses import dataclass
@@ -9,45 +9,45 @@ from tests.telemetry.rulefile import MONITORING
 
 FILE = MONITORING / "dashboard.json"
 WIDTH, HEIGHT = 8, 7
-"""Of a panel, in units of Grafana's grid of 24 columns: three stand side by side."""
+"""Size of a panel in units of Grafana's grid of 24 columns, so that three panels are side by side."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-MINE = 'job=~"$job"'
+JOB = 'job=~"$job"'
 WEBHOOKS = 'name=~".+[.]gpu-usher[.]io"'
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. `asked`: (PromQL, legend); `unit`: Grafana's; `kind`: timeseries, stat or table."""
+    """One panel; `queries` holds (PromQL, legend), `unit` is Grafana's, `kind` is timeseries, stat or table."""
 
     title: str
-    asked: tuple[tuple[str, str], ...]
+    queries: tuple[tuple[str, str], ...]
     unit: str = "short"
     kind: str = "timeseries"
     about: str = ""
 
 
 def quantiles(name: str, by: str, matchers: str) -> tuple[tuple[str, str], ...]:
-    """Ask for the median and the 99th percentile of a histogram."""
+    """Write the queries for the median and the 99th percentile of a histogram."""
     rate = f"sum by ({by}, le) (rate({name}_bucket{{{matchers}}}[$__rate_interval]))"
     return tuple((f"histogram_quantile({at}, {rate})", f"{{{{{by}}}}} p{at * 100:g}") for at in (0.5, 0.99))
 
 
-def rate(name: str, by: str, matchers: str = MINE, legend: str = "") -> tuple[str, str]:
-    """Ask for a counter's rate by labels."""
+def rate(name: str, by: str, matchers: str = JOB, legend: str = "") -> tuple[str, str]:
+    """Write the query for the rate of a counter by labels."""
     words = legend or " ".join(f"{{{{{label.strip()}}}}}" for label in by.split(","))
     return f"sum by ({by}) (rate({name}{{{matchers}}}[$__rate_interval]))", words
 
 
 def gauge(name: str, legend: str, by: str = "", over: str = "max") -> tuple[str, str]:
-    """Ask for a gauge over all replicas."""
-    return f"{over} by ({by}) ({name}{{{MINE}}})" if by else f"{over}({name}{{{MINE}}})", legend
+    """Write the query for a gauge over all replicas."""
+    return f"{over} by ({by}) ({name}{{{JOB}}})" if by else f"{over}({name}{{{JOB}}})", legend
 
 
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "At a glance",
         (
-            Panel("Replicas", ((f"count(gpu_usher_build_info{{{MINE}}})", "replicas"),), kind="stat"),
+            Panel("Replicas", ((f"count(gpu_usher_build_info{{{JOB}}})", "replicas"),), kind="stat"),
             Panel("Nodes known", (gauge("gpu_usher_nodes", "nodes"),), kind="stat"),
             Panel(
                 "Slipped pods",
@@ -58,21 +58,21 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Certificates taken", (rate("gpu_usher_cert_reload_total", "result"),)),
             Panel(
                 "Sets of policies",
-                ((f"count(count by (hash) (gpu_usher_policy_info{{{MINE}}}))", "sets"),),
+                ((f"count(count by (hash) (gpu_usher_policy_info{{{JOB}}}))", "sets"),),
                 kind="stat",
                 about="1 where all replicas hold the same policies.",
             ),
             Panel(
                 "Certificate in force for",
                 (
-                    (f"min(gpu_usher_serving_certificate_expiry_timestamp_seconds{{{MINE}}}) - time()", "left"),
-                    (f"time() - max(gpu_usher_serving_certificate_start_timestamp_seconds{{{MINE}}})", "since"),
-                    (f"min(gpu_usher_ca_expiry_timestamp_seconds{{{MINE}}}) - time()", "of its CA"),
+                    (f"min(gpu_usher_serving_certificate_expiry_timestamp_seconds{{{JOB}}}) - time()", "left"),
+                    (f"time() - max(gpu_usher_serving_certificate_start_timestamp_seconds{{{JOB}}})", "since"),
+                    (f"min(gpu_usher_ca_expiry_timestamp_seconds{{{JOB}}}) - time()", "of its CA"),
                 ),
                 "s",
                 "stat",
             ),
-            Panel("Builds", ((f"count by (version) (gpu_usher_build_info{{{MINE}}})", "{{version}}"),), kind="stat"),
+            Panel("Builds", ((f"count by (version) (gpu_usher_build_info{{{JOB}}})", "{{version}}"),), kind="stat"),
         ),
     ),
     (
@@ -82,7 +82,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Outcomes", (rate("gpu_usher_requests_total", "verb, outcome"),), "reqps"),
             Panel(
                 "Time to answer",
-                quantiles("gpu_usher_request_duration_seconds", "verb", MINE),
+                quantiles("gpu_usher_request_duration_seconds", "verb", JOB),
                 "s",
                 about="By the clock, body read. The API server waits 2 s (mutate) or 3 s (validate).",
             ),
@@ -93,9 +93,9 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Refusals at admission",
-                (rate("gpu_usher_refusals_total", "reason", MINE + ', verb=~"mutate|validate"'),),
+                (rate("gpu_usher_refusals_total", "reason", JOB + ', verb=~"mutate|validate"'),),
             ),
-            Panel("Nodes refused in filter", (rate("gpu_usher_refusals_total", "reason", MINE + ', verb="filter"'),)),
+            Panel("Nodes refused in filter", (rate("gpu_usher_refusals_total", "reason", JOB + ', verb="filter"'),)),
             Panel("Decisions by policy", (rate("gpu_usher_policy_results_total", "policy, result"),)),
             Panel(
                 "What our view lacks",
@@ -132,7 +132,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     rate("gpu_usher_unreadable_objects_total", "kind", legend="{{kind}} unreadable"),
                 ),
             ),
-            Panel("Changes of nodes", ((f"max(deriv(gpu_usher_index_generation{{{MINE}}}[5m]))", "a second"),)),
+            Panel("Changes of nodes", ((f"max(deriv(gpu_usher_index_generation{{{JOB}}}[5m]))", "a second"),)),
             Panel(
                 "Health of GPUs: age, polls",
                 (
@@ -206,7 +206,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """Make the dashboard as Grafana imports it."""
+    """Write the dashboard as Grafana imports it."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, row in ROWS:
@@ -240,26 +240,26 @@ def _at(x: int, y: int, width: int, height: int) -> dict[str, int]:
     return {"x": x, "y": y, "w": width, "h": height}
 
 
-def _panel(panel: Panel, where: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, position: dict[str, int]) -> dict[str, Any]:
     instant = panel.kind == "stat"
     targets = [
         {"refId": chr(ord("A") + index), "expr": expression, "legendFormat": legend, "datasource": SOURCE}
         | ({"instant": True} if instant else {})
-        for index, (expression, legend) in enumerate(panel.asked)
+        for index, (expression, legend) in enumerate(panel.queries)
     ]
     return {
         "type": panel.kind,
         "title": panel.title,
         **({"description": panel.about} if panel.about else {}),
         "datasource": SOURCE,
-        "gridPos": where,
+        "gridPos": position,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "targets": targets,
     }
 
 
 def text() -> str:
-    """Write the dashboard as it stands in the repository."""
+    """Write the dashboard as it is in the repository."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

@@ -31,31 +31,31 @@ _GROUPING = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
 
 
 def rule_groups() -> dict[str, Any]:
-    """Give the rules of all files as Prometheus reads them: the spec of the operator's object."""
+    """Return the rules of all files as Prometheus reads them: the spec of the operator's PrometheusRule."""
     specs = [yaml.safe_load(path.read_text("utf-8"))["spec"] for path in sorted(MONITORING.rglob("rules.yaml"))]
     return {"groups": [group for spec in specs for group in spec["groups"]]}
 
 
 def alerts() -> dict[str, dict[str, Any]]:
-    """Give the alerts by name."""
+    """Return the alerts by name."""
     return {rule["alert"]: rule for group in rule_groups()["groups"] for rule in group["rules"]}
 
 
 def named(expression: str) -> Iterator[tuple[str, frozenset[str]]]:
-    """Iterate over the metrics of an expression, each with the labels asked of it; "" for labels grouped by."""
+    """Iterate over the metrics of an expression, each with the labels that it selects; "" for labels grouped by."""
     for metric, matchers in _METRIC.findall(expression):
         yield metric, frozenset(_MATCHER.findall(matchers))
     for grouping in _GROUPING.findall(expression):
         yield "", frozenset(filter(None, (label.strip() for label in grouping.split(","))))
 
 
-def unknown(expression: str, known: dict[str, frozenset[str]]) -> list[str]:
-    """List what an expression names that is not there: metrics, and labels that none of its metrics has."""
+def unknown(expression: str, known_metrics: dict[str, frozenset[str]]) -> list[str]:
+    """List the metrics of an expression that do not exist, and the labels that none of its metrics has."""
     named_labels = list(named(expression))
     metrics = {metric for metric, _ in named_labels if metric}
-    problems = [f"{metric} is no metric" for metric in metrics if metric not in known]
-    everywhere = TARGET_LABELS.union(*(known.get(metric, frozenset()) for metric in metrics))
+    problems = [f"{metric} is no metric" for metric in metrics if metric not in known_metrics]
+    everywhere = TARGET_LABELS.union(*(known_metrics.get(metric, frozenset()) for metric in metrics))
     for metric, labels in named_labels:
-        has = (known.get(metric, frozenset()) | TARGET_LABELS) if metric else everywhere
+        has = (known_metrics.get(metric, frozenset()) | TARGET_LABELS) if metric else everywhere
         problems += [f"{metric or 'grouping'} has no label {label}" for label in sorted(labels - has)]
     return problems

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard: what it names exists, Prometheus can read what it asks, and nothing that we measure is left out."""
+"""The dashboard: its metrics exist, Prometheus can read its queries, and every metric of ours is on it."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.telemetry.scrape import offered
 
 
 def panels() -> list[dict[str, Any]]:
-    """List the panels that ask something."""
+    """List the panels that have queries."""
     return [panel for panel in json.loads(FILE.read_text("utf-8"))["panels"] if panel["type"] != "row"]
 
 
@@ -29,13 +29,13 @@ def test_file_is_what_its_table_makes() -> None:
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[title for title, _ in EXPRESSIONS])
 def test_every_metric_and_label_of_a_panel_exists(title: str, expression: str) -> None:
-    """F95: ours by our own registry, the API server's by a short list."""
+    """F95: our own are in our registry, those of the API server in a short list."""
     assert not unknown(expression, {**offered(), **APISERVER}), title
 
 
 @pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
 def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
-    """F95: as recording rules, with Grafana's own variables filled in."""
+    """F95: promtool checks them as recording rules, with Grafana's variables filled in."""
     filled = [expression.replace("$__rate_interval", "5m").replace("$job", ".+") for _, expression in EXPRESSIONS]
     rules = [{"record": f"panel:{index}:value", "expr": expression} for index, expression in enumerate(filled)]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), "utf-8")
@@ -44,7 +44,7 @@ def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
 
 
 def test_every_metric_of_ours_is_on_a_panel() -> None:
-    """F95: a new metric is either worth a look or not worth having."""
+    """F95: a metric that nobody looks at is not worth having."""
     shown = {metric for _, expression in EXPRESSIONS for metric, _ in named(expression) if metric}
     ours = {name for name in offered() if not name.endswith(("_created", "_count", "_sum"))}
     families = {name for name in ours if not any(name + end in ours for end in ("_total", "_bucket"))}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log: one JSON line a decision with the same fields each time, and nothing of a pod that is nobody's business."""
+"""The log: one JSON line per decision with the same fields each time, and no value of a pod that may be secret."""
 
 import io
 import json
@@ -27,8 +27,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     return make_service(tmp_path_factory.mktemp("certs"))
 
 
-class Written:
-    """Lines that were written while the block lasts."""
+class CapturedLog:
+    """The lines that were written while the block lasts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, level: int = logging.INFO) -> None:
         self._stream = io.StringIO()
@@ -36,7 +36,7 @@ class Written:
         self._listener = start_logging(as_json=True, level=level)
 
     def lines(self) -> list[dict[str, Any]]:
-        """End the logging; gives what was written, each line read as JSON."""
+        """End the logging, and return the lines, each read as JSON."""
         self._listener.stop()
         return [json.loads(line) for line in self._stream.getvalue().splitlines()]
 
@@ -46,15 +46,15 @@ def ask(path: str, body: Any, service: Service) -> None:
 
 
 def odd_pod() -> dict[str, Any]:
-    """Make a pod with secrets where people put them, asking for what is refused."""
+    """Write a pod with secrets in all places where people put them, which requests something that is refused."""
     made = pod(gpus("500m", env=[{"name": "TOKEN", "value": SECRET}, {"name": "NVIDIA_X", "value": SECRET}]))
     made["metadata"] |= {"annotations": {"note": SECRET}, "labels": {"app": SECRET}}
     return made
 
 
 def test_every_decision_has_the_same_fields(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F94, LOG-01, fault 62: admission's and the extender's alike."""
-    log = Written(monkeypatch, logging.DEBUG)
+    """F94, LOG-01, fault 62: those of admission and of the extender alike."""
+    log = CapturedLog(monkeypatch, logging.DEBUG)
     ask("/mutate", review(odd_pod(), dryRun=True), service)
     ask("/validate", review(pod()), service)
     ask("/scheduler/filter", {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["t4-0", "t4-1"]}, service)
@@ -75,8 +75,8 @@ def test_every_decision_has_the_same_fields(service: Service, monkeypatch: pytes
 
 
 def test_audit_log_and_ours_say_the_same(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AUD-01, CFG-04: the trail in the API server's audit log names the same policies by the same hash."""
-    log = Written(monkeypatch)
+    """AUD-01, CFG-04: the API server's audit log has the same policies and the same hash."""
+    log = CapturedLog(monkeypatch)
     trail = reviewed(review(pod()), "mutate", service)["auditAnnotations"]
 
     line = log.lines()[0]
@@ -88,8 +88,8 @@ def test_audit_log_and_ours_say_the_same(service: Service, monkeypatch: pytest.M
 def test_a_line_has_no_value_of_environment_label_or_annotation(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F94, LOG-01: whatever is decided, and when we fail to read."""
-    log = Written(monkeypatch, logging.DEBUG)
+    """F94, LOG-01: this holds for every decision, and for a pod that cannot be read."""
+    log = CapturedLog(monkeypatch, logging.DEBUG)
     for verb in ("mutate", "validate"):
         ask(f"/{verb}", review(odd_pod()), service)
     fine = odd_pod()
@@ -104,8 +104,8 @@ def test_a_line_has_no_value_of_environment_label_or_annotation(
 
 
 def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LOG-02: allow without change at debug."""
-    log = Written(monkeypatch)
+    """LOG-02: an admission without a change is logged at debug."""
+    log = CapturedLog(monkeypatch)
     ask("/validate", review(pod()), service)
     ask("/scheduler/filter", {"Pod": pod(), "NodeNames": ["h200-0"]}, service)
     ask("/validate", review(pod(gpus("500m"))), service)
@@ -116,10 +116,10 @@ def test_what_changes_nothing_is_silent_and_a_refusal_is_not(service: Service, m
 def test_pod_without_a_name_is_called_by_what_its_name_will_begin_with(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 35: a Job's pod has no name at the door."""
+    """Fault 35: a Job's pod has no name yet when it is reviewed."""
     made = pod(gpus("500m"))
     made["metadata"] = {"generateName": "train-"}
-    log = Written(monkeypatch)
+    log = CapturedLog(monkeypatch)
 
     ask("/mutate", review(made), service)
 
@@ -144,22 +144,22 @@ def test_a_name_cannot_break_a_line(monkeypatch: pytest.MonkeyPatch, name: str) 
 
 
 def test_equal_complaints_are_written_once_a_second_and_counted() -> None:
-    """LOG-02: the next one that is written says how many were not."""
+    """LOG-02: the next line that is written has the number of those that were not."""
     once = OncePerSecond()
 
     def complain(at: float, error: str = "no route", level: int = logging.ERROR) -> bool | None:
         record = logging.LogRecord("gpu-usher", level, "", 0, "lost", None, None)
         record.created, record.fields = at, {"error": error, "pod": f"p{at}"}
-        told.append(record)
+        complaints.append(record)
         return bool(once.filter(record))
 
-    told: list[logging.LogRecord] = []
+    complaints: list[logging.LogRecord] = []
 
     assert [complain(0.0), complain(0.1), complain(0.9), complain(0.9, "other")] == [True, False, False, True]
     assert [complain(1.1), complain(1.2), complain(2.5)] == [True, False, True]
     assert [complain(2.6, level=logging.INFO), complain(2.6, level=logging.INFO)] == [True, True]
     assert once.suppressed == 3
-    assert [getattr(record, "fields", {}).get("suppressed") for record in told] == [
+    assert [getattr(record, "fields", {}).get("suppressed") for record in complaints] == [
         None, None, None, None, 2, None, 1, None, None,
     ]  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_complaints_that_are_all_different_do_not_pile_up() -> None:
 
 
 def test_line_that_finds_no_room_is_dropped_and_counted() -> None:
-    """LOG-03, fault 49: nobody reads, nobody waits."""
+    """LOG-03, fault 49: nothing waits for a log that nobody reads."""
     LOGGER.handlers = [DroppingHandler(queue.Queue(1))]
     LOGGER.propagate = False
     LOGGER.setLevel(logging.INFO)
@@ -187,7 +187,7 @@ def test_line_that_finds_no_room_is_dropped_and_counted() -> None:
 
 
 def test_lost_lines_are_counted_once(tmp_path: Path) -> None:
-    """A counter never goes back, though the log may be started anew."""
+    """A counter never decreases, though the log may be started anew."""
     metrics = make_service(tmp_path).metrics
     for total in (3, 5, 0, 1):
         metrics.lines_lost({"dropped": total})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics as Prometheus' own linter sees them, and the sets their labels are from."""
+"""The metrics as Prometheus' own linter sees them, and the closed sets of their labels."""
 
 from typing import get_args
 
@@ -29,13 +29,13 @@ CLOSED: dict[str, set[str]] = {
     "state": {"ill", "ailing"},
     "role": set(get_args(Role)),
 }
-"""What each label may say. `version`, `python`, `hash` and `le` say what they say, once a process, set or bucket."""
+"""Label → its values. `version`, `python`, `hash` and `le` may have any, one per process, policy set or bucket."""
 OPEN = {"version", "python", "hash", "le"}
 
 
 @pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
 def test_metrics_are_named_as_prometheus_wants_them() -> None:
-    """F90, MET-01: base units, _total, help; by promtool itself, over a live scrape."""
+    """F90, MET-01: promtool checks base units, _total and help of a live scrape."""
     complaints = promtool("check", "metrics", fed=scraped())
 
     assert not complaints
@@ -43,12 +43,12 @@ def test_metrics_are_named_as_prometheus_wants_them() -> None:
 
 @pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
 def test_the_linter_would_complain() -> None:
-    """A test that cannot fail proves nothing."""
+    """This shows that the test above can fail."""
     assert "should" in promtool("check", "metrics", fed="# TYPE requests counter\nrequests 1\n")
 
 
 def test_every_label_is_from_a_closed_set() -> None:
-    """F92, MET-01: never a pod's, a namespace's or a node's name."""
+    """F92, MET-01: no label has the name of a pod, a namespace or a node."""
     pairs = {(key, value) for sample in samples() for key, value in sample.labels.items() if key not in OPEN}
 
     assert {key for key, _ in pairs} <= set(CLOSED)
@@ -66,7 +66,7 @@ def test_names_have_our_prefix() -> None:
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_each_verb_has_a_latency_histogram(verb: str) -> None:
-    """P17, F91, MET-03: from half a millisecond on."""
+    """P17, F91, MET-03: the buckets begin at half a millisecond."""
     name = "gpu_usher_request_duration_seconds_bucket"
     buckets = {
         sample.labels["le"]: sample.value
@@ -89,17 +89,17 @@ def test_refusals_are_counted_by_reason_and_decisions_by_policy() -> None:
 
 
 def test_each_service_counts_in_a_registry_of_its_own() -> None:
-    """MET-05, HA-06: one process, one plain registry; nothing is shared, and no file is written."""
+    """MET-05, HA-06: a process has one plain registry; nothing is shared, and no file is written."""
     one, other = Metrics(), Metrics()
 
     one.requests.labels("mutate", "patched").inc()
 
-    asked = "gpu_usher_requests_total", {"verb": "mutate", "outcome": "patched"}
-    assert (one.registry.get_sample_value(*asked), other.registry.get_sample_value(*asked)) == (1, None)
+    sample = "gpu_usher_requests_total", {"verb": "mutate", "outcome": "patched"}
+    assert (one.registry.get_sample_value(*sample), other.registry.get_sample_value(*sample)) == (1, None)
 
 
 def test_a_scrape_names_the_build_the_policies_and_the_index() -> None:
-    """CFG-04: replicas with different policies are told apart by the hash."""
+    """CFG-04: the hash distinguishes replicas with different policies."""
     by_name = {sample.name: sample for sample in samples()}
 
     assert by_name["gpu_usher_build_info"].labels["version"] == __version__
@@ -108,7 +108,7 @@ def test_a_scrape_names_the_build_the_policies_and_the_index() -> None:
 
 
 def test_a_policy_that_is_gone_leaves_no_series_behind() -> None:
-    """MET-01: names that come and go with every edit do not pile up."""
+    """MET-01: names that come and go with edits do not accumulate."""
     metrics = Metrics()
     metrics.policies_loaded(policies(policy("first", "")), None)
     metrics.policies_matched(["first"], "denied")

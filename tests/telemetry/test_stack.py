@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack that watches us: a real Prometheus scrapes a running service, and the dashboard's questions have answers.
+"""A real Prometheus scrapes a running service, and the queries of the dashboard have answers.
 
-How far that goes: the questions are asked as Grafana would, with its variables filled in; no Grafana is run.
+The queries are sent as Grafana would, with its variables filled in; no Grafana is run.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.telemetry.dashboard import FILE
 from tests.telemetry.rulefile import MONITORING, named, rule_groups
 
 SCRAPED_SECONDS = 30
-"""Bound; two scrapes take two seconds."""
+"""Seconds for two scrapes, which take two."""
 ANSWERED = "count(count_over_time(gpu_usher_requests_total[1m]) >= 2)"
 
 
@@ -39,13 +39,13 @@ def ask_everything(clients: Running) -> None:
     for document in (pod(), pod(gpus("500m"))):
         for verb in ("mutate", "validate"):
             clients.tls.post(f"/{verb}", json=review(document))
-    asked = {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["h100-1", "t4-0"]}
+    arguments = {"Pod": pod(annotations={"products": "H100"}), "NodeNames": ["h100-1", "t4-0"]}
     for verb in ("filter", "prioritize"):
-        clients.tls.post(f"/scheduler/{verb}", json=asked)
+        clients.tls.post(f"/scheduler/{verb}", json=arguments)
 
 
 def query(client: httpx.Client, expression: str) -> list[Any]:
-    """Ask an instant query; gives the series."""
+    """Run an instant query, and return the series."""
     answer = client.get("/api/v1/query", params={"query": expression}).json()
     assert answer["status"] == "success", answer
     result: list[Any] = answer["data"]["result"]
@@ -57,7 +57,7 @@ def _families(clients: Running) -> list[Metric]:
 
 
 def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program: Path, tmp_path: Path) -> None:
-    """S11, F90, F95: by the path of the PodMonitor; whatever we have said anything of is drawn."""
+    """S11, F90, F95: it scrapes the path of the PodMonitor, and each query over a metric with samples has series."""
     monitor = yaml.safe_load((MONITORING / "podmonitor.yaml").read_text("utf-8"))
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     panels = [panel for panel in json.loads(FILE.read_text("utf-8"))["panels"] if panel["type"] != "row"]
@@ -74,17 +74,18 @@ def test_prometheus_scrapes_us_and_the_dashboards_questions_have_answers(program
         with prometheus(program, tmp_path, configs) as server, httpx.Client(base_url=server.url, trust_env=False) as ui:
             wait_until("two scrapes", lambda: query(ui, ANSWERED), SCRAPED_SECONDS, server.process)
             answers = {name: query(ui, expression) for name, expression in questions.items()}
-            told = {sample.name for family in _families(clients) for sample in family.samples}
+            sampled = {sample.name for family in _families(clients) for sample in family.samples}
             health = ui.get("/api/v1/targets").json()["data"]["activeTargets"]
 
     assert [(target["health"], target["lastError"]) for target in health] == [("up", "")]
-    answerable = {name for name, asked in questions.items() if {metric for metric, _ in named(asked) if metric} <= told}
+    metrics = {name: {metric for metric, _ in named(expression) if metric} for name, expression in questions.items()}
+    answerable = {name for name in questions if metrics[name] <= sampled}
     assert len(answerable) > len(questions) / 2
     assert {name for name in answerable if not answers[name]} == set()
 
 
 def test_expressions_of_alerts_run_in_a_prometheus_that_scrapes_us(program: Path, tmp_path: Path) -> None:
-    """S11, F96: Prometheus reads each over our own series, and a service in good health raises none."""
+    """S11, F96: Prometheus evaluates each over our own series, and a healthy service raises none."""
     rules = [rule for group in rule_groups()["groups"] for rule in group["rules"]]
     with running(make_service(tmp_path / "certs")) as clients:
         target = f"static_configs: [{{targets: ['{clients.ops.base_url.netloc.decode()}']}}]"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing: a span of each verb reaches a real OTLP receiver; off, missing or away it is as if there were none."""
+"""Tracing: a span of each verb reaches a real OTLP receiver; without a receiver, or switched off, it costs nothing."""
 
 import json
 import os
@@ -29,12 +29,12 @@ SECRET = "hunter2"
 SERVER = 2
 """SPAN_KIND_SERVER of trace.proto."""
 BOUND_SECONDS = 20
-"""On what takes a few seconds at most."""
+"""Seconds for what takes a few at most."""
 
 
 @pytest.fixture(autouse=True)
 def standard_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the machine's own away, and its proxy."""
+    """Remove the machine's own variables, and its proxy."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -61,7 +61,7 @@ def odd_pod() -> dict[str, Any]:
 
 
 def requests() -> dict[str, Any]:
-    """Give a body for each of the five verbs."""
+    """Return a body for each of the five verbs."""
     names = ["t4-0", "t4-1"]
     return {
         "/mutate": review(odd_pod()),
@@ -73,7 +73,7 @@ def requests() -> dict[str, Any]:
 
 
 def test_each_verb_sends_one_server_span_below_the_callers(collector: Collector, tmp_path: Path) -> None:
-    """F97: a span a request, with the parent that traceparent names, and what was decided in the words of the log."""
+    """F97: one span per request, with the parent that traceparent names and the decision in the words of the log."""
     service, tracing = traced(tmp_path)
 
     with running(service) as clients:
@@ -87,8 +87,9 @@ def test_each_verb_sends_one_server_span_below_the_callers(collector: Collector,
     assert {(span.trace_id.hex(), span.parent_span_id.hex(), span.kind) for span in spans.values()} == {
         (TRACE, PARENT, SERVER)
     }
-    said = {key: value for key, value in values(spans["POST /scheduler/filter"]).items() if key.startswith("gpu_usher")}
-    assert said == {
+    sent = values(spans["POST /scheduler/filter"]).items()
+    attributes = {key: value for key, value in sent if key.startswith("gpu_usher")}
+    assert attributes == {
         "gpu_usher.verb": "filter",
         "gpu_usher.decision": "none_fits",
         "gpu_usher.reasons": ["ProductNotAllowed"],
@@ -100,7 +101,7 @@ def test_each_verb_sends_one_server_span_below_the_callers(collector: Collector,
 
 
 def test_nothing_of_a_pod_but_its_uid_is_sent(collector: Collector, tmp_path: Path) -> None:
-    """F97: no name, label, annotation, environment."""
+    """F97: no name, label, annotation or variable is sent."""
     service, tracing = traced(tmp_path)
 
     with running(service) as clients:
@@ -115,7 +116,7 @@ def test_nothing_of_a_pod_but_its_uid_is_sent(collector: Collector, tmp_path: Pa
 def test_refused_request_has_its_status_on_the_span_and_other_routes_have_none(
     collector: Collector, tmp_path: Path
 ) -> None:
-    """F97: the five verbs alone, on the listener that the control plane calls."""
+    """F97: only the five verbs, on the listener that the control plane calls, have spans."""
     service, tracing = traced(tmp_path)
 
     with running(service) as clients:
@@ -134,7 +135,7 @@ def test_refused_request_has_its_status_on_the_span_and_other_routes_have_none(
 def test_service_names_itself_unless_the_environment_does(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """F97: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES are the standard's."""
+    """F97: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES are OpenTelemetry's standard variables."""
     for name in ("", "edge"):
         monkeypatch.setenv("OTEL_SERVICE_NAME", name)
         service, tracing = traced(tmp_path)
@@ -147,7 +148,7 @@ def test_service_names_itself_unless_the_environment_does(
 
 @contextmanager
 def process(folder: Path) -> Iterator[tuple[Process, int]]:
-    """Run a service of its own, traced; gives the port of the verbs. It is asked to stop at the end."""
+    """Run a traced service as a process, and yield it and the port of the verbs; it is stopped at the end."""
     tls, ops = free_port(), free_port()
     ports = ["--port", str(tls), "--ops-port", str(ops), "--ui-address", "off", "--certs", str(folder / "certs")]
     words = [sys.executable, "-m", "app.cli.main", "serve", "--demo", "--tracing", *ports]
@@ -165,11 +166,11 @@ def mutate(port: int) -> int:
 
 
 def test_process_sends_its_last_spans_when_it_is_asked_to_stop(collector: Collector, tmp_path: Path) -> None:
-    """F97: by the flag and the standard variable, in the real process."""
-    with process(tmp_path) as (make_service, port):
+    """F97: the flag and the standard variable are those of the real process."""
+    with process(tmp_path) as (traced_process, port):
         mutate(port)
 
-        assert make_service.stop() == 0
+        assert traced_process.stop() == 0
     assert [span.name for span in collector.spans] == ["POST /mutate"]
 
 
@@ -180,23 +181,25 @@ def _get(url: str) -> bool:
         raise ConnectionError(str(error)) from error
 
 
-@pytest.mark.parametrize("deaf", [True, False], ids=["deaf", "away"])
+@pytest.mark.parametrize("unresponsive", [True, False], ids=["unresponsive", "away"])
 def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
-    deaf: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    unresponsive: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """F97: spans are dropped; the end waits for a bounded time, whatever patience the exporter was given."""
+    """F97: spans are dropped; the stop waits for a bounded time, whatever time-out the exporter has."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
-    with collecting(deaf=True) as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url if deaf else f"http://127.0.0.1:{free_port()}")
-        with process(tmp_path) as (make_service, port):
+    with collecting(unresponsive=True) as collector:
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", collector.url if unresponsive else f"http://127.0.0.1:{free_port()}"
+        )
+        with process(tmp_path) as (traced_process, port):
             answers = [mutate(port) for _ in range(12)]
 
-            assert make_service.stop() == 0
+            assert traced_process.stop() == 0
         assert answers == [200] * 12
-        assert collector.asked.is_set() is deaf
+        assert collector.contacted.is_set() is unresponsive
 
 
 OFF = """
@@ -214,7 +217,7 @@ print(json.dumps([len(apps), sorted(name for name in sys.modules if name.startsw
 
 
 def test_switched_off_nothing_of_the_sdk_is_imported(collector: Collector, tmp_path: Path) -> None:
-    """F97: FastAPI itself imports OpenTelemetry's bare interface; a standard variable alone switches nothing on."""
+    """F97: FastAPI imports OpenTelemetry's bare interface; a standard variable alone switches nothing on."""
     environment = {**os.environ, "FASTAPI_OTEL_AUTO_CONFIGURE": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     command = [sys.executable, "-c", OFF, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
@@ -226,7 +229,7 @@ def test_switched_off_nothing_of_the_sdk_is_imported(collector: Collector, tmp_p
 
 
 def test_missing_packages_are_named_with_their_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F97: at the start, not at the first request."""
+    """F97: the error comes at the start, not at the first request."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(BadInput, match=r"^--tracing: opentelemetry\.\S+ is not installed: ") as caught:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rotation: over years of simulated time every client that trusts the published bundle verifies the served leaf.
+"""The CA rotation: over years of simulated time every client that trusts the published bundle verifies the leaf.
 
-Judged by the verifier of `cryptography`, a webpki path builder, at each instant and with clocks ten minutes off.
+The verifier is that of `cryptography`, a webpki path builder, at each instant and with clocks ten minutes off.
 """
 
 import datetime as dt
@@ -19,18 +19,18 @@ from app.tls.pem import read_bundle, read_certificate
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 NAMES = service_names()
-ASKED = "gpu-usher.gpu-usher.svc"
+SERVICE_NAME = "gpu-usher.gpu-usher.svc"
 OFF = dt.timedelta(minutes=10)
 """Fault 46."""
 SECOND = dt.timedelta(seconds=1)
 T = TypeVar("T")
 FAST_SECONDS = 10
-"""Between two turns while anything has changed lately."""
+"""Seconds between two turns while anything has changed recently."""
 
 
 def verifies(bundle: bytes, leaf: KeyPair, at: dt.datetime) -> bool:
     store = Store(x509.load_pem_x509_certificates(bundle))
-    verifier = PolicyBuilder().store(store).time(at).build_server_verifier(x509.DNSName(ASKED))
+    verifier = PolicyBuilder().store(store).time(at).build_server_verifier(x509.DNSName(SERVICE_NAME))
     try:
         verifier.verify(read_certificate(leaf.certificate), [])
     except VerificationError:
@@ -56,13 +56,13 @@ class World:
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
 
-    def turn(self, seconds: float, asked: bool = False) -> bool:
-        """Do what the controller does in one turn; tells whether it changed anything.
+    def turn(self, seconds: float, requested: bool = False) -> bool:
+        """Do what the controller does in one turn, and return whether it changed anything.
 
-        `seconds`: since the last one that is played; those between them saw what it left, and had nothing to do.
+        `seconds` is the time since the last turn that is played; the turns between had nothing to do.
         """
         local = self.now + self.skew
-        trust = renew_trust(self.trust, self.leaf, local, asked)
+        trust = renew_trust(self.trust, self.leaf, local, requested)
         published = bool(self.bundles) and trust.authority.certificate in self.bundles[-1][1]
         self.seen_seconds = self.seen_seconds + seconds if published else 0.0
         leaf = renew_leaf(self.leaf, trust, NAMES, local, self.seen_seconds)
@@ -76,7 +76,7 @@ class World:
         return changed
 
     def check(self) -> None:
-        """Hold every bundle that somebody may still have against every leaf that somebody may still serve."""
+        """Verify every leaf that a replica may still serve with every bundle that a client may still have."""
         for bundle in _within(self.bundles, self.now, 50):
             for leaf in _within(self.leaves, self.now, 60):
                 for at in (self.now - OFF, self.now, self.now + OFF):
@@ -84,7 +84,7 @@ class World:
 
 
 def _within(versions: list[tuple[dt.datetime, T]], now: dt.datetime, seconds: int) -> list[T]:
-    """Give the versions that someone may have who lags by so much: the newest, and those replaced since."""
+    """Return the versions that a reader with this lag may have: the newest, and those replaced since."""
     start = now - dt.timedelta(seconds=seconds)
     ended = [until for until, _ in versions[1:]] + [now]
     return [version for (_, version), until in zip(versions, ended, strict=True) if until >= start]
@@ -92,7 +92,7 @@ def _within(versions: list[tuple[dt.datetime, T]], now: dt.datetime, seconds: in
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_every_client_verifies_every_leaf_at_every_instant_over_two_years(seed: int) -> None:
-    """TLS-02, TLS-06, faults 44, 46, 47: with outages, restarts, wipes, skewed clocks, and rotations asked for."""
+    """TLS-02, TLS-06, faults 44, 46, 47: with outages, restarts, wipes, skewed clocks, and requested rotations."""
     world = World(seed)
     world.turn(0)
     world.bundles, world.leaves = world.bundles[-1:], world.leaves[-1:]
@@ -103,15 +103,15 @@ def test_every_client_verifies_every_leaf_at_every_instant_over_two_years(seed: 
         if not fast and chance < 0.02:
             world.skew = OFF * world.dice.uniform(-1, 1)
         elif not fast and chance < 0.04:
-            world.now += world.dice.randint(1, 40) * 3600 * SECOND  # nobody is there; a due leaf has 56 h left
+            world.now += world.dice.randint(1, 40) * 3600 * SECOND  # no controller runs; a due leaf has 56 h left
             world.check()
-            seconds, world.seen_seconds, fast = FAST_SECONDS, 0.0, 7  # somebody comes, and stays for a minute
+            seconds, world.seen_seconds, fast = FAST_SECONDS, 0.0, 7  # a controller runs for a minute
         elif chance < 0.06:
             world.seen_seconds = 0.0  # another process took over
         world.now += seconds * SECOND
         if fast or chance < 0.1:
             world.check()
-        changed = world.turn(seconds, asked=world.dice.random() < 0.001)
+        changed = world.turn(seconds, requested=world.dice.random() < 0.001)
         fast = 15 if changed else max(0, fast - 1)
         if fast:
             world.check()
@@ -122,7 +122,7 @@ def test_every_client_verifies_every_leaf_at_every_instant_over_two_years(seed: 
 
 
 def test_new_ca_is_published_first_then_signs_then_the_old_one_goes() -> None:
-    """TLS-06, in its order: at 2/3 of the CA's life; 60 s; a leaf's life."""
+    """TLS-06, in its order: publish at 2/3 of the CA's life, sign 60 s later, drop the old one after a leaf's life."""
     first = renew_trust(None, None, NOW)
     leaf = renew_leaf(None, first, NAMES, NOW, 0)
     due = NOW + CA_LIFE * 2 / 3
@@ -131,19 +131,19 @@ def test_new_ca_is_published_first_then_signs_then_the_old_one_goes() -> None:
     second = renew_trust(first, leaf, due)
     waiting = renew_leaf(leaf, second, NAMES, due, WAIT_SECONDS - 1)
     issued = renew_leaf(leaf, second, NAMES, due, WAIT_SECONDS)
-    kept = renew_trust(second, issued, due + LEAF_LIFE)
+    unchanged = renew_trust(second, issued, due + LEAF_LIFE)
     dropped = renew_trust(second, issued, due + LEAF_LIFE + BACKDATED)
 
     assert second.bundle == second.authority.certificate + first.authority.certificate
     assert waiting is leaf
     assert issued != leaf
     assert verifies(second.authority.certificate, issued, due)
-    assert kept is second
+    assert unchanged is second
     assert dropped == TrustedCAs(second.authority)
 
 
 def test_controller_that_was_just_started_renews_a_leaf_of_the_signing_ca() -> None:
-    """TLS-02, fault 47: whoever verifies the old one verifies the new one, so each minute's restart delays nothing."""
+    """TLS-02, fault 47: who verifies the old leaf verifies the new one, so a restart each minute delays nothing."""
     trust = renew_trust(None, None, NOW)
     leaf = renew_leaf(None, trust, NAMES, NOW, 0)
     due = NOW + LEAF_LIFE * 2 / 3
@@ -156,7 +156,7 @@ def test_controller_that_was_just_started_renews_a_leaf_of_the_signing_ca() -> N
 
 
 def test_old_ca_stays_while_its_leaf_is_still_served() -> None:
-    """A bundle that nobody can publish must not be cut down to a CA that signs nothing."""
+    """A bundle that cannot be published must not lose the CA of the served leaf."""
     first = renew_trust(None, None, NOW)
     leaf = renew_leaf(None, first, NAMES, NOW, 0)
     second = renew_trust(first, leaf, NOW, requested=True)
@@ -167,7 +167,7 @@ def test_old_ca_stays_while_its_leaf_is_still_served() -> None:
 
 
 def test_lost_authority_leaves_what_is_published_trusted() -> None:
-    """Somebody emptied the Secret: the served leaf goes on until the new CA was seen."""
+    """After the Secret was emptied, the served leaf stays until the new CA was seen."""
     first = renew_trust(None, None, NOW)
     leaf = renew_leaf(None, first, NAMES, NOW, 0)
 
@@ -179,7 +179,7 @@ def test_lost_authority_leaves_what_is_published_trusted() -> None:
 
 @pytest.mark.parametrize("away", [CA_LIFE, 3 * CA_LIFE, -CA_LIFE], ids=["a year", "three years", "clock set back"])
 def test_after_any_absence_one_turn_mends_it(away: dt.timedelta) -> None:
-    """Fault 47: nothing can get worse, so nothing is waited for."""
+    """Fault 47: nothing waits where nothing can get worse."""
     first = renew_trust(None, None, NOW)
     leaf = renew_leaf(None, first, NAMES, NOW, 0)
     now = NOW + away

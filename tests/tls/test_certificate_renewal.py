@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upkeep of the served certificate, with a clock of its own and a mounted Secret as a kubelet makes one."""
+"""The renewal of the served certificate, with a clock of its own and a mounted Secret as a kubelet makes one."""
 
 import datetime as dt
 import logging
@@ -20,7 +20,7 @@ FIVE = dt.timedelta(seconds=5)
 
 
 class Mounted:
-    """A Secret's folder: the files are links into `..data`, which is swapped whole."""
+    """A Secret's folder: the files are links into `..data`, which is swapped as a whole."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ def test_swapped_mount_is_taken_at_the_next_turn(tmp_path: Path) -> None:
 def test_mismatched_pair_is_tried_every_turn_said_every_minute_and_mended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fault 43: the old pair stays meanwhile."""
+    """Fault 43: the old pair stays in service meanwhile."""
     service, mounted = served(tmp_path)
     renewal, good = CertificateRenewal(service), service.certificates.serving
     one, other = (issue_leaf(mounted.authority, NAMES, NOW) for _ in range(2))
@@ -97,7 +97,7 @@ def test_mismatched_pair_is_tried_every_turn_said_every_minute_and_mended(
 def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P44, fault 42, TLS-09: an old one is served on; a caller may be more patient than we."""
+    """P44, fault 42, TLS-09: it is still served, as a client may accept it."""
     service, _ = served(tmp_path)
     renewal, good = CertificateRenewal(service), service.certificates.serving
     ended = NOW + dt.timedelta(days=7)
@@ -112,7 +112,7 @@ def test_expired_certificate_is_said_every_minute_and_fails_readiness_alone(
 
 
 def test_machine_that_slept_over_the_renewal_is_mended_at_the_next_turn(tmp_path: Path) -> None:
-    """Fault 47, TLS-03: the wall clock counts, not the time that we were awake."""
+    """Fault 47, TLS-03: the wall clock decides, not the time during which the machine was awake."""
     service = make_service(tmp_path)
     renewal = CertificateRenewal(service)
     renewal.check(NOW)

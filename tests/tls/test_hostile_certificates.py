@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reader of certificates meets a corpus of hostile DER: the pair in service stays, and nothing but our errors."""
+"""Every reader of certificates gets a corpus of malformed DER: the pair in service stays, and only our errors occur."""
 
 import base64
 import contextlib
@@ -45,7 +45,7 @@ pytestmark = [
 def test_bad_pair_in_a_mounted_secret_leaves_the_good_one_in_service(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fault 43, TLS-05: a line in the log, a count, readiness as it was; a good pair is taken afterwards."""
+    """Fault 43, TLS-05: a log line and a count, readiness as it was; a good pair is taken afterwards."""
     service, mounted = served(tmp_path)
     renewal, good = CertificateRenewal(service), service.certificates.serving
     mounted.write(CORPUS[name])
@@ -69,7 +69,7 @@ def test_bad_pair_in_a_mounted_secret_leaves_the_good_one_in_service(
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_bad_ca_beside_a_good_pair_is_no_reason_to_refuse_the_pair(name: str, tmp_path: Path) -> None:
-    """TLS-09: whom callers trust is read for its expiry alone; a file too large to be read is said."""
+    """TLS-09: the CA is read for its expiry alone; a file too large to be read is logged."""
     service, mounted = served(tmp_path)
     mounted.authority = KeyPair(CORPUS[name].certificate, mounted.authority.key)
     mounted.write(issue_leaf(AUTHORITY, NAMES, NOW))
@@ -83,7 +83,7 @@ def test_bad_ca_beside_a_good_pair_is_no_reason_to_refuse_the_pair(name: str, tm
 @pytest.mark.parametrize("name", CORPUS)
 @pytest.mark.parametrize("file", ["tls", "ca"])
 def test_bad_pair_in_our_own_folder_is_made_anew(name: str, file: str, tmp_path: Path) -> None:
-    """F102: what we can make ourselves is not missed for a file that somebody spoilt."""
+    """F102: a pair of our own that somebody damaged can be issued again."""
     issue_if_needed(tmp_path, NOW)
     (tmp_path / f"{file}.crt").write_bytes(CORPUS[name].certificate)
     (tmp_path / f"{file}.key").write_bytes(CORPUS[name].key)
@@ -95,7 +95,7 @@ def test_bad_pair_in_our_own_folder_is_made_anew(name: str, file: str, tmp_path:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_start_with_a_bad_pair_is_a_certificate_error(name: str, tmp_path: Path) -> None:
-    """F100: also as the CAs of clients, which OpenSSL reads."""
+    """F100: this also holds for the CAs of clients, which OpenSSL reads."""
     pair = issue_if_needed(tmp_path, NOW)
     clients = tmp_path / "clients.crt"
     clients.write_bytes(CORPUS[name].certificate)
@@ -109,7 +109,7 @@ def test_start_with_a_bad_pair_is_a_certificate_error(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_pure_readers_give_an_answer_or_a_value_error(name: str) -> None:
-    """TLS-06: dates that overflow, names that do not decode, keys of any type."""
+    """TLS-06: there are dates that overflow, names that do not decode, and keys of any type."""
     pair = CORPUS[name]
     for certificate in read_bundle(pair.certificate):
         assert isinstance(key_matches(pair.key, certificate), bool)
@@ -129,7 +129,7 @@ def test_pure_readers_give_an_answer_or_a_value_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_show_says_what_is_wrong(name: str, tmp_path: Path) -> None:
-    """`gpu-usher certs show`: bad input is an error in words, never a stack."""
+    """`gpu-usher certs show`: bad input is an error message and never a stack trace."""
     issue_if_needed(tmp_path, NOW)
     (tmp_path / "tls.crt").write_bytes(CORPUS[name].certificate)
     (tmp_path / "tls.key").write_bytes(CORPUS[name].key)
@@ -146,7 +146,7 @@ def subject_changed(name: str) -> bool:
 
 
 class Stored(KubeClient):
-    """The API server's objects, by path, without one."""
+    """The objects of an API server, by path, without a server."""
 
     def __init__(self, objects: Mapping[str, Object]) -> None:
         self.objects = dict(objects)
@@ -162,7 +162,7 @@ class Stored(KubeClient):
 @pytest.mark.parametrize("name", CORPUS)
 @pytest.mark.parametrize("secret", ["tls", "ca"])
 def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secret: str) -> None:
-    """TLS-06: its turn ends, and afterwards both Secrets are whole."""
+    """TLS-06: its turn ends, and both Secrets are complete afterwards."""
     names, pair = Names(configurations=()), CORPUS[name]
     store = Stored({names.secret(pair_name): {"metadata": {}} for pair_name in ("tls", "ca")})
     keeper = Controller(store, names, lambda: NOW)
@@ -182,10 +182,10 @@ def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secre
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_client_that_shows_a_strange_certificate_of_a_known_ca_is_nobody(
+def test_client_with_a_strange_certificate_of_a_known_ca_has_no_identity(
     name: str, version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
-    """F100: no handshake, or no subject; whoever calls next is answered."""
+    """F100: the handshake fails or gives no subject, and the next client is answered."""
     good = client_certificate(AUTHORITY, tmp_path, SCHEDULER)
     certificate, _, key = good.read_bytes().partition(b"-----BEGIN PRIVATE")
     strange = tmp_path / "strange.pem"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates: made where none is valid, reused while young, never replaced by a bad pair."""
+"""Serving certificates: issued where none is valid, reused while young, never replaced by a bad pair."""
 
 import datetime as dt
 import stat
@@ -90,7 +90,7 @@ def test_renewed_files_come_into_service(tmp_path: Path) -> None:
 
 
 def test_chain_that_is_none_and_a_leaf_without_names_are_refused(tmp_path: Path) -> None:
-    """TLS-05: OpenSSL takes both without a word."""
+    """TLS-05: OpenSSL accepts both without an error."""
     pair = issue_if_needed(tmp_path, NOW)
     leaf = pair.certificate.read_bytes()
     pair.certificate.write_bytes(leaf + make_authority(NOW).certificate)
@@ -105,7 +105,7 @@ def test_chain_that_is_none_and_a_leaf_without_names_are_refused(tmp_path: Path)
 
 
 def nameless(pair: KeyPairFiles) -> None:
-    """Sign one by its own key, without names."""
+    """Replace a pair by a self-signed certificate without names."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
     made = (
@@ -132,7 +132,7 @@ def test_end_of_the_ca_is_known_where_it_stands_beside(tmp_path: Path) -> None:
 
 
 def test_ca_stays_while_its_leaves_are_renewed(tmp_path: Path) -> None:
-    """TLS-10: kube-scheduler reads the CA once; a new one with each leaf would cut it off."""
+    """TLS-10: kube-scheduler reads the CA once, so that a new one with each leaf would lock it out."""
     issue_if_needed(tmp_path, NOW)
     ca = (tmp_path / "ca.crt").read_bytes()
 
