@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the page's tests: those of the routes."""
+"""Fixtures of the web UI's tests: those of the routes."""
 
 from tests.api.conftest import ask, service
 

@@ -10,7 +10,7 @@ VOID = frozenset({"meta", "link", "input", "br", "path"})
 
 @dataclass
 class Element:
-    """One element. `text`: all of it, that of its children too."""
+    """One element; `text` includes that of its children."""
 
     tag: str
     attributes: Mapping[str, str]
@@ -18,12 +18,12 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Give its text, with single spaces."""
+        """The text of the element, with single spaces."""
         return " ".join("".join(self.texts).split())
 
 
 class Reader(HTMLParser):
-    """Reads a page; fails where an element closes that is not the last one open."""
+    """Reads a page; fails where an element is closed that is not the last one open."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -53,17 +53,19 @@ class Reader(HTMLParser):
 
     def all(self, tag: str, **attributes: str) -> list[Element]:
         """List the elements of a tag, with these attributes (class_ for class)."""
-        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        expected = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
         return [
-            element for element in self.elements if element.tag == tag and wanted.items() <= element.attributes.items()
+            element
+            for element in self.elements
+            if element.tag == tag and expected.items() <= element.attributes.items()
         ]
 
     def one(self, tag: str, **attributes: str) -> Element:
-        """Give the only one."""
+        """Return the only element of a tag with these attributes."""
         (element,) = self.all(tag, **attributes)
         return element
 
     @property
     def tiles(self) -> set[str]:
-        """Name the nodes of the map."""
+        """The names of the nodes on the map."""
         return {element.attributes["id"].removeprefix("n-") for element in self.all("a") if "id" in element.attributes}

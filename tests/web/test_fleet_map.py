@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Totals: kept up to date tile by tile they equal those made from scratch; fragmentation equals its slow twin."""
+"""The totals of the fleet map equal those made from scratch; its fragmentation equals a slow twin."""
 
 import random
 from collections import Counter
@@ -28,7 +28,7 @@ def finish(steps: Generator[None, None, Any]) -> Any:
 
 
 def lost_by_pods(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
-    """Ask every pod about every node."""
+    """Compute fragmentation from every pair of a pod and a node."""
     pods = [size for size, count in sizes.items() for _ in range(count)]
     nodes = [free for free, count in frees.items() for _ in range(count)]
     return sum(free for size in pods for free in nodes if free < size) / len(pods) if pods else 0.0
@@ -36,17 +36,17 @@ def lost_by_pods(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
 
 @given(COUNTS, st.dictionaries(st.integers(1, 8), st.integers(1, 5), max_size=4))
 def test_fragmentation_equals_its_slow_twin(frees: Mapping[int, int], sizes: Mapping[int, int]) -> None:
-    """F132, F52: free GPUs that a pod as they run now could not use, on average."""
+    """F132, F52: it is the mean of the free GPUs that a pod like the running ones could not use."""
     assert fragmentation(frees, sizes) == lost_by_pods(frees, sizes)
 
 
 def test_fragmentation_counts_what_the_usual_pod_cannot_use() -> None:
-    """F132: half the pods ask one GPU and lose nothing; half ask eight, and lose the seven of a broken node."""
+    """F132: half of the pods request one GPU and lose nothing, half request eight and lose the seven of a node."""
     assert fragmentation(Counter({8: 2, 7: 1}), Counter({1: 3, 8: 3})) == 3.5
 
 
 def change(state: State, drawn: random.Random) -> None:
-    """Do one of what happens to a fleet."""
+    """Make one random change of the fleet."""
     name = f"n{drawn.randrange(6)}"
     match drawn.randrange(5):
         case 0:
@@ -63,7 +63,7 @@ def change(state: State, drawn: random.Random) -> None:
 
 
 def test_map_that_follows_equals_one_made_from_scratch() -> None:
-    """F132: after each of 600 changes, seen at once or many together."""
+    """F132: it is compared after each of 600 changes, seen one by one or many together."""
     state, drawn = State(knowledge()), random.Random(1121)
     following = FleetMap(state)
 
@@ -79,7 +79,7 @@ def test_map_that_follows_equals_one_made_from_scratch() -> None:
 
 
 def test_changed_names_every_node_whose_tile_is_another() -> None:
-    """F132: what open pages are told; a heartbeat is nothing."""
+    """F132: open pages are sent these names; a heartbeat changes nothing."""
     state = State(knowledge())
     for name in "abc":
         state.put_node(node_document(name))
@@ -96,7 +96,7 @@ def test_changed_names_every_node_whose_tile_is_another() -> None:
 
 
 def test_map_catches_up_where_too_much_was_missed() -> None:
-    """F132: State forgets old changes; the map then looks at all nodes."""
+    """F132: the state forgets old changes, after which the map reads all nodes."""
     state = State(knowledge())
     fleet_map = FleetMap(state)
     state.put_node(node_document("a"))
@@ -110,7 +110,7 @@ def test_map_catches_up_where_too_much_was_missed() -> None:
 
 
 def test_history_is_bounded() -> None:
-    """F132: in memory, no database."""
+    """F132: it is in memory, without a database."""
     fleet_map = FleetMap(State(knowledge()))
     for _ in range(SAMPLES_KEPT + 5):
         finish(fleet_map.sample())

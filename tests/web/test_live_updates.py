@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What open pages are told: each its own, nothing that did not change, and of too much only that it was much."""
+"""The events of open pages: each page gets its own, no event without a change, and one event for too many changes."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.builders import gpus, make_service, node_document, pod
 
 
 class Opened:
-    """A service with one page open, that shows `of`."""
+    """A service with one open page of the kind `of`."""
 
     def __init__(self, service: Service, of: str, since: int | None = None) -> None:
         self.service = service
@@ -34,8 +34,8 @@ class Opened:
         at = service.generation if since is None else since
         self.listener = EventListener(of, at, DecisionFilter())
 
-    def told(self, *changes: Any) -> list[tuple[str, Any]]:
-        """Make each change and let the task look once after it; gives what the page then heard."""
+    def events_after(self, *changes: Any) -> list[tuple[str, Any]]:
+        """Make each change and let the task look once after it; return the events that the page then got."""
 
         async def play() -> None:
             with self.live.listeners.register(self.listener):
@@ -59,69 +59,69 @@ def own(tmp_path: Path) -> Service:
     return make_service(tmp_path)
 
 
-def test_open_map_hears_of_the_tiles_that_changed_and_of_nothing_else(own: Service) -> None:
-    """F132: deltas."""
+def test_open_map_gets_the_tiles_that_changed_and_nothing_else(own: Service) -> None:
+    """F132: only changed tiles are sent."""
     state = own.state
 
-    told = Opened(own, "fleet").told(
+    events = Opened(own, "fleet").events_after(
         lambda: None,
         lambda: state.put_node(node_document("brand-new")),
         lambda: state.put_node(node_document("brand-new")),
         lambda: state.drop_node("brand-new"),
     )
 
-    tiles = [data["tiles"] for name, data in told if name == "tiles"]
-    assert told[0] == ("hello", {"start": "start"})
+    tiles = [data["tiles"] for name, data in events if name == "tiles"]
+    assert events[0] == ("hello", {"start": "start"})
     assert [list(names) for names in tiles] == [["brand-new"], ["brand-new"]]
     assert tiles[-1]["brand-new"] is None
 
 
-def test_page_that_was_made_earlier_hears_what_it_missed(own: Service) -> None:
-    """F132: between the answer and the stream."""
+def test_page_that_was_made_earlier_gets_what_it_missed(own: Service) -> None:
+    """F132: the changes between the page and its stream are sent."""
     made_at = own.generation
     own.state.put_node(node_document("h200-0", "NVIDIA-H200"))
     opened = Opened(own, "fleet", since=made_at)
 
-    told = opened.told()
+    events = opened.events_after()
 
     assert own.generation > made_at
-    assert list(next(data for name, data in told if name == "tiles")["tiles"]) == ["h200-0"]
+    assert list(next(data for name, data in events if name == "tiles")["tiles"]) == ["h200-0"]
 
 
-def test_of_more_changes_than_a_person_sees_it_hears_only_that(tmp_path: Path) -> None:
-    """F132: the page loads itself again."""
+def test_too_many_changes_are_sent_as_one_event(tmp_path: Path) -> None:
+    """F132: the page then loads itself again."""
     service = make_service(tmp_path, [node(index) for index in range(MOST_TILES + 1)])
 
     def all_change() -> None:
         for index in range(MOST_TILES + 1):
             service.state.drop_node(node(index)["metadata"]["name"])
 
-    names = [name for name, _ in Opened(service, "fleet").told(all_change)]
+    names = [name for name, _ in Opened(service, "fleet").events_after(all_change)]
 
     assert names == ["hello", "reload"]
 
 
-def test_totals_are_told_now_and_then(own: Service) -> None:
-    """F132: not at each change."""
+def test_totals_are_sent_at_intervals(own: Service) -> None:
+    """F132: they are not sent at each change."""
     changes = [lambda: own.state.put_node(node_document("a"))] + [lambda: None] * TICKS_PER_TOTALS
 
-    told = [name for name, _ in Opened(own, "fleet").told(*changes)]
+    events = [name for name, _ in Opened(own, "fleet").events_after(*changes)]
 
-    assert told.count("totals") == 1
+    assert events.count("totals") == 1
 
 
-def test_open_list_hears_that_a_pod_came_or_its_cause(own: Service) -> None:
+def test_open_list_gets_new_pods_and_their_causes(own: Service) -> None:
     """F132."""
     waiting = pod(gpus(99))
     waiting["metadata"] |= {"name": "w", "uid": "w"}
     opened = Opened(own, "pending")
 
-    told = [name for name, _ in opened.told(lambda: None, lambda: own.state.put_pod(waiting), lambda: None)]
+    events = [name for name, _ in opened.events_after(lambda: None, lambda: own.state.put_pod(waiting), lambda: None)]
 
-    assert told == ["hello", "waiting", "waiting"]
+    assert events == ["hello", "waiting", "waiting"]
 
 
-def test_pages_hear_nothing_once_the_service_ends() -> None:
+def test_pages_get_no_event_once_the_service_ends() -> None:
     """F132, HA-04."""
 
     async def end() -> tuple[bytes | None, bool]:
@@ -135,7 +135,7 @@ def test_pages_hear_nothing_once_the_service_ends() -> None:
 
 
 def test_bug_of_the_page_does_not_end_the_service() -> None:
-    """F132: its tasks begin again, and admission goes on."""
+    """F132: the tasks of the web UI start again, and admission goes on."""
     begun = []
 
     async def fail() -> None:

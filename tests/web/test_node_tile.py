@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles: cells as a person would count them, on every sample fleet, and the state that a node is said to be in."""
+"""Tiles: the cells of every sample fleet as a person would count them, and the state of a node."""
 
 from collections import Counter
 
@@ -47,7 +47,7 @@ def drawn(node_tile: Tile) -> list[tuple[str, int, int, str]]:
 def test_cells_are_what_the_node_has(
     fleet: str, node: str, state: NodeState, cells: list[tuple[str, int, int, str]]
 ) -> None:
-    """F132: free, used, shared with count, MIG slices to their size, upgrading, ghost."""
+    """F132: free, used, shared with their number, MIG slices in their size, upgrading, ghosts."""
     node_tile = tile(state_of(fleet), node)
 
     assert (node_tile.state, drawn(node_tile)) == (state, cells)
@@ -55,7 +55,7 @@ def test_cells_are_what_the_node_has(
 
 @pytest.mark.parametrize("fleet", fleet_names())
 def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
-    """F132: cells that are free are as many as are free; slices of a GPU are no wider than it."""
+    """F132: as many cells as units are free, and a GPU's slices are no wider than the GPU."""
     state = state_of(fleet)
 
     for name, node in state.nodes.items():
@@ -74,7 +74,7 @@ def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
 
 
 def test_ill_gpus_are_drawn_among_the_free_ones_first() -> None:
-    """F132: DCGM says how many of a node's GPUs are ill, here one that the plugin has not withdrawn."""
+    """F132: DCGM counts the ill GPUs of a node, here one that the plugin has not withdrawn."""
     state = state_of("mixed")
     state.put_health("h100-1", Health(ill=1))
 
@@ -106,13 +106,13 @@ def test_gpus_that_the_plugin_withdrew_are_drawn_besides() -> None:
 def test_free_gpus_of_a_node_that_is_full_otherwise_are_stranded(
     allocatable: dict[str, str], requests: dict[str, str], stranded: int
 ) -> None:
-    """F132: CPU, memory, places for pods; what a node does not tell of strands nothing."""
+    """F132: CPU, memory or places for pods are used up; a resource that a node does not report strands nothing."""
     state = state_of()
     document = node_document()
     document["status"]["allocatable"] |= allocatable
     state.put_node(document)
-    asked = {"nvidia.com/gpu": "1", **requests}
-    holder = pod({"name": "m", "resources": {"limits": asked, "requests": asked}}, nodeName="n")
+    amounts = {"nvidia.com/gpu": "1", **requests}
+    holder = pod({"name": "m", "resources": {"limits": amounts, "requests": amounts}}, nodeName="n")
     state.put_pod({**holder, "status": {"phase": "Running"}})
 
     node_tile = tile(state, "n")
@@ -121,8 +121,8 @@ def test_free_gpus_of_a_node_that_is_full_otherwise_are_stranded(
     assert node_tile.stranded == (0 if requests == {"cpu": "8"} else stranded)
 
 
-def test_words_say_what_the_colours_do() -> None:
-    """F132: for who cannot see them."""
+def test_text_says_what_the_colours_do() -> None:
+    """F132: for people who cannot see the colours."""
     assert tile(state_of("mixed"), "h100-1").words == "h100-1: partly used, 2 of 8 used; team-b 2"
     assert tile(state_of("mixed"), "h100-ghost-0").words == (
         "h100-ghost-0: ghost GPUs, labels promise 8, none is offered"

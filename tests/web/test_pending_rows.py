@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting pods: who is on the list, why they wait, and what it costs to find out."""
+"""The list of waiting pods: which pods are on it, why they wait, and what it costs to compute."""
 
 import asyncio
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None
 
 
 def test_list_follows_what_the_watch_says() -> None:
-    """F132: a pod is on it until it is bound, is finished or is gone; its document is not kept of a live cluster."""
+    """F132: a pod stays until it is bound, finished or deleted; a live cluster's documents are not kept."""
     state = State(knowledge())
     kind = next(watched for watched in core_kinds(state, None, "x") if watched.name == "pods")  # type: ignore[arg-type]
 
@@ -61,7 +61,7 @@ def test_list_follows_what_the_watch_says() -> None:
 
 
 class Live:
-    """A service with a live cluster, in which pods can be asked for; `fetched`: those that were."""
+    """A service with a live cluster from which pods can be fetched; `fetched` holds those that were."""
 
     def __init__(self, service: Service, documents: list[dict[str, Any]]) -> None:
         self._service = service
@@ -83,7 +83,7 @@ class Live:
 
 
 class Counting(Explainer):
-    """Counts explanations."""
+    """An Explainer that counts its explanations."""
 
     explained = 0
 
@@ -93,7 +93,7 @@ class Counting(Explainer):
 
 
 def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
-    """F132: 30 replicas of one template cost one explanation; a pod that is gone meanwhile costs nothing."""
+    """F132: 30 replicas of one template cost one explanation; a pod that was deleted meanwhile costs none."""
     live = Live(service, [*(waiting(f"same-{index}") for index in range(30)), waiting("other", 16), waiting("gone")])
     explainer = Counting(live)
     causes = PendingReasons(live, explainer)
@@ -123,7 +123,7 @@ def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> 
 
 
 def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
-    """F132: nothing piles up."""
+    """F132: nothing accumulates."""
     live = Live(service, [waiting("a"), waiting("b", 16)])
     causes = PendingReasons(live, Explainer(live))
     asyncio.run(causes.check())
@@ -135,7 +135,7 @@ def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
 
 
 def test_who_waits_longest_comes_first() -> None:
-    """F132: a time that is unknown comes last."""
+    """F132: a pod without a creation time comes last."""
     shown = rows(
         [PendingPod("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))], {}
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-sent events: few listeners, none that holds anything up, and all of them ended before the service ends."""
+"""Server-sent events: few listeners, none of which delays others, and all end before the service ends."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def clients(tmp_path: Path) -> Iterator[Running]:
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Read a stream as the specification says: name and data of each event."""
+    """Read a stream by the specification: the name and the data of each event."""
     name = ""
     for line in lines:
         if line.startswith("event: "):
@@ -38,15 +38,15 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
             yield name, json.loads(line.removeprefix("data: "))
 
 
-def test_decision_is_told_to_who_asked_for_it(clients: Running) -> None:
-    """F132: live tail."""
-    asked = {"of": "decisions", "reason": "QuantityFractional"}
-    with clients.people.stream("GET", "/events", params=asked, timeout=TIMEOUT) as stream:
-        told = events(stream.iter_lines())
-        hello = next(told)
+def test_decision_is_sent_to_pages_that_filter_for_it(clients: Running) -> None:
+    """F132: this is the live tail."""
+    parameters = {"of": "decisions", "reason": "QuantityFractional"}
+    with clients.people.stream("GET", "/events", params=parameters, timeout=TIMEOUT) as stream:
+        stream_events = events(stream.iter_lines())
+        hello = next(stream_events)
         for document in (pod(), pod(gpus("500m"))):
             clients.tls.post("/mutate", json=review(document))
-        name, data = next(told)
+        name, data = next(stream_events)
 
     assert stream.headers["content-type"].startswith("text/event-stream")
     assert stream.headers["x-accel-buffering"] == "no"
@@ -57,7 +57,7 @@ def test_decision_is_told_to_who_asked_for_it(clients: Running) -> None:
 
 
 def test_listeners_are_bounded_and_a_place_comes_free_again(clients: Running) -> None:
-    """F132: 503 beyond, which browsers take for an end; the page tries again."""
+    """F132: beyond the bound the answer is 503, which ends a browser's stream; the page tries again."""
     address = str(clients.people.base_url)
     with httpx.Client(
         base_url=address, trust_env=False, timeout=TIMEOUT, limits=httpx.Limits(max_connections=None)
@@ -75,7 +75,7 @@ def test_listeners_are_bounded_and_a_place_comes_free_again(clients: Running) ->
 
 
 def _when_there_is_room(client: httpx.Client) -> httpx.Response:
-    """Ask until a place is free: the service hears of a closed connection a moment later."""
+    """Ask until a place is free, as the service notices a closed connection a moment later."""
     for _ in range(200):
         stream = _stream(client)
         if stream.status_code == 200:
@@ -89,7 +89,7 @@ def _stream(client: httpx.Client) -> httpx.Response:
 
 
 def test_streams_end_before_the_service_does(tmp_path: Path) -> None:
-    """F132, HA-04: an open page does not delay the end by the grace of ten seconds."""
+    """F132, HA-04: an open page does not delay the stop by the grace of ten seconds."""
     service = make_service(tmp_path)
     ended = []
     with running(service) as clients:
@@ -106,7 +106,7 @@ def test_streams_end_before_the_service_does(tmp_path: Path) -> None:
 
 
 class Slow:
-    """A caller's side of an ASGI connection that takes the head of an answer, and then nothing any more."""
+    """A client's side of an ASGI connection that takes the head of an answer, and then nothing."""
 
     def __init__(self) -> None:
         self.aborted = asyncio.Event()
@@ -122,7 +122,7 @@ class Slow:
 
 
 def test_listener_that_takes_nothing_is_cut_off() -> None:
-    """F132: its connection is ended at once, since bytes that wait would keep it."""
+    """F132: its connection is aborted, since bytes that wait would keep it open."""
 
     async def listen() -> tuple[bool, int]:
         listeners, slow = EventListeners(send_seconds=0.01), Slow()
@@ -134,7 +134,7 @@ def test_listener_that_takes_nothing_is_cut_off() -> None:
 
 
 def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
-    """F132: what waits for one listener is bounded."""
+    """F132: the queue of one listener is bounded."""
 
     async def tell() -> tuple[list[bool], bytes | None]:
         listeners, slow, quick = (
@@ -152,25 +152,25 @@ def test_listener_that_lags_behind_is_dropped_and_others_are_not() -> None:
 
 
 def test_tail_keeps_the_last_and_counts_all() -> None:
-    """F132: a bounded ring."""
+    """F132: it is a bounded ring."""
     tail = RecentDecisions()
     for index in range(MOST_DECISIONS + 7):
         tail.note("filter", Decision("answered", pod=str(index)), 1000)
 
-    kept = tail.since(0)
+    remembered = tail.since(0)
 
-    assert (tail.total, len(kept)) == (MOST_DECISIONS + 7, MOST_DECISIONS)
+    assert (tail.total, len(remembered)) == (MOST_DECISIONS + 7, MOST_DECISIONS)
     assert [decision.number for decision in tail.since(MOST_DECISIONS + 4)] == [
         MOST_DECISIONS + 5,
         MOST_DECISIONS + 6,
         MOST_DECISIONS + 7,
     ]
-    assert (kept[0].number, kept[0].decision.pod) == (8, "7")
+    assert (remembered[0].number, remembered[0].decision.pod) == (8, "7")
     assert tail.since(tail.total) == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "pods"),
+    ("decision_filter", "pods"),
     [
         (DecisionFilter(), ["b", "a"]),
         (DecisionFilter(verb="filter"), ["b"]),
@@ -180,14 +180,14 @@ def test_tail_keeps_the_last_and_counts_all() -> None:
     ],
     ids=["all", "verb", "reason", "namespace", "none"],
 )
-def test_rows_are_filtered_and_newest_first(asked: DecisionFilter, pods: list[str]) -> None:
+def test_rows_are_filtered_and_newest_first(decision_filter: DecisionFilter, pods: list[str]) -> None:
     """F132."""
     tail = RecentDecisions()
     tail.note("mutate", Decision("patched", namespace="x", pod="a"), 1000)
     decision = Decision("answered", namespace="y", pod="b", reasons={Code.DriverTooOld: 3}, asked=5, kept=2)
     tail.note("filter", decision, 2_000_000)
 
-    rows = rows_of(tail.since(0), asked)
+    rows = rows_of(tail.since(0), decision_filter)
 
     assert [row.pod for row in rows] == pods
     if "b" in pods:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's routes: well-formed, escaped, strict in what they let a browser do, and honest about what is wrong."""
+"""The routes of the web UI: well-formed, escaped, with strict headers, and clear about errors."""
 
 import asyncio
 import json
@@ -53,8 +53,8 @@ def test_page_is_well_formed_and_has_its_landmarks(service: Service, ask: Ask, p
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/none", "/static/page.css", "/static/none"])
-def test_browser_may_do_little_with_it(service: Service, ask: Ask, path: str) -> None:
-    """F132: a strict Content-Security-Policy, and nothing inline that it would have to allow."""
+def test_page_has_strict_security_headers(service: Service, ask: Ask, path: str) -> None:
+    """F132: the Content-Security-Policy is strict, and nothing inline would need an exception."""
     answer = ask(create_web_app(service), "GET", path)
 
     rules = dict(rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; "))
@@ -68,7 +68,7 @@ def test_browser_may_do_little_with_it(service: Service, ask: Ask, path: str) ->
 
 
 def hostile(folder: Path) -> Service:
-    """Make a service in which every name that anybody else chooses is hostile."""
+    """Make a service in which every name that other people choose is hostile."""
     node = node_document(HOSTILE, product=f"NVIDIA-{HOSTILE}", driver=None)
     node["metadata"]["labels"]["nvidia.com/mig.config.state"] = HOSTILE
     node["spec"]["taints"] = [{"key": HOSTILE, "value": HOSTILE, "effect": "NoSchedule"}]
@@ -82,7 +82,7 @@ def hostile(folder: Path) -> Service:
 
 
 def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, ask: Ask) -> None:
-    """F132: names of nodes, pods, namespaces, labels, taints and files; messages that quote them."""
+    """F132: names of nodes, pods, namespaces, labels, taints and files, and messages that quote them."""
     app = create_web_app(hostile(tmp_path))
     name = httpx.URL("http://x/").join("").copy_with(path="/" + HOSTILE.replace("/", "%2F")).raw_path.decode()
     shown = ""
@@ -111,7 +111,7 @@ def test_pasted_hostile_manifest_is_shown_as_text(service: Service, ask: Ask) ->
 
 @pytest.mark.parametrize("key", ["product", "driver", "state", "namespace"])
 def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: Ask, key: str) -> None:
-    """F132: all choices together show every node that has any; the table shows the same as the map."""
+    """F132: all choices together show every node that has one of them, on the map and in the table."""
     app = create_web_app(service)
     choices = [option.text for option in read(ask(app, "GET", "/")).all("option") if option.text != "all"]
     names: set[str] = set()
@@ -200,7 +200,7 @@ def test_workload_can_be_tried_too(service: Service, ask: Ask) -> None:
 
 
 def test_client_that_is_no_browser_still_gets_json(service: Service, ask: Ask) -> None:
-    """F85: curl says that it sends a form whatever it sends."""
+    """F85: curl labels any body as a form."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
 
     answer = ask(create_web_app(service), "POST", "/dry-run", content=json.dumps(pod()), headers=form)
@@ -224,7 +224,7 @@ def test_client_that_is_no_browser_still_gets_json(service: Service, ask: Ask) -
 def test_other_sites_pages_get_nothing(
     service: Service, ask: Ask, method: str, path: str, headers: Mapping[str, str], status: int
 ) -> None:
-    """F132: a page of another site, open in the same browser, can neither ask nor hold streams open."""
+    """F132: a page of another site in the same browser can neither read nor hold streams open."""
     body = {"json": pod()} if method == "POST" else {}
 
     assert ask(create_web_app(service), method, path, headers=dict(headers), **body).status_code == status
@@ -245,23 +245,23 @@ def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, 
 
 
 def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:
-    """F132, F83, F84: the same data as `explain -o json`."""
+    """F132, F83, F84: it has the same data as `explain -o json`."""
     app = create_web_app(service)
-    asked = {"namespace": "team-a", "name": "train-h100-0"}
-    explanation = ask(app, "POST", "/explain?nodes=true", json=asked).json()
+    reference = {"namespace": "team-a", "name": "train-h100-0"}
+    explanation = ask(app, "POST", "/explain?nodes=true", json=reference).json()
 
     shown = read(ask(app, "GET", "/pending/team-a/train-h100-0")).one("main").text
 
-    said = [explanation["primary"]["message"], *explanation["needs"],
+    texts = [explanation["primary"]["message"], *explanation["needs"],
             *(step["stage"] for step in explanation["funnel"]),
             *(edit["text"] for fix in explanation["fixes"] for edit in fix["edits"]),
             *(verdict["node"] for verdict in explanation["verdicts"]),
             *(refusal["remedy"] for refusal in explanation["refused"])]  # fmt: skip
-    assert [text for text in said if " ".join(text.split()) not in shown] == []
+    assert [text for text in texts if " ".join(text.split()) not in shown] == []
 
 
 def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:
-    """Slices, with rests between (docs/reference/listeners.md#state)."""
+    """It is made in slices with pauses between (docs/reference/listeners.md#state)."""
     service = make_service(tmp_path, list(nodes(400)))
 
     async def beside() -> int:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of fleets as they would be."""
+"""Tests of the what-if commands."""

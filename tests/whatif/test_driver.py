@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver rollouts: against nodes that really carry the other driver's labels, and the order by examples."""
+"""Driver rollouts, compared with nodes that really have the other driver's labels; and their order, by examples."""
 
 import json
 import random
@@ -38,14 +38,14 @@ def state_of(objects: list[dict[str, Any]]) -> State:
     return state
 
 
-def asking(name: str, image: str, node: str = "", amount: int = 1, wishes: Any = None) -> dict[str, Any]:
+def image_pod(name: str, image: str, node: str = "", amount: int = 1, wishes: Any = None) -> dict[str, Any]:
     made = pod(gpus(amount, image=image), annotations=wishes, **({"nodeName": node} if node else {}))
     made["metadata"] |= {"name": name, "uid": name}
     return made
 
 
 def fleet(chance: random.Random, driver: str | None) -> list[dict[str, Any]]:
-    """Make ten nodes, the first five with this driver, if one is given; the same fleet otherwise for one seed."""
+    """Write ten nodes, the same for one seed; the first five have this driver, if one is given."""
     drawn = [(chance.choice(PRODUCTS), chance.choice(DRIVERS)) for _ in range(10)]
     return [
         node_document(f"n-{number}", product, driver if driver and number < 5 else own)
@@ -60,7 +60,7 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
     wishes: list[dict[str, str]] = [{}, {"cuda": "12.4"}, {"products": "H100"}]
     chance = random.Random(seed)
     pods = [
-        asking(f"p-{number}", chance.choice(IMAGES), chance.choice(["", "n-1", "n-7"]), wishes=chance.choice(wishes))
+        image_pod(f"p-{number}", chance.choice(IMAGES), chance.choice(["", "n-1", "n-7"]), wishes=chance.choice(wishes))
         for number in range(20)
     ]
     old = state_of([*fleet(random.Random(seed), None), *pods])
@@ -83,12 +83,12 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
 
     rollout = plan_rollout(old.nodes, chosen, wanting, parse_version(to), knowledge().cuda)
 
-    told = {
+    changes = {
         name: (effect.gains, effect.loses, effect.eligible_after, name in effect.bound_there)
         for effect in rollout.effects
         for name in effect.pods
     }
-    assert told == expected
+    assert changes == expected
 
 
 def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
@@ -97,13 +97,13 @@ def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
 
 
 def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_named(tmp_path: Path) -> None:
-    """F122, P42: b goes first; its pod finds room on the node that is not concerned, the large ones of a do not."""
+    """F122, P42: b comes first, as its pod finds room on the node outside the rollout; the large pods of a do not."""
     nodes = [
         node_document("a", driver="550.54.15", offers={"nvidia.com/gpu": 8}, labels={"pool": "old"}),
         node_document("b", driver="550.54.15", offers={"nvidia.com/gpu": 8}, labels={"pool": "old"}),
         node_document("c", driver="580.65.06", offers={"nvidia.com/gpu": 1}),
     ]
-    pods = [asking("one", "x", "b", 1), asking("large", "x", "a", 4), asking("larger", "x", "a", 4)]
+    pods = [image_pod("one", "x", "b", 1), image_pod("large", "x", "a", 4), image_pod("larger", "x", "a", 4)]
 
     result = run(tmp_path, [*nodes, *pods], "--nodes", "pool=old", "--to", "580.65.06", "-o", "json")
 
@@ -116,9 +116,9 @@ def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_name
 
 
 def test_a_place_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    """F122: the small pod goes back to b, which leaves no eight GPUs there."""
+    """F122: the small pod returns to b, where then fewer than eight GPUs are free."""
     nodes = [node_document(name, driver="550.54.15") for name in ("a", "b")]
-    pods = [asking("one", "x", "b", 1), asking("large", "x", "a", 8)]
+    pods = [image_pod("one", "x", "b", 1), image_pod("large", "x", "a", 8)]
 
     result = run(tmp_path, [*nodes, *pods], "--to", "580.65.06", "-o", "json")
 
@@ -127,8 +127,8 @@ def test_a_place_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_rollback_that_strands_pods_fails_and_names_them(tmp_path: Path) -> None:
-    """F122, F31: a pod that needs CUDA 12.8 natively, on a fleet that goes back to 535."""
-    objects = [node_document("a", driver="570.124.06"), asking("p", "x", "a", wishes={"cuda": "13.0"})]
+    """F122, F31: a pod needs CUDA 12.8 natively, and the fleet goes back to driver 535."""
+    objects = [node_document("a", driver="570.124.06"), image_pod("p", "x", "a", wishes={"cuda": "13.0"})]
     stays = run(tmp_path, objects, "--to", "580.65.06")
     strands = run(tmp_path, [node_document("a", driver="580.65.06"), objects[1]], "--to", "535.104.05")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG layouts as they would be: facts as of a node that is really so, and advice against a brute-force twin."""
+"""MIG layouts as they would be: facts as of a node that really has them, and advice against a brute-force twin."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def slice_(profile: str) -> str:
 
 
 def waiting(name: str, *profiles: str) -> GPUPod:
-    """Make a pod that waits for these slices, a container each."""
+    """Write a pod that waits for these slices, with a container for each."""
     made = pod(*({**gpus(1, slice_(profile)), "name": f"c{number}"} for number, profile in enumerate(profiles)))
     return GPUPod(name, name, "", demand(made))
 
@@ -47,11 +47,14 @@ def free_nodes(count: int, per_node: int, label: str = A100) -> dict[str, Any]:
 
 
 def brute(pods: list[tuple[str, ...]], gpus_: int) -> int | None:
-    """Give the least number of GPUs that take pods of one slice each, by trying every assignment; None: too few."""
+    """Return the least number of GPUs that take pods of one slice each, by trying every assignment; None if too few."""
     geometry = knowledge().geometry[A100.removeprefix("NVIDIA-").lower()]
     least = None
     for assigned in product(range(gpus_), repeat=len(pods)):
-        sets = [[pods[index][0] for index, where in enumerate(assigned) if where == gpu] for gpu in range(gpus_)]
+        sets = [
+            [pods[index][0] for index, assigned_gpu in enumerate(assigned) if assigned_gpu == gpu]
+            for gpu in range(gpus_)
+        ]
         if all(geometry.find_starts(profiles) is not None for profiles in sets):
             used = sum(map(bool, sets))
             least = used if least is None else min(least, used)
@@ -60,13 +63,13 @@ def brute(pods: list[tuple[str, ...]], gpus_: int) -> int | None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(seed: int) -> None:
-    """F64: all pods where any assignment seats all, on the least GPUs; each GPU's slices fit together."""
+    """F64: it places all pods where an assignment can, on the fewest GPUs; each GPU's slices fit together."""
     chance = random.Random(seed)
     nodes = free_nodes(chance.choice([1, 3]), 1) if seed % 2 else free_nodes(1, 3)
     pods = [waiting(f"p-{number}", chance.choice(PROFILES)) for number in range(chance.randrange(1, 7))]
-    asked = [tuple(name.removeprefix("nvidia.com/mig-") for name, _ in gpu_pod.demand.resources) for gpu_pod in pods]
+    requests = [tuple(name.removeprefix("nvidia.com/mig-") for name, _ in gpu_pod.demand.resources) for gpu_pod in pods]
     total = sum(3 if len(nodes) == 1 and not seed % 2 else 1 for _ in nodes)
-    least = brute(asked, total)
+    least = brute(requests, total)
 
     advice = advise_layout(nodes, list(nodes), pods, knowledge())
 
@@ -76,11 +79,11 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
     assert (not advice.unplaced) is (least is not None)
     if least is not None:
         assert len(carved_) == least
-        assert Counter(profile[0] for profile in asked) <= Counter(profile for gpu in carved_ for profile in gpu)
+        assert Counter(profile[0] for profile in requests) <= Counter(profile for gpu in carved_ for profile in gpu)
 
 
 @pytest.mark.parametrize(
-    ("profiles", "asked", "expected"),
+    ("profiles", "mix", "expected"),
     [
         (("3g.40gb",), {"3g.40gb": 1}, ("3g.40gb", "3g.40gb")),
         (("1g.10gb",), {"1g.10gb": 5, "7g.80gb": 9}, ("1g.10gb",) * 7),
@@ -91,14 +94,14 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
     ids=["one more", "what is larger fits no more", "by highest averages", "full", "none that the product has"],
 )
 def test_what_is_left_of_a_gpu_is_cut_in_the_mix_of_what_is_asked(
-    profiles: tuple[str, ...], asked: dict[str, int], expected: tuple[str, ...]
+    profiles: tuple[str, ...], mix: dict[str, int], expected: tuple[str, ...]
 ) -> None:
     """F64."""
-    assert fill_gpu(knowledge().geometry["a100-sxm4-80gb"], profiles, asked) == expected
+    assert fill_gpu(knowledge().geometry["a100-sxm4-80gb"], profiles, mix) == expected
 
 
-def test_running_pods_are_part_of_the_mix_and_are_not_seated_again() -> None:
-    """F64: they will be asked for again."""
+def test_running_pods_are_part_of_the_mix_and_are_not_placed_again() -> None:
+    """F64: pods like them will come again."""
     running = [replace(waiting(f"r-{number}", "2g.20gb"), node="elsewhere") for number in range(9)]
 
     advice = advise_layout(free_nodes(1, 2), ["n-0"], [*running, waiting("p", "1g.10gb")], knowledge())
@@ -108,10 +111,10 @@ def test_running_pods_are_part_of_the_mix_and_are_not_seated_again() -> None:
 
 
 def test_gpus_that_are_not_cut_keep_their_layout() -> None:
-    """F64: the configuration does not name them, so that mig-parted leaves them alone."""
-    there = node("n", product=A100, offers={slice_("1g.10gb"): 14}, labels={"nvidia.com/gpu.count": "2"})
+    """F64: the configuration does not name them, so that mig-parted leaves them as they are."""
+    carved_node = node("n", product=A100, offers={slice_("1g.10gb"): 14}, labels={"nvidia.com/gpu.count": "2"})
 
-    advice = advise_layout({"n": there}, ["n"], [waiting("p", "7g.80gb")], knowledge())
+    advice = advise_layout({"n": carved_node}, ["n"], [waiting("p", "7g.80gb")], knowledge())
 
     assert advice.configuration["mig-configs"] == {
         "usher-1": [{"devices": [0], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]
@@ -119,7 +122,7 @@ def test_gpus_that_are_not_cut_keep_their_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offers", "asked", "expected"),
+    ("offers", "mix", "expected"),
     [
         ({slice_("1g.10gb"): 4, slice_("3g.40gb"): 1}, {slice_("1g.10gb"): 1}, 0.5),
         ({slice_("1g.10gb"): 4, slice_("3g.40gb"): 1}, {slice_("1g.10gb"): 1, slice_("3g.40gb"): 3}, 0.5),
@@ -132,16 +135,16 @@ def test_gpus_that_are_not_cut_keep_their_layout() -> None:
     ids=["half is of another size", "either half", "a quarter asks a whole GPU", "none", "all", "full", "mix unknown"],
 )
 def test_fragmentation_is_what_the_next_pod_cannot_use(
-    offers: dict[str, int], asked: dict[str, int], expected: float
+    offers: dict[str, int], mix: dict[str, int], expected: float
 ) -> None:
-    """F61, F64: of slices that a device plugin offers, by memory slices."""
-    share = fragmentation([node(product=A100, offers=offers)], asked, knowledge())
+    """F61, F64: slices that a device plugin offers count by memory slices."""
+    share = fragmentation([node(product=A100, offers=offers)], mix, knowledge())
 
     assert share == pytest.approx(expected)
 
 
 def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
-    """F61, P14: a 1g at the first slice of eight spoils 4g; seven are free, of which 3g has four, and 4g none."""
+    """F61, P14: a 1g in the first of eight slices blocks 4g; of the seven free, 3g can use four, and 4g none."""
     geometry = knowledge().geometry["a100-sxm4-80gb"]
     bare = node(product=A100, offers={})
     carved_ = replace(bare, free=FreeResources({}, layouts=(GPULayout("0", geometry, (Instance("1g.10gb", 0),)),)))
@@ -151,20 +154,20 @@ def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
     assert share == pytest.approx(1 - (4 / 7 + 0) / 2)
 
 
-def test_another_layout_tells_its_fragmentation(tmp_path: Path) -> None:
-    """F64: whole GPUs serve no pod of slices; cut as asked, all that is free does."""
+def test_another_layout_shows_its_fragmentation(tmp_path: Path) -> None:
+    """F64: whole GPUs serve no pod of slices; in the new layout such pods can use all that is free."""
     queued = pod(gpus(1, slice_("3g.40gb")))
     words = ("whatif", "mig", "--layout", "3g.40gb:2")
 
-    told = run(tmp_path, [node_document("a", A100), queued], *words)
+    result = run(tmp_path, [node_document("a", A100), queued], *words)
     answer = json.loads(run(tmp_path, [node_document("a", A100), queued], *words, "-o", "json").stdout)
 
-    assert "fragmentation: 100.0% → 0.0%" in told.stdout
+    assert "fragmentation: 100.0% → 0.0%" in result.stdout
     assert (answer["fragmentation_before"], answer["fragmentation_after"]) == (1.0, 0.0)
 
 
 def test_slices_of_one_pod_are_on_one_node() -> None:
-    """F64: two nodes of one GPU each hold no pod of two 7g, but two pods of one."""
+    """F64: two nodes of one GPU each hold no pod of two 7g, but two pods of one 7g."""
     together = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting("p", "7g.80gb", "7g.80gb")], knowledge())
     apart = advise_layout(free_nodes(2, 1), ["n-0", "n-1"], [waiting(name, "7g.80gb") for name in "pq"], knowledge())
 
@@ -196,7 +199,7 @@ def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
 
 
 def test_advice_is_a_configuration_of_mig_parted(tmp_path: Path) -> None:
-    """F64: with the nodes as comments; a node that holds a pod is left alone."""
+    """F64: comments name the nodes, and a node that holds a pod is left as it is."""
     busy = pod(gpus(1), nodeName="busy")
     queued = [pod(gpus(1, slice_(profile))) for profile in ("3g.40gb", "3g.40gb", "1g.10gb.me")]
     for number, document in enumerate(queued):
@@ -228,7 +231,7 @@ def test_advice_is_a_configuration_of_mig_parted(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_facts_are_those_of_a_node_that_has_the_layout(strategy: str, really: dict[str, Any]) -> None:
-    """F64: as GPU Feature Discovery labels it."""
+    """F64: GPU Feature Discovery labels it so."""
     before = node(product=A100, labels={"nvidia.com/mig.strategy": strategy})
     expected = node(**{"product": A100, **really}).node_class
 
@@ -238,8 +241,8 @@ def test_facts_are_those_of_a_node_that_has_the_layout(strategy: str, really: di
     assert [getattr(node_class, name) for name in names] == [getattr(expected, name) for name in names]
 
 
-def test_layout_on_nodes_evicts_and_seats(tmp_path: Path) -> None:
-    """F64, F122: the pod of the carved node moves to the other, the one that waits for a slice gets it."""
+def test_layout_on_nodes_evicts_and_places_pods(tmp_path: Path) -> None:
+    """F64, F122: the pod of the changed node moves to the other node, and the pod that waits for a slice is placed."""
     nodes = [node_document(name, A100, labels={"pool": name}) for name in ("a", "b")]
     moved, queued = pod(gpus(2), nodeName="a"), pod(gpus(1, slice_("3g.40gb")))
     moved["metadata"] |= {"name": "moved", "uid": "1"}
@@ -279,7 +282,7 @@ def test_all_of_a_profile_is_as_many_as_fit(profile: str, most: int) -> None:
     ],
 )
 def test_balanced_layout_is_what_mig_parted_calls_so(product: str, profiles: list[str]) -> None:
-    """S4, F64: config-default.yaml of mig-parted."""
+    """S4, F64: the source is config-default.yaml of mig-parted."""
     assert list(parse_layout("all-balanced")(knowledge().geometry[product])) == profiles
 
 

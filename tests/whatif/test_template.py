@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates of new nodes: a node made of the tags serves the pod, one of a product that is not named does not."""
+"""Templates of new nodes: a node made from the tags serves the pod, one with a product that is not named does not."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.oracles.node_affinity import eligible
 
 RUN = CliRunner()
 GPU = "nvidia.com/gpu"
-ASKED: dict[str, dict[str, Any]] = {
+PODS: dict[str, dict[str, Any]] = {
     "any": pod(),
     "large": pod(gpus(4), annotations={"gpu-memory": "60Gi"}),
     "small": pod(annotations={"gpu-memory": "45Gi"}),
@@ -30,8 +30,8 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def made_of(template: NodeTemplate) -> dict[str, Any]:
-    """Make the node that the Cluster Autoscaler thinks of, from its tags."""
+def node_from_template(template: NodeTemplate) -> dict[str, Any]:
+    """Write the node that the Cluster Autoscaler expects from the template's tags."""
     labels, resources = (
         {key.removeprefix(f"{TAG}/{what}/"): value for key, value in template.tags.items() if f"/{what}/" in key}
         for what in ("label", "resources")
@@ -39,30 +39,30 @@ def made_of(template: NodeTemplate) -> dict[str, Any]:
     return {"metadata": {"name": "new", "labels": labels}, "status": {"allocatable": resources}}
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", PODS)
 def test_node_of_the_tags_serves_the_pod(name: str) -> None:
-    """F124, P16: read as a node that GPU Feature Discovery has labelled so, with a driver that the image brings."""
-    wanted = demand(ASKED[name])
-    template = node_template(wanted, ASKED[name], knowledge())
+    """F124, P16: the node is read as GPU Feature Discovery would label it, with a driver of its image."""
+    pod_demand = demand(PODS[name])
+    template = node_template(pod_demand, PODS[name], knowledge())
 
-    document = made_of(template)
+    document = node_from_template(template)
     document["metadata"]["labels"] |= {"nvidia.com/cuda.driver-version.full": "580.95.05"}
 
-    assert judge(wanted, read_node(document, knowledge()), True) is None
+    assert judge(pod_demand, read_node(document, knowledge()), True) is None
 
 
-@pytest.mark.parametrize("name", [name for name in ASKED if name != "slice"])
+@pytest.mark.parametrize("name", [name for name in PODS if name != "slice"])
 def test_products_are_those_on_which_a_real_node_would_do(name: str) -> None:
-    """F124: against nodes built one by one; products whose facts are not known are no advice."""
-    wanted = demand(ASKED[name])
+    """F124: each product is compared with a node built for it; products with unknown facts are not advised."""
+    pod_demand = demand(PODS[name])
     sure = {row.label for row in knowledge().products.by_form.values() if row.memory_mib}
 
-    template = node_template(wanted, ASKED[name], knowledge())
+    template = node_template(pod_demand, PODS[name], knowledge())
 
     fits = {
         label
         for label in sure
-        if judge(wanted, node(product=label, driver="580.95.05", labels=_facts(label)), True) is None
+        if judge(pod_demand, node(product=label, driver="580.95.05", labels=_facts(label)), True) is None
     }
     assert {name for name in template.products if name in sure} <= fits
     assert template.products
@@ -73,9 +73,9 @@ def _facts(label: str) -> dict[str, str]:
     return {"nvidia.com/gpu.memory": str(row.memory_mib)} if row else {}
 
 
-def test_karpenter_is_told_names_count_and_memory_where_a_name_means_two_sizes() -> None:
+def test_karpenter_gets_names_count_and_memory_where_a_name_means_two_sizes() -> None:
     """F124, S8: a100 is 40 GB or 80 GB."""
-    template = node_template(demand(ASKED["large"]), ASKED["large"], knowledge())
+    template = node_template(demand(PODS["large"]), PODS["large"], knowledge())
 
     requirements = template.node_pool["Karpenter"]["spec"]["template"]["spec"]["requirements"]
     assert requirements == [
@@ -87,8 +87,8 @@ def test_karpenter_is_told_names_count_and_memory_where_a_name_means_two_sizes()
 
 
 def test_memory_does_not_shut_out_smaller_gpus_that_will_do() -> None:
-    """F124: l40s has less than the large a100, and more than the small one."""
-    template = node_template(demand(ASKED["small"]), ASKED["small"], knowledge())
+    """F124: l40s has less memory than the large a100 and more than the small one."""
+    template = node_template(demand(PODS["small"]), PODS["small"], knowledge())
 
     names, memory = template.node_pool["Karpenter"]["spec"]["template"]["spec"]["requirements"]
     assert {"a100", "h100"} <= set(names["values"])
@@ -101,8 +101,8 @@ def run(file: Path, document: Any, *more: str) -> Any:
 
 
 def test_node_affinity_that_admission_adds_is_met_by_the_template(tmp_path: Path) -> None:
-    """F124, F136: else the autoscaler would say that no group fits."""
-    made = ASKED["cuda"] | {"spec": {**ASKED["cuda"]["spec"], "nodeSelector": {"pool": "ml"}}}
+    """F124, F136: otherwise the autoscaler would find no node group for the pod."""
+    made = PODS["cuda"] | {"spec": {**PODS["cuda"]["spec"], "nodeSelector": {"pool": "ml"}}}
 
     answer = json.loads(run(tmp_path / "p.yaml", made, "-o", "json").stdout)
     patched = RUN.invoke(app, ["mutate", "-f", str(tmp_path / "p.yaml"), "--demo", "-o", "json"])
@@ -119,7 +119,7 @@ def test_node_affinity_that_admission_adds_is_met_by_the_template(tmp_path: Path
 
 
 def test_workload_stands_for_its_pods_and_tolerated_taints_are_said(tmp_path: Path) -> None:
-    """F124: with a fleet, admission adds the tolerations of its taints."""
+    """F124: given a fleet, admission adds the tolerations of its taints."""
     made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
     made |= {"spec": {"template": {"spec": {"containers": [gpus(2)]}}}}
 
