@@ -1,159 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor on a live cluster: as deploy/ installs it nothing is wrong; each thing broken is named, and no other."""
+"""The doctor on a live cluster: no finding on what deploy/ installs, and one finding for each thing that is broken."""
 
-import copy
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from app.doctor.cluster_checks import CHECKS, examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport, asks_for_gpus
+from app.doctor.cluster_objects import Certificate, SlippedReport, asks_for_gpus
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import gpus, knowledge, node, pod
-
-BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
-MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
-GPU = "nvidia.com/gpu"
-Object = dict[str, Any]
-Break = Callable[[dict[str, list[Object]]], object]
-
-
-def configurations() -> dict[str, list[Object]]:
-    """Read the webhooks as installed, each with a CA."""
-    configurations = [
-        configuration
-        for configuration in yaml.safe_load_all((BASE / "webhooks.yaml").read_text("utf-8"))
-        if configuration
-    ]
-    for webhook in (webhook for configuration in configurations for webhook in configuration["webhooks"]):
-        webhook["clientConfig"]["caBundle"] = "Q0E="
-    return {configuration["kind"]: [configuration] for configuration in configurations}
-
-
-def exemptions() -> dict[str, list[Object]]:
-    """Read the policy on who exempts namespaces, as installed."""
-    return {
-        document["kind"]: [document] for document in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))
-    }
-
-
-def daemon(name: str, ready: int = 1) -> Object:
-    return {
-        "metadata": {"name": name, "namespace": "gpu-operator"},
-        "status": {"desiredNumberScheduled": 1, "numberReady": ready},
-    }
-
-
-def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.1.0") -> Object:
-    template = {"spec": {"containers": [{"name": "main", "image": image}]}}
-    return {
-        "metadata": {"name": name, "namespace": "gpu-usher"},
-        "spec": {"replicas": 3, "template": template},
-        "status": {"availableReplicas": available},
-    }
-
-
-def namespace(name: str, **labels: str) -> Object:
-    return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
-
-
-def rule(group: str, resources: list[str], *verbs: str) -> Object:
-    return {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
-
-
-RULES = (
-    rule("", ["nodes", "pods", "namespaces"], "get", "list", "watch"),
-    rule("", ["configmaps"], "get", "list", "watch"),
-    rule("node.k8s.io", ["runtimeclasses"], "get", "list", "watch"),
-    rule("authorization.k8s.io", ["selfsubjectaccessreviews"], "create"),
+from tests.doctor.healthy_cluster import (
+    FAMILY,
+    GPU,
+    MUTATING,
+    NAMED,
+    NO_GPU,
+    RULES,
+    TAINT,
+    VALIDATING,
+    A,
+    Break,
+    Object,
+    P,
+    change_client_config,
+    change_webhook,
+    cluster,
+    daemon,
+    deployment,
+    foreign_webhook,
+    job,
+    levels_by_check,
+    node_pool,
+    put,
+    rule,
+    scheduler,
 )
 
-
-def objects() -> dict[str, list[Object]]:
-    """Give a healthy cluster's objects by kind."""
-    return {
-        **configurations(),
-        "Namespace": [namespace("kube-system"), namespace("gpu-usher"), namespace("team-a")],
-        "Pod": [pod()],
-        **exemptions(),
-        "RuntimeClass": [{"metadata": {"name": "nvidia"}}],
-        "DaemonSet": [daemon("nvidia-device-plugin-daemonset"), daemon("gpu-feature-discovery")],
-        "Deployment": [deployment("gpu-usher")],
-    }
-
-
-def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
-    changed = copy.deepcopy(objects())
-    broken(changed)
-    made = Cluster(
-        knowledge=knowledge(),
-        objects={kind: tuple(items) for kind, items in changed.items()},
-        nodes=(node("gpu"), node("cpu", product=None, driver=None, offers={})),
-        version="v1.36.3",
-        ahead_seconds=0.4,
-        certificates=(Certificate("Secret gpu-usher-tls", 0.5, "2026-01-08"),),
-        rules=RULES,
-    )
-    return replace(made, **more)
-
-
-def levels_by_check(examined: Cluster) -> dict[str, FindingLevel]:
-    return {finding.check: finding.level for finding in examine_cluster(examined)}
-
-
-def ours(change: Object, kind: str = MUTATING, index: int = 0) -> Break:
-    return lambda objects: objects[kind][0]["webhooks"][index].update(change)
-
-
-def client(change: Object) -> Break:
-    return lambda objects: objects[MUTATING][0]["webhooks"][0]["clientConfig"].update(change)
-
-
-def put(kind: str, *items: Object) -> Break:
-    return lambda objects: objects.update({kind: list(items)})
-
-
-def add(kind: str, item: Object) -> Break:
-    return lambda objects: objects.setdefault(kind, []).append(item)
-
-
-def foreign(name: str, never: bool = True, resource: str = "pods", kind: str = MUTATING) -> Break:
-    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": [resource]}]
-    policy = "Never" if never else "IfNeeded"
-    webhook = {"name": f"{name}.example.com", "rules": rules, "reinvocationPolicy": policy}
-    return add(kind, {"metadata": {"name": name}, "webhooks": [webhook]})
-
-
-def pool(requirements: list[Object], taints: list[Object] | None = None, **labels: str) -> Break:
-    spec = {"requirements": requirements, "taints": taints or []}
-    return put(
-        "NodePool", {"metadata": {"name": "p"}, "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}}}
-    )
-
-
-def job(resources: Object) -> Break:
-    template = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
-    spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
-    return put("PyTorchJob", {"metadata": {"name": "j", "namespace": "team-a"}, "spec": spec})
-
-
-TAINT = [{"key": GPU, "effect": "NoSchedule"}]
-NAMED = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["h100"]}
-FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}
-NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
-
-
 EVERYWHERE: Object = {"namespaceSelector": {}}
-P, A = FindingLevel.Problem, FindingLevel.Advice
-
-
-def scheduler(version: str) -> Break:
-    image = f"registry.k8s.io/kube-scheduler:{version}"
-    return add("Deployment", deployment("gpu-usher-scheduler", image=image))
 
 
 @pytest.mark.parametrize(
@@ -162,24 +45,32 @@ def scheduler(version: str) -> Break:
         pytest.param(lambda _: None, {}, id="as installed"),
         pytest.param(put(MUTATING), {"WebhookAbsent": P}, id="no mutating webhook"),
         pytest.param(lambda objects: objects.pop(MUTATING), {}, id="webhooks that could not be read"),
-        pytest.param(ours({"rules": []}), {"WebhookNeverCalled": P}, id="no rule"),
-        pytest.param(client({"caBundle": ""}), {"CABundleAbsent": P}, id="fault 45: caBundle wiped"),
-        pytest.param(client({"caBundle": "", "service": None, "url": "https://a"}), {}, id="an address, public CA"),
-        pytest.param(ours({"timeoutSeconds": 10}), {"WebhookTimeout": A}, id="P43: ten seconds"),
-        pytest.param(ours({"timeoutSeconds": 1}), {"WebhookTimeout": A}, id="one second"),
-        pytest.param(ours({"failurePolicy": "Fail"}), {"FailurePolicy": A}, id="mutate fails closed"),
-        pytest.param(ours({"failurePolicy": "Ignore"}, VALIDATING), {"FailurePolicy": A}, id="validate fails open"),
-        pytest.param(ours(EVERYWHERE), {"ExemptsTooLittle": A}, id="P43: mutate of our own namespace"),
-        pytest.param(ours(EVERYWHERE, VALIDATING), {"ExemptsTooLittle": P}, id="P43: validate, failing closed"),
-        pytest.param(ours({"matchConditions": []}), {"NoMatchConditions": P}, id="F22: called for every pod"),
+        pytest.param(change_webhook({"rules": []}), {"WebhookNeverCalled": P}, id="no rule"),
+        pytest.param(change_client_config({"caBundle": ""}), {"CABundleAbsent": P}, id="fault 45: caBundle wiped"),
         pytest.param(
-            ours({"objectSelector": {"matchLabels": {"a": "b"}}}), {"ExemptsTooMuch": P}, id="F21: a pod's own label"
+            change_client_config({"caBundle": "", "service": None, "url": "https://a"}), {}, id="an address, public CA"
         ),
-        pytest.param(ours({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
-        pytest.param(foreign("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),
-        pytest.param(foreign("hami", resource="services"), {}, id="another's, not of pods"),
-        pytest.param(foreign("istio-sidecar-injector"), {}, id="another's, not of GPUs"),
-        pytest.param(foreign("hami", kind=VALIDATING), {}, id="another's that only validates"),
+        pytest.param(change_webhook({"timeoutSeconds": 10}), {"WebhookTimeout": A}, id="P43: ten seconds"),
+        pytest.param(change_webhook({"timeoutSeconds": 1}), {"WebhookTimeout": A}, id="one second"),
+        pytest.param(change_webhook({"failurePolicy": "Fail"}), {"FailurePolicy": A}, id="mutate fails closed"),
+        pytest.param(
+            change_webhook({"failurePolicy": "Ignore"}, VALIDATING), {"FailurePolicy": A}, id="validate fails open"
+        ),
+        pytest.param(change_webhook(EVERYWHERE), {"ExemptsTooLittle": A}, id="P43: mutate of our own namespace"),
+        pytest.param(
+            change_webhook(EVERYWHERE, VALIDATING), {"ExemptsTooLittle": P}, id="P43: validate, failing closed"
+        ),
+        pytest.param(change_webhook({"matchConditions": []}), {"NoMatchConditions": P}, id="F22: called for every pod"),
+        pytest.param(
+            change_webhook({"objectSelector": {"matchLabels": {"a": "b"}}}),
+            {"ExemptsTooMuch": P},
+            id="F21: a pod's own label",
+        ),
+        pytest.param(change_webhook({"reinvocationPolicy": "Never"}), {"NotCalledAgain": P}, id="F23"),
+        pytest.param(foreign_webhook("hami-webhook"), {"OtherAllocator": A}, id="another allocator"),
+        pytest.param(foreign_webhook("hami", resource="services"), {}, id="another's, not of pods"),
+        pytest.param(foreign_webhook("istio-sidecar-injector"), {}, id="another's, not of GPUs"),
+        pytest.param(foreign_webhook("hami", kind=VALIDATING), {}, id="another's that only validates"),
         pytest.param(put("Deployment"), {"ReplicasAbsent": P}, id="nobody to answer"),
         pytest.param(put("Deployment", deployment("gpu-usher", 0)), {"ReplicasUnavailable": P}, id="none available"),
         pytest.param(put("Deployment", deployment("gpu-usher", 2)), {"ReplicasUnavailable": A}, id="one short"),
@@ -201,11 +92,11 @@ def scheduler(version: str) -> Break:
         ),
         pytest.param(put("DaemonSet", daemon("gpu-feature-discovery")), {"DevicePlugin": A}, id="no device plugin"),
         pytest.param(put("DaemonSet", daemon("nvidia-device-plugin")), {"GPUFeatureDiscovery": A}, id="F73: no GFD"),
-        pytest.param(pool([NAMED], TAINT), {}, id="a good NodePool"),
-        pytest.param(pool([NAMED]), {"NodePoolUntainted": A}, id="P39: NodePool without taint"),
-        pytest.param(pool([FAMILY], TAINT), {"NodePoolUnlabelled": A}, id="P16: NodePool that tells no product"),
-        pytest.param(pool([FAMILY], TAINT, **{"nvidia.com/gpu.product": "H100"}), {}, id="one that does by label"),
-        pytest.param(pool([NO_GPU]), {}, id="a NodePool without GPUs"),
+        pytest.param(node_pool([NAMED], TAINT), {}, id="a good NodePool"),
+        pytest.param(node_pool([NAMED]), {"NodePoolUntainted": A}, id="P39: NodePool without taint"),
+        pytest.param(node_pool([FAMILY], TAINT), {"NodePoolUnlabelled": A}, id="P16: NodePool that tells no product"),
+        pytest.param(node_pool([FAMILY], TAINT, **{"nvidia.com/gpu.product": "H100"}), {}, id="one that does by label"),
+        pytest.param(node_pool([NO_GPU]), {}, id="a NodePool without GPUs"),
         pytest.param(job({"requests": {GPU: 1}}), {"RequestsOnly": A}, id="P36: requests alone"),
         pytest.param(job({"requests": {GPU: 1}, "limits": {GPU: 1}}), {}, id="requests and limits"),
     ],
@@ -251,7 +142,7 @@ def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, 
 
 
 def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_only_if_a_policy_gives_it() -> None:
-    """A cloud's nodes show the resource alone; who changes the policy is told, not everybody who makes a pod."""
+    """A cloud's nodes have the resource and no label of NVIDIA's. The finding is one, whatever the number of nodes."""
     nodes = tuple(node(name, product=None, driver=None) for name in ("a", "b"))
 
     absent = [
@@ -268,10 +159,10 @@ def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_o
 
 
 def test_two_webhooks_with_one_fault_are_one_finding() -> None:
-    broken = ours({"timeoutSeconds": 30})
+    broken = change_webhook({"timeoutSeconds": 30})
 
     [finding] = examine_cluster(
-        cluster(lambda objects: [broken(objects), ours({"timeoutSeconds": 30}, VALIDATING)(objects)])
+        cluster(lambda objects: [broken(objects), change_webhook({"timeoutSeconds": 30}, VALIDATING)(objects)])
     )
 
     assert len(finding.objects) == 2
@@ -279,21 +170,21 @@ def test_two_webhooks_with_one_fault_are_one_finding() -> None:
 
 
 def test_earlier_webhook_that_is_never_called_again_is_told_apart() -> None:
-    """F23: ours is gpu-usher; hami comes after it, and gpu-other before."""
-    said = [
+    """F23: our webhook is gpu-usher; hami comes after it by name, and gpu-other before it."""
+    messages = [
         next(
             finding.what
-            for finding in examine_cluster(cluster(foreign(name, never)))
+            for finding in examine_cluster(cluster(foreign_webhook(name, never)))
             if finding.check == "OtherAllocator"
         )
         for name, never in (("hami", True), ("gpu-other", True), ("gpu-other", False))
     ]
 
-    assert ["never again" in words for words in said] == [False, True, False]
+    assert ["never again" in words for words in messages] == [False, True, False]
 
 
 def test_rights_for_dra_are_asked_for_where_devices_are_published() -> None:
-    """F135."""
+    """F135: ResourceSlices in the cluster require the rights of the component dra."""
     [finding] = examine_cluster(cluster(put("ResourceSlice", {"metadata": {"name": "s"}})))
 
     assert finding.check == "RightsMissing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor names doors that stand open: exempt names to squat, labels that somebody put, GPUs under other names."""
+"""The doctor reports ways around gpu-usher: exempt names that anyone may use, exempting labels, unknown GPU names."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from app.admission.match_conditions import match_conditions
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import knowledge
-from tests.doctor.test_cluster_checks import (
+from tests.doctor.healthy_cluster import (
     GPU,
     MUTATING,
     VALIDATING,
@@ -33,8 +33,8 @@ def serving(resource: str, driver: str = "gpu.nvidia.com") -> Break:
     return put("DeviceClass", {"metadata": {"name": "c"}, "spec": spec})
 
 
-def named_too(resource: str) -> Break:
-    """Have the webhooks called for it as well, as `gpu-usher schema --match-conditions --resource` writes it."""
+def in_match_conditions(resource: str) -> Break:
+    """Add the resource to the match conditions, as `gpu-usher schema --match-conditions --resource` writes them."""
 
     def change(objects: dict[str, list[Object]]) -> None:
         serving(resource)(objects)
@@ -74,18 +74,18 @@ def named_too(resource: str) -> Break:
         pytest.param(
             serving("example.com/gpu"), {"ResourceNotReached": P}, id="GPUs under a name of the cluster's own"
         ),
-        pytest.param(named_too("example.com/gpu"), {}, id="the same, named in matchConditions"),
+        pytest.param(in_match_conditions("example.com/gpu"), {}, id="the same, named in matchConditions"),
         pytest.param(serving("example.com/nic", "nic.example.com"), {}, id="another device's own name"),
         pytest.param(serving(GPU), {}, id="DRA in the place of the device plugin"),
     ],
 )
-def test_open_door_is_named(broken: Break, expected: dict[str, FindingLevel]) -> None:
+def test_way_around_gpu_usher_is_named(broken: Break, expected: dict[str, FindingLevel]) -> None:
     """F21, S13."""
     assert levels_by_check(cluster(broken)) == expected
 
 
 def test_exempt_namespace_is_named_with_who_put_the_label() -> None:
-    """F21: the client that the API server has on record."""
+    """F21: the client is the field manager that the API server has recorded."""
     owned = namespace("team-a", **{"gpu-usher.io/ignore": "true"})
     fields: Object = {"f:metadata": {"f:labels": {"f:gpu-usher.io/ignore": {}}}}
     owned["metadata"]["managedFields"] = [{"manager": "kubectl-label", "time": "2026-01-08", "fieldsV1": fields}]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor: each check finds what it is for, says it once for many nodes, and finds nothing on a healthy fleet."""
+"""The doctor: each check has one finding for many nodes, and none on a healthy fleet."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ SOFT = [{"key": GPU, "value": "present", "effect": "PreferNoSchedule"}]
 
 
 def nodes_by_check(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
-    """Examine nodes: (check -> names)."""
+    """Return the names of the nodes that each check reports."""
     return {finding.check: finding.nodes for finding in examine(ExaminedFleet(nodes, **more))}
 
 
@@ -50,7 +50,7 @@ def test_each_check_finds_what_it_is_for_and_nothing_else(made: dict[str, Any], 
     assert nodes_by_check(node("n", **{**HEALTHY, **made})) == ({check: ("n",)} if check else {})
 
 
-def test_cpu_node_is_no_patient() -> None:
+def test_cpu_node_has_no_finding() -> None:
     """F47."""
     assert nodes_by_check(node("cpu", product=None, driver=None, offers={})) == {}
 
@@ -61,7 +61,7 @@ def test_node_without_facts_is_named() -> None:
     assert nodes_by_check(unknown) == {"GPUFactsMissing": ("n",)}
 
 
-def test_what_dcgm_reports_is_told_with_its_cause() -> None:
+def test_what_dcgm_reports_is_named_with_its_cause() -> None:
     """F72."""
     reported = {"a": Health(1, 0, ("XID 79: GPU has fallen off the bus",)), "b": Health(0, 2, ("throttled",))}
 
@@ -74,8 +74,8 @@ def test_what_dcgm_reports_is_told_with_its_cause() -> None:
     assert "XID 79" in findings[0].what
 
 
-def test_overrun_of_memory_is_told() -> None:
-    """F65 (docs/reference/sharing-and-memory.md#memory-budgets)."""
+def test_overrun_of_memory_is_reported() -> None:
+    """F65: pods declare more than the GPUs have (docs/reference/sharing-and-memory.md#memory-budgets)."""
     assert nodes_by_check(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
 
 
@@ -89,7 +89,7 @@ def test_same_finding_on_many_nodes_is_one() -> None:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_command_says_what_hurts_and_ends_with_1(output: str) -> None:
+def test_command_names_problems_and_ends_with_1(output: str) -> None:
     """F47, F87."""
     done = CliRunner().invoke(app, ["doctor", "--demo", "-o", output])
 
@@ -119,7 +119,7 @@ def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
     ],
 )
 def test_advice_fails_only_when_asked_to(tmp_path: Path, words: list[str], code: int) -> None:
-    """F87: exit codes for CI."""
+    """F87: the exit codes are for CI."""
     file = tmp_path / "fleet.json"
     file.write_text(json.dumps(node_document("n", capacity={GPU: 8})), "utf-8")
 
@@ -139,5 +139,5 @@ def test_advice_fails_only_when_asked_to(tmp_path: Path, words: list[str], code:
     ],
 )
 def test_bad_input_is_an_error_of_its_own(words: list[str]) -> None:
-    """F87: exit 2, by app/cli/main.py."""
+    """F87: the exit code is 2, by app/cli/main.py."""
     assert isinstance(CliRunner().invoke(app, ["doctor", *words]).exception, BadInput)

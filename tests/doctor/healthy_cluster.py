@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A healthy cluster as the doctor reads it, and the changes that break one thing in it."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.doctor.cluster_checks import examine_cluster
+from app.doctor.cluster_objects import Certificate, Cluster
+from app.doctor.fleet_checks import FindingLevel
+from tests.builders import knowledge, node, pod
+
+BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
+MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+GPU = "nvidia.com/gpu"
+Object = dict[str, Any]
+Break = Callable[[dict[str, list[Object]]], object]
+
+
+def configurations() -> dict[str, list[Object]]:
+    """Read the webhook configurations as installed, each webhook with a CA bundle."""
+    configurations = [
+        configuration
+        for configuration in yaml.safe_load_all((BASE / "webhooks.yaml").read_text("utf-8"))
+        if configuration
+    ]
+    for webhook in (webhook for configuration in configurations for webhook in configuration["webhooks"]):
+        webhook["clientConfig"]["caBundle"] = "Q0E="
+    return {configuration["kind"]: [configuration] for configuration in configurations}
+
+
+def exemptions() -> dict[str, list[Object]]:
+    """Read the policy about exempt namespaces, as installed."""
+    return {
+        document["kind"]: [document] for document in yaml.safe_load_all((BASE / "exemptions.yaml").read_text("utf-8"))
+    }
+
+
+def daemon(name: str, ready: int = 1) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "gpu-operator"},
+        "status": {"desiredNumberScheduled": 1, "numberReady": ready},
+    }
+
+
+def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.1.0") -> Object:
+    template = {"spec": {"containers": [{"name": "main", "image": image}]}}
+    return {
+        "metadata": {"name": name, "namespace": "gpu-usher"},
+        "spec": {"replicas": 3, "template": template},
+        "status": {"availableReplicas": available},
+    }
+
+
+def namespace(name: str, **labels: str) -> Object:
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
+
+
+def rule(group: str, resources: list[str], *verbs: str) -> Object:
+    return {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
+
+
+RULES = (
+    rule("", ["nodes", "pods", "namespaces"], "get", "list", "watch"),
+    rule("", ["configmaps"], "get", "list", "watch"),
+    rule("node.k8s.io", ["runtimeclasses"], "get", "list", "watch"),
+    rule("authorization.k8s.io", ["selfsubjectaccessreviews"], "create"),
+)
+
+
+def objects() -> dict[str, list[Object]]:
+    """Return a healthy cluster's objects by kind."""
+    return {
+        **configurations(),
+        "Namespace": [namespace("kube-system"), namespace("gpu-usher"), namespace("team-a")],
+        "Pod": [pod()],
+        **exemptions(),
+        "RuntimeClass": [{"metadata": {"name": "nvidia"}}],
+        "DaemonSet": [daemon("nvidia-device-plugin-daemonset"), daemon("gpu-feature-discovery")],
+        "Deployment": [deployment("gpu-usher")],
+    }
+
+
+def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
+    changed = copy.deepcopy(objects())
+    broken(changed)
+    made = Cluster(
+        knowledge=knowledge(),
+        objects={kind: tuple(items) for kind, items in changed.items()},
+        nodes=(node("gpu"), node("cpu", product=None, driver=None, offers={})),
+        version="v1.36.3",
+        ahead_seconds=0.4,
+        certificates=(Certificate("Secret gpu-usher-tls", 0.5, "2026-01-08"),),
+        rules=RULES,
+    )
+    return replace(made, **more)
+
+
+def levels_by_check(examined: Cluster) -> dict[str, FindingLevel]:
+    return {finding.check: finding.level for finding in examine_cluster(examined)}
+
+
+def change_webhook(change: Object, kind: str = MUTATING, index: int = 0) -> Break:
+    return lambda objects: objects[kind][0]["webhooks"][index].update(change)
+
+
+def change_client_config(change: Object) -> Break:
+    return lambda objects: objects[MUTATING][0]["webhooks"][0]["clientConfig"].update(change)
+
+
+def put(kind: str, *items: Object) -> Break:
+    return lambda objects: objects.update({kind: list(items)})
+
+
+def add(kind: str, item: Object) -> Break:
+    return lambda objects: objects.setdefault(kind, []).append(item)
+
+
+def foreign_webhook(name: str, never: bool = True, resource: str = "pods", kind: str = MUTATING) -> Break:
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": [resource]}]
+    policy = "Never" if never else "IfNeeded"
+    webhook = {"name": f"{name}.example.com", "rules": rules, "reinvocationPolicy": policy}
+    return add(kind, {"metadata": {"name": name}, "webhooks": [webhook]})
+
+
+def node_pool(requirements: list[Object], taints: list[Object] | None = None, **labels: str) -> Break:
+    spec = {"requirements": requirements, "taints": taints or []}
+    return put(
+        "NodePool", {"metadata": {"name": "p"}, "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}}}
+    )
+
+
+def job(resources: Object) -> Break:
+    template = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
+    return put("PyTorchJob", {"metadata": {"name": "j", "namespace": "team-a"}, "spec": spec})
+
+
+TAINT = [{"key": GPU, "effect": "NoSchedule"}]
+NAMED = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["h100"]}
+FAMILY = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}
+NO_GPU = {"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "DoesNotExist"}
+
+P, A = FindingLevel.Problem, FindingLevel.Advice
+
+
+def scheduler(version: str) -> Break:
+    image = f"registry.k8s.io/kube-scheduler:{version}"
+    return add("Deployment", deployment("gpu-usher-scheduler", image=image))
