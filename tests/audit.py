@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make audit`: ask the OSV database what is known against the packages of a lock, by pip-audit.
+"""`make audit`: ask the OSV database, by pip-audit, for known vulnerabilities of the packages of a lock.
 
 pip-audit ends with 1 for a vulnerability and for a database that it cannot reach. Here the exit code tells them apart:
-0 nothing is known, 1 something is, 2 nobody could be asked.
+0 none is known, 1 some is, 2 the database could not be asked.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any
 OSV = "https://api.osv.dev/v1/query"
 CLEAN, VULNERABLE, NOT_ASKED = 0, 1, 2
 AUDIT_SECONDS = 600
-"""Bound on some seventy questions, each of which waits 15 s at most."""
+"""Seconds for about seventy requests, each of which takes 15 s at most."""
 
 
 def audit(lock: Path, url: str = OSV) -> int:
-    """Ask about every package of a lock, and print what is known; gives the exit code."""
+    """Ask about every package of a lock, print the known vulnerabilities, and return the exit code."""
     words = ["--requirement", str(lock), "--require-hashes", "--disable-pip", "--no-deps", "--progress-spinner", "off"]
     words += ["--vulnerability-service", "osv", "--osv-url", url, "--format", "json"]
     try:
@@ -37,19 +37,19 @@ def audit(lock: Path, url: str = OSV) -> int:
             f"nothing is known about {lock}; try again where {url} can be reached (OSV=URL: a mirror)", file=sys.stderr
         )
         return NOT_ASKED
-    return _told(lock, packages)
+    return _report(lock, packages)
 
 
-def _told(lock: Path, packages: list[dict[str, Any]]) -> int:
-    skipped = [each["name"] for each in packages if "skip_reason" in each]
-    found = [(each, vulnerability) for each in packages for vulnerability in each.get("vulns", ())]
-    for each, vulnerability in found:
+def _report(lock: Path, packages: list[dict[str, Any]]) -> int:
+    skipped = [package["name"] for package in packages if "skip_reason" in package]
+    vulnerable = [(package, vulnerability) for package in packages for vulnerability in package.get("vulns", ())]
+    for package, vulnerability in vulnerable:
         fixed = ", ".join(vulnerability["fix_versions"]) or "no version"
         what = f"{vulnerability['id']}, fixed in {fixed}: {vulnerability['description'][:200]}"
-        print(f"{each['name']} {each['version']}: {what}")
+        print(f"{package['name']} {package['version']}: {what}")
     unseen = f"; not looked at: {', '.join(skipped)}" if skipped else ""
-    print(f"{lock}: {len(packages)} packages, {len(found)} known vulnerabilities{unseen}")
-    return VULNERABLE if found else CLEAN
+    print(f"{lock}: {len(packages)} packages, {len(vulnerable)} known vulnerabilities{unseen}")
+    return VULNERABLE if vulnerable else CLEAN
 
 
 def _last_line(text: str) -> str:

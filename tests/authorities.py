@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificate authorities of the tests' own, and leaves of theirs for loopback."""
+"""Certificate authorities of the tests, and leaf certificates of theirs for loopback."""
 
 import datetime as dt
 import ipaddress
@@ -16,7 +16,7 @@ DAY = dt.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA: its certificate as PEM, and what signs."""
+    """A CA: its name, its private key, and its certificate as PEM."""
 
     name: x509.Name
     key: ec.EllipticCurvePrivateKey
@@ -24,7 +24,7 @@ class Authority:
 
 
 def make_authority(name: str) -> Authority:
-    """Make a CA."""
+    """Create a CA."""
     key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(subject, subject, key.public_key())
     certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
@@ -34,7 +34,7 @@ def make_authority(name: str) -> Authority:
 
 
 def write_leaf(authority: Authority, folder: Path) -> int:
-    """Write tls.crt and tls.key for loopback, each whole, one after the other; gives the serial number."""
+    """Write tls.crt and tls.key for loopback, each whole, one after the other, and return the serial number."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]

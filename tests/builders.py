@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders of what the tests talk about: pods, nodes, reviews, a service in memory."""
+"""Builders of pods, nodes, admission reviews, and a service in memory."""
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
@@ -56,18 +56,18 @@ def policy(name: str, spec: str) -> str:
 def container(
     limits: Mapping[str, Any] | None = None, requests: Mapping[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Make a container; without amounts it has no resources."""
+    """Write a container; without amounts it has no resources."""
     resources = {key: dict(value) for key, value in (("limits", limits), ("requests", requests)) if value is not None}
     return {"name": "main", "image": "train:1", "resources": resources, **more}
 
 
 def gpus(amount: int | str, resource: str = "nvidia.com/gpu", **more: Any) -> dict[str, Any]:
-    """Make a container with equal limits and requests, as the API server sends it after defaulting."""
+    """Write a container with equal limits and requests, as the API server sends it after defaulting."""
     return container({resource: str(amount)}, {resource: str(amount)}, **more)
 
 
 def pod(*containers: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    """Make a Pod of these containers; without any, one that asks for one GPU."""
+    """Write a Pod of these containers, or of one that requests one GPU."""
     metadata: dict[str, Any] = {"name": "p", "namespace": "team-a", "uid": "u-1"}
     if annotations:
         metadata["annotations"] = {f"gpu-usher.io/{key}": value for key, value in annotations.items()}
@@ -88,8 +88,8 @@ def node_document(
     taints: list[dict[str, str]] | None = None,
     capacity: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Make a Node; by default eight H100. `labels` are added last. `capacity`: not told unless given."""
-    found = {
+    """Write a Node, by default of eight H100; `labels` are added last, `capacity` is left out unless given."""
+    known_labels = {
         "nvidia.com/gpu.product": product,
         "nvidia.com/cuda.driver-version.full": driver,
         "nvidia.com/cuda.driver-version.major": driver.partition(".")[0] if driver else None,
@@ -98,7 +98,10 @@ def node_document(
     offered = {"nvidia.com/gpu": 8} if offers is None else offers
     return {
         "kind": "Node",
-        "metadata": {"name": name, "labels": {**{k: v for k, v in found.items() if v is not None}, **(labels or {})}},
+        "metadata": {
+            "name": name,
+            "labels": {**{k: v for k, v in known_labels.items() if v is not None}, **(labels or {})},
+        },
         "spec": {"taints": taints} if taints else {},
         "status": {
             "allocatable": {key: str(amount) for key, amount in offered.items()},
@@ -108,7 +111,7 @@ def node_document(
 
 
 def node(name: str = "n", used: Mapping[str, int] | None = None, **more: Any) -> Node:
-    """Read a built Node; `used`: units held by pods."""
+    """Read a built Node; `used` holds the units that pods hold."""
     return read_node(node_document(name, **more), knowledge(), used)
 
 
@@ -125,17 +128,17 @@ def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> 
 
 
 def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> FleetFacts:
-    """Sum up built nodes; `classes`: names of RuntimeClasses, None where they could not be listed."""
+    """Return the facts of built nodes; `classes` names the RuntimeClasses, None where they could not be listed."""
     return fleet_facts_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
 
 
 def setting(policy_set: PolicySet | None = None, fleet: FleetFacts | None = None) -> ReviewContext:
-    """Make the setting of a review; by default the shipped policies and an unknown fleet."""
+    """Return the context of a review, by default with the shipped policies and an unknown fleet."""
     return ReviewContext(policy_set or shipped(), fleet or FleetFacts(), knowledge())
 
 
 def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]:
-    """Wrap a Pod in an AdmissionReview of its creation."""
+    """Write the AdmissionReview of a Pod's creation."""
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -154,7 +157,7 @@ def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]
 def make_service(
     directory: Path, objects: list[dict[str, Any]] | None = None, policy_set: PolicySet | None = None, **settings: Any
 ) -> Service:
-    """Put a service together in memory; by default the demo fleet and the shipped policies."""
+    """Make a service in memory, by default with the demo fleet and the shipped policies."""
     chosen = Settings(demo=True, certs=directory, port=0, ops_port=0, ui_address="127.0.0.1:0", **settings)
     book = PolicyBook(settings.get("policies") or shipped_policies(), knowledge(), lambda: "2026-11-21")
     book.current = policy_set or book.current

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real browser without a window: the one on PATH, or Debian's, unpacked here (`make chromium`).
 
-Downloaded is what this machine lacks of it, some 110 MB, with apt's own settings and without root. Where there is
-no apt the tests that want one skip, and say so.
+The download is what this machine lacks of it, about 110 MB, with apt's own settings and without root. Where there is no
+apt, the tests that need it skip, and say so.
 """
 
 import os
@@ -28,21 +28,21 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 
 
 def find_chromium() -> Path | str:
-    """Find the program; a string says why there is none, and what to do."""
+    """Find the program; a str gives the cause why there is none, and the remedy."""
     if named := os.environ.get(VARIABLE):
         return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
     for name in NAMES:
-        if found := shutil.which(name):
-            return Path(found)
+        if path := shutil.which(name):
+            return Path(path)
     return PROGRAM if PROGRAM.is_file() else f"no Chromium: {REMEDY}"
 
 
 def environment(program: Path) -> dict[str, str]:
-    """Give what the unpacked program needs to find its libraries and fonts; nothing for one that is installed."""
+    """Return the variables with which the unpacked program finds its libraries and fonts; {} for an installed one."""
     if program != PROGRAM:
         return {}
     libraries = sorted(
-        {str(each.parent) for each in UNPACKED.glob("usr/lib/**/*.so*") if each.parent.name != "chromium"}
+        {str(library.parent) for library in UNPACKED.glob("usr/lib/**/*.so*") if library.parent.name != "chromium"}
     )
     config = UNPACKED / "fonts.conf"
     config.write_text(FONTS.format(fonts=UNPACKED / "usr" / "share" / "fonts", cache=UNPACKED / "cache"), "utf-8")
@@ -52,11 +52,11 @@ def environment(program: Path) -> dict[str, str]:
 def fetch() -> Path:
     """Download Debian's packages and unpack them, unless there is a program already.
 
-    Raises SystemExit with apt's own words.
+    Raises SystemExit with apt's output.
     """
-    found = find_chromium()
-    if isinstance(found, Path):
-        return found
+    program = find_chromium()
+    if isinstance(program, Path):
+        return program
     unpack("chromium", PACKAGES, UNPACKED, whole=True)
     return PROGRAM
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tree cites: rows by id, documents by path and heading, fact tables by key; and whether each is there."""
+"""The citations in the tree: rows by id, documents by path and heading, fact tables by key; and whether each exists."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,21 +17,21 @@ from tests.pains import PAINS
 TREES = ("app", "tests", "deploy", "policies", "docs", ".ci")
 TEXTS = {".md", ".py", ".yaml", ".yml", ".sh", ""}
 RECORDED = ("tests/contract/", "tests/corpus/")
-"""Folders with what a run, or somebody else, wrote."""
+"""Folders of generated files, and of files of other projects."""
 READERS = {
     "tests/citations.py", "tests/test_citations.py", "tests/feature_rows.py", "tests/test_features.py",
     "tests/test_pains.py", "tests/chaos/test_table.py", "tests/test_decisions.py",
 }  # fmt: skip
-"""Files that name what exists nowhere, to test the reading of ids and links."""
+"""Files with ids and links that lead nowhere, which test their reading."""
 TEMPLATE = "app/cli/policy_page.md"
-"""Part of policies/README.md, where its links are relative to; that page is looked at itself."""
+"""Part of policies/README.md, from which its links are relative; that page is checked itself."""
 KNOWLEDGE = "app/knowledge/"
-"""Fact tables name the documents of other projects as sources, so that only our reference counts in them."""
+"""Folder of the fact tables, whose sources are documents of other projects, so that only our reference is checked."""
 
 REQUIREMENTS = "docs/reference/requirements.md"
 ROW = re.compile(r"(?<![\w.#/-])[FSP][1-9]\d{0,2}(?![\w-])")
 NO_ROWS = {"P100", "P256"}
-"""A GPU and an elliptic curve."""
+"""Names of a GPU and of an elliptic curve, which look like rows."""
 REQUIREMENT = re.compile(r"\b(?:ADM|EXT|TLS|RBAC|NET|PSS|HA|CACHE|MET|LOG|AUD|CFG|SUP)-\d\d\b")
 DOCUMENT = re.compile(r"(?<![\w./-])((?:(?:docs|tests|deploy|policies)/[\w./-]*|[A-Z]+)\.md)(?:#([\w-]+))?")
 TABLE = re.compile(r"\bapp/knowledge/(\w+\.yaml)(?:(?:, | \()([a-z]+_[a-z_]+|[a-z]+)\b)?")
@@ -45,7 +45,7 @@ OUTSIDE = re.compile(
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Read every text file of the tree that people write: its path from the root, and what it says."""
+    """Read every text file that people write: its path from the root, and its text."""
     files = [path for tree in TREES for path in sorted((ROOT / tree).rglob("*"))]
     for path in (*sorted(ROOT.iterdir()), *files):
         name = str(path.relative_to(ROOT))
@@ -54,7 +54,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def places(pattern: re.Pattern[str], name: str, text: str) -> Iterator[tuple[str, re.Match[str]]]:
-    """Find a pattern in a text, each time with the place to show: path, line and what stands there."""
+    """Find a pattern in a text; yields the place to show, with path, line and words, and the match."""
     for match in pattern.finditer(text):
         yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}", match
 

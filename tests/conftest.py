@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of all tests: generated inputs are the same on every machine, and never judged by the clock."""
+"""Settings of all tests: generated inputs are the same on every machine, and no test has a deadline by the clock."""
 
 import logging
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ SCENARIOS = "tests/e2e/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what shows that no test rests on those before it."""
+    """Add the option that shows that no test depends on those before it."""
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tiers; begin with the scenarios, which take longest: two processes then end at about the same time."""
+    """Mark the tiers, and put the scenarios first, which take longest, so that two processes end together."""
     for item in items:
         for mark, names in MARKS.items():
             if item.nodeid.startswith(names):
@@ -38,9 +38,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def logger_as_it_was() -> Iterator[None]:
-    """Commands set our logger up for their whole process: none may deafen the tests after it."""
+    """Restore the loggers, which a command configures for its whole process, after each test."""
     root = logging.getLogger()
-    before = [(each, each.handlers[:], each.level, each.propagate) for each in (root, LOGGER)]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in (root, LOGGER)]
     yield
     for logger, handlers, level, propagate in before:
         logger.handlers, logger.propagate = handlers, propagate

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's packages, downloaded and unpacked into a folder of ours: nothing is installed, no root is needed."""
+"""Debian's packages, downloaded and unpacked into a folder of ours without an installation and without root."""
 
 import contextlib
 import shutil
@@ -15,11 +15,11 @@ APT_SECONDS = 300
 
 
 def unpack(name: str, packages: Sequence[str], into: Path, whole: bool = False) -> None:
-    """Download packages and unpack them over one another; `into` is there whole or not at all.
+    """Download packages and unpack them over one another; `into` exists completely or not at all.
 
-    `whole`: with all that they depend on and this machine has not installed.
+    `whole` adds all dependencies that this machine has not installed.
 
-    Raises SystemExit with apt's own words, and where there is no apt.
+    Raises SystemExit with apt's output, and where there is no apt.
     """
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise SystemExit(f"{name}: no apt-get and dpkg-deb on PATH")
@@ -34,7 +34,7 @@ def unpack(name: str, packages: Sequence[str], into: Path, whole: bool = False) 
 
 
 def fetching(name: str, fetch: Callable[[], Path], words: Sequence[str]) -> int:
-    """Fetch as a command. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    """Fetch as a command; with `--if-possible`, a machine that cannot is no failure, and the tests skip."""
     try:
         print(f"{name}: {fetch()}")
     except (SystemExit, subprocess.TimeoutExpired) as error:
@@ -44,7 +44,7 @@ def fetching(name: str, fetch: Callable[[], Path], words: Sequence[str]) -> int:
 
 
 def _download(folder: Path, packages: Sequence[str], whole: bool) -> None:
-    """Download by the machine's own package lists; where it has none, by lists of our own, which needs no root."""
+    """Download by the machine's own package lists, or where it has none by lists of our own, which needs no root."""
     with contextlib.suppress(SystemExit):
         _run(["apt-get", "download", *_closure(["apt-get"], folder, packages, whole)], folder)
         return
@@ -57,7 +57,7 @@ def _download(folder: Path, packages: Sequence[str], whole: bool) -> None:
 
 
 def _closure(apt: list[str], folder: Path, packages: Sequence[str], whole: bool) -> Sequence[str]:
-    """Name the packages, and with `whole` what an installation of them would bring along; apt only plays it through."""
+    """Name the packages, and with `whole` those that apt would install with them, by a simulated installation."""
     if not whole:
         return packages
     played = _run([*apt, "-s", "-y", "--no-install-recommends", "install", *packages], folder)

@@ -203,4 +203,4 @@ MISSING: Mapping[str, str] = {
     "F120": "no test holds the figures of [benchmarks](benchmarks.md): each says the command that made it",
     "F121": "no test of its own: scenarios of `tests/e2e` make their fleets with `tests/bench/load.py`",
 }
-"""What of a row is not proven by a test, and why."""
+"""Row → the part of it that no test proves, and why."""

@@ -41,7 +41,7 @@ def proofs() -> Mapping[str, frozenset[str]]:
 
 
 def table() -> str:
-    """Write the page, one table a group, one row a feature."""
+    """Write the page, with one table per group and one row per feature."""
     proven = proofs()
     parts = [HEAD]
     for title, group in GROUPS.items():

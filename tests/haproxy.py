@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real HAProxy in the place of a Service: the one on PATH, or Debian's package, unpacked here (`make haproxy`).
+"""A real HAProxy in place of a Service: the one on PATH, or Debian's package, unpacked here (`make haproxy`).
 
-It passes TCP on to the replicas whose /readyz says 200, as endpoints do, with their lag.
+It forwards TCP to the replicas whose /readyz answers 200, with a delay as EndpointSlices have it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ VARIABLE = "GPU_USHER_HAPROXY"
 UNPACKED = BUILT / "haproxy"
 PROGRAM = UNPACKED / "usr" / "sbin" / "haproxy"
 PACKAGES = ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1", "libpcre2-8-0")
-"""With what it needs beyond a minimal Debian 12."""
+"""HAProxy, and its dependencies that a minimal Debian 12 lacks."""
 START_SECONDS = 30
 CHECK_MILLISECONDS = 750
 FALLS = 2
@@ -30,22 +30,22 @@ REMEDY = f"run `make haproxy` (needs apt-get), or set {VARIABLE} to a program"
 
 
 def find_haproxy() -> Path | str:
-    """Find the program; a string says why there is none, and what to do."""
+    """Find the program; a str gives the cause why there is none, and the remedy."""
     if named := os.environ.get(VARIABLE):
         return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
-    if found := shutil.which("haproxy"):
-        return Path(found)
+    if path := shutil.which("haproxy"):
+        return Path(path)
     return PROGRAM if PROGRAM.is_file() else f"no haproxy: {REMEDY}"
 
 
 def fetch() -> Path:
     """Download Debian's package and unpack it, unless there is a program already.
 
-    Raises SystemExit with apt's own words.
+    Raises SystemExit with apt's output.
     """
-    found = find_haproxy()
-    if isinstance(found, Path):
-        return found
+    program = find_haproxy()
+    if isinstance(program, Path):
+        return program
     unpack("haproxy", PACKAGES, UNPACKED)
     return PROGRAM
 
@@ -57,9 +57,9 @@ def _listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def haproxy(program: Path, folder: Path, replicas: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """Run one before replicas on loopback, (TLS port, operations port) each; gives its own port.
+    """Run HAProxy before replicas on loopback, given as (TLS port, operations port), and yield its own port.
 
-    No retry and no redispatch: what a replica refuses is lost, so that it shows.
+    It neither retries nor redispatches: a request that a replica refuses is lost, so that the test sees it.
     """
     port = free_port()
     check = f"check inter {CHECK_MILLISECONDS}ms fastinter {CHECK_MILLISECONDS}ms fall {FALLS} rise 1"
@@ -76,7 +76,7 @@ def haproxy(program: Path, folder: Path, replicas: Sequence[tuple[int, int]]) ->
         f"    http-check expect status 200\n{servers}",
         "utf-8",
     )
-    libraries = sorted({str(each.parent) for each in UNPACKED.glob("usr/lib/*/*.so*")})
+    libraries = sorted({str(library.parent) for library in UNPACKED.glob("usr/lib/*/*.so*")})
     process = Process(
         "haproxy",
         [str(program), "-db", "-f", str(config)],

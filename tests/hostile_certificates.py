@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates as nobody should make them: each DER is signed anew by a real CA, so that only its oddity is wrong."""
+"""Malformed certificates, each signed by a real CA, so that only the malformed part of its DER is wrong."""
 
 import base64
 import datetime as dt
@@ -43,7 +43,7 @@ def split(content: bytes) -> list[bytes]:
 
 
 def inside(encoded: bytes) -> bytes:
-    """Give the content of an encoded value."""
+    """Return the content of an encoded value."""
     return encoded[2 + (encoded[1] & 0x7F if encoded[1] & 0x80 else 0) :]
 
 
@@ -53,7 +53,7 @@ def pem(der: bytes) -> bytes:
 
 
 def der_of(certificate: bytes) -> bytes:
-    """Give the DER of a PEM certificate."""
+    """Return the DER of a PEM certificate."""
     return x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
 
 
@@ -81,31 +81,30 @@ def extension(identifier: bytes, value: bytes) -> bytes:
 
 
 def extensions_of(certificate: bytes, but: bytes = b"no identifier") -> list[bytes]:
-    """List the encoded extensions, without one."""
+    """List the encoded extensions, except those that contain `but`."""
     (holder,) = split(inside(split(inside(split(inside(der_of(certificate)))[0]))[EXTENSIONS]))
-    return [each for each in split(inside(holder)) if but not in each]
+    return [encoded for encoded in split(inside(holder)) if but not in encoded]
 
 
 def with_extensions(extensions: list[bytes]) -> dict[int, bytes]:
-    """Make the change that gives a certificate these extensions."""
+    """Return the change that gives a certificate these extensions."""
     return {EXTENSIONS: tlv(0xA3, tlv(SEQUENCE, b"".join(extensions)))}
 
 
 def validity(begins: bytes, ends: bytes) -> dict[int, bytes]:
-    """Make the change of dates, each as the text of a GeneralizedTime."""
+    """Return the change of the dates, each given as the text of a GeneralizedTime."""
     return {VALIDITY: tlv(SEQUENCE, tlv(GENERALIZED, begins) + tlv(GENERALIZED, ends))}
 
 
 def subject(*names: bytes, apart: bool = True) -> dict[int, bytes]:
-    """Make the change of the subject to common names, in RDNs of their own or in one."""
+    """Return the change of the subject to common names, each in an RDN of its own or all in one."""
     encoded = [tlv(SEQUENCE, COMMON_NAME + tlv(UTF8, name)) for name in names]
-    return {
-        SUBJECT: tlv(SEQUENCE, b"".join(tlv(SET, each) for each in encoded) if apart else tlv(SET, b"".join(encoded)))
-    }
+    sets = [tlv(SET, attribute) for attribute in encoded] if apart else [tlv(SET, b"".join(encoded))]
+    return {SUBJECT: tlv(SEQUENCE, b"".join(sets))}
 
 
 def public_key_of(key: dsa.DSAPrivateKey | ed448.Ed448PrivateKey | ec.EllipticCurvePrivateKey) -> dict[int, bytes]:
-    """Make the change to another public key."""
+    """Return the change to another public key."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return {KEY: key.public_key().public_bytes(serialization.Encoding.DER, form)}
 
@@ -120,7 +119,7 @@ def private_pem(
 
 
 def explicit_curve() -> dict[int, bytes]:
-    """Make the change to an EC key whose curve is written out in parameters, and is no curve at all."""
+    """Return the change to an EC key with explicit parameters, which are no curve."""
     algorithm = bytes.fromhex("06072a8648ce3d0201")
     field = tlv(SEQUENCE, bytes.fromhex("06072a8648ce3d0101") + tlv(INTEGER, b"\x17"))
     curve = tlv(SEQUENCE, tlv(OCTETS, b"\1") + tlv(OCTETS, b"\1"))
@@ -129,7 +128,7 @@ def explicit_curve() -> dict[int, bytes]:
 
 
 def unknown_algorithm() -> dict[int, bytes]:
-    """Make the change to a key of an algorithm that nobody knows."""
+    """Return the change to a key of an unknown algorithm."""
     return {KEY: tlv(SEQUENCE, tlv(SEQUENCE, bytes.fromhex("06032a0304")) + tlv(BITS, b"\0" + b"\7" * 40))}
 
 
@@ -170,20 +169,20 @@ CHANGES: dict[str, Callable[[bytes], dict[int, bytes]]] = {
     "unknown algorithm": lambda _leaf: unknown_algorithm(),
     "key that is no point": lambda _leaf: {KEY: tlv(SEQUENCE, P256 + tlv(BITS, b"\0\4" + b"\1" * 64))},
 }  # fmt: skip
-"""By name, what is changed in a good leaf."""
+"""Name → the change of a good leaf."""
 OTHER_KEYS: dict[str, Callable[[], dsa.DSAPrivateKey | ed448.Ed448PrivateKey | ec.EllipticCurvePrivateKey]] = {
     "DSA": lambda: dsa.generate_private_key(1024),
     "Ed448": ed448.Ed448PrivateKey.generate,
     "secp256k1": lambda: ec.generate_private_key(ec.SECP256K1()),
     "brainpool": lambda: ec.generate_private_key(ec.BrainpoolP256R1()),
 }
-"""Keys that a certificate can have, and that no caller of ours verifies."""
+"""Keys that a certificate can have, but that no client of ours verifies."""
 HARMLESS = {"several common names", "serial of 1,000 bytes", "common name of 100,000 bytes"}
-"""Odd, but a caller may accept them, so that they may be taken into service or not."""
+"""Names of malformed pairs that a client may accept, so that they may be taken into service or not."""
 
 
 def hostile_pairs(authority: KeyPair, now: dt.datetime) -> Iterator[tuple[str, KeyPair]]:
-    """Iterate over the corpus: what is odd, and the pair."""
+    """Iterate over the corpus: a name of what is wrong, and the pair."""
     leaf = issue_leaf(authority, NAMES, now)
     der = der_of(leaf.certificate)
     for name, change in CHANGES.items():

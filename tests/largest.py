@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The largest inputs: per route and kind what is just accepted, and what is far too much, each as bytes."""
+"""The largest inputs per route and kind: those that are just accepted, and those that are far too large, as bytes."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -32,7 +32,10 @@ FILLER = 7 << 20
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input. `route`: the last part of the path that it is posted to; `refusal`: words of its refusal, or empty."""
+    """One input.
+
+    `route` is the last part of the path that it is posted to. `refusal` holds words of its refusal, or "".
+    """
 
     name: str
     route: str
@@ -65,7 +68,7 @@ def config_map(**texts: str) -> bytes:
 
 
 def products(count: int) -> dict[str, Any]:
-    """Allow that many products, of which each is unknown and near a known one."""
+    """Allow that many products, each of which is unknown and similar to a known one."""
     return {"placement": {"products": {"allow": [f"H1O0-{index}" for index in range(count)]}}}
 
 
@@ -75,7 +78,7 @@ def repeated(line: str, characters: int = LARGEST_BYTES) -> str:
 
 
 def policy_inputs() -> list[Input]:
-    """List policies: at each limit, and far past it."""
+    """List policies at each limit, and far beyond it."""
     selector = [{"key": f"k{index}", "operator": "In", "values": ["a", "b"]} for index in range(60)]
     one_priority = "---\n".join(
         policy(f"p{index}", f"priority: 7, match: {{podSelector: {{matchLabels: {{a{index}: b}}}}}},"
@@ -111,7 +114,7 @@ def policy_inputs() -> list[Input]:
 
 
 def pod_documents() -> dict[str, tuple[dict[str, Any], str]]:
-    """List pods by name, each with words of its refusal, if it is refused."""
+    """Return pods by name, each with words of its refusal, or "" if it is accepted."""
 
     def named(count: int, **more: Any) -> list[dict[str, Any]]:
         return [{**container(), "name": f"c{index}", **more} for index in range(count)]
@@ -177,11 +180,11 @@ def pod_documents() -> dict[str, tuple[dict[str, Any], str]]:
     managed = pod(annotations={"decision": '{"v":1,"actions":["a"]}'})
     managed["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{index}": {} for index in range(40_000)}}]
     made["managed fields"] = managed, ""
-    return {**made, **{name: (pod(annotations=each), "") for name, each in annotated.items()}}
+    return {**made, **{name: (pod(annotations=annotations), "") for name, annotations in annotated.items()}}
 
 
 UNEXPLAINED = {"nodeSelector": "spec.nodeSelector: got 90000"}
-"""Pods that are admitted as they are, and are too large to explain."""
+"""Pods that are admitted without a change, but are too large to explain."""
 
 
 def pod_inputs() -> list[Input]:
@@ -197,13 +200,13 @@ def pod_inputs() -> list[Input]:
 
 
 def question_inputs() -> list[Input]:
-    """List the scheduler's questions. Whole nodes are read in steps, and as many as there are known ones."""
+    """List arguments of the extender; whole nodes are read in steps, and as many as there are known nodes."""
 
     def names(count: int, length: int = 1) -> bytes:
         return as_json({"Pod": pod(), "NodeNames": [f"{index}".rjust(length, "n") for index in range(count)]})
 
-    def victims(nodes: int, each: int) -> bytes:
-        meta = {f"n{index}": {"Pods": [{"UID": "u"}] * each, "NumPDBViolations": 0} for index in range(nodes)}
+    def victims(nodes: int, pods: int) -> bytes:
+        meta = {f"n{index}": {"Pods": [{"UID": "u"}] * pods, "NumPDBViolations": 0} for index in range(nodes)}
         return as_json({"Pod": pod(), "NodeNameToMetaVictims": meta})
 
     whole = [{**node_document(f"n{index}"), "spec": {"podCIDR": "x" * 20_000}} for index in range(150)]
@@ -231,7 +234,7 @@ def question_inputs() -> list[Input]:
 
 
 def json_inputs() -> list[Input]:
-    """List JSON of the largest size that a body of admission may have, of one kind of value each."""
+    """List JSON of the largest size that a body of admission may have, each of one kind of value."""
     inputs: tuple[tuple[str, str, str], ...] = (
         ("lists", "[],", "values"),
         ("objects", "{},", "values"),
@@ -242,17 +245,17 @@ def json_inputs() -> list[Input]:
         ("integers of 300 digits", "9" * 300 + ",", ""),
         ("escapes", '"' + "\\ud83d\\ude00" * 5_000 + '",', ""),
     )
-    found = []
+    made = []
     for name, text, refusal in inputs:
         values = "[" + text * ((ADMISSION_LIMIT - 400) // len(text)) + "1]"
-        found.append(Input(f"JSON: {name}", "dry-run", f'{{"x":{values}}}'.encode(), refusal))
+        made.append(Input(f"JSON: {name}", "dry-run", f'{{"x":{values}}}'.encode(), refusal))
         wrapped = review_of("pods", {"x": "VALUES"}).replace(b'"VALUES"', values.encode())
-        found.append(Input(f"JSON: {name}", "validate", wrapped, refusal))
-    return found
+        made.append(Input(f"JSON: {name}", "validate", wrapped, refusal))
+    return made
 
 
 @cache
 def largest() -> tuple[Input, ...]:
-    """List all."""
+    """List all inputs."""
     makers: tuple[Callable[[], list[Input]], ...] = (policy_inputs, pod_inputs, question_inputs, json_inputs)
-    return tuple(each for make in makers for each in make())
+    return tuple(entry for make in makers for entry in make())

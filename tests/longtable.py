@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.longtable REPORT.xml` writes tests/results/test-long.md from what pytest kept of a whole run."""
+"""`python -m tests.longtable REPORT.xml` writes tests/results/test-long.md from the report of a whole pytest run."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ OUTCOMES = ("failure", "error", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One test. `outcome`: passed, failed or skipped; `why`: the skip's reason."""
+    """One test; `outcome` is passed, failed or skipped, `why` is the reason of a skip."""
 
     file: str
     name: str
@@ -28,28 +28,28 @@ class Seen:
 
 
 def read(report: Path) -> tuple[float, list[Seen]]:
-    """Read JUnit's XML as pytest writes it: seconds of the whole run, and the tests."""
+    """Read JUnit XML as pytest writes it: the seconds of the whole run, and the tests."""
     (suite,) = ElementTree.parse(report).getroot()
     return float(suite.get("time", "0")), list(_tests(suite))
 
 
 def _tests(suite: ElementTree.Element) -> Iterator[Seen]:
-    for case in suite.iter("testcase"):
-        told = [each for each in case if each.tag in OUTCOMES]
-        tags = {each.tag for each in told}
+    for test in suite.iter("testcase"):
+        outcomes = [child for child in test if child.tag in OUTCOMES]
+        tags = {child.tag for child in outcomes}
         outcome = "failed" if tags & {"failure", "error"} else "skipped" if tags else "passed"
-        why = next((each.get("message", "") for each in told if each.tag == "skipped"), "")
-        seconds = float(case.get("time", "0"))
-        yield Seen(case.get("classname", "").replace(".", "/"), case.get("name", ""), seconds, outcome, why)
+        why = next((child.get("message", "") for child in outcomes if child.tag == "skipped"), "")
+        seconds = float(test.get("time", "0"))
+        yield Seen(test.get("classname", "").replace(".", "/"), test.get("name", ""), seconds, outcome, why)
 
 
 def table(seconds: float, tests: list[Seen]) -> str:
-    """Write the tables: by folder, and what took long."""
-    outcomes = Counter(each.outcome for each in tests)
+    """Write the tables of the folders and of the slow tests."""
+    outcomes = Counter(test.outcome for test in tests)
     folders: dict[str, list[Seen]] = {}
-    for each in tests:
-        parts = each.file.split("/")
-        folders.setdefault("/".join(parts[:2]), []).append(each)
+    for test in tests:
+        parts = test.file.split("/")
+        folders.setdefault("/".join(parts[:2]), []).append(test)
     lines = [
         "# Every test, the long ones too",
         "",
@@ -61,17 +61,18 @@ def table(seconds: float, tests: list[Seen]) -> str:
         "| folder or file | tests | passed | failed | skipped | seconds |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name, found in sorted(folders.items()):
-        counted = Counter(each.outcome for each in found)
+    for name, folder_tests in sorted(folders.items()):
+        counted = Counter(test.outcome for test in folder_tests)
         numbers = " | ".join(f"{counted[outcome]:,}" for outcome in ("passed", "failed", "skipped"))
-        lines.append(f"| {name} | {len(found):,} | {numbers} | {sum(each.seconds for each in found):,.0f} |")
+        folder_seconds = sum(test.seconds for test in folder_tests)
+        lines.append(f"| {name} | {len(folder_tests):,} | {numbers} | {folder_seconds:,.0f} |")
     lines += ["", f"Slower than {SLOW_SECONDS:g} s, with their set-up:", "", "| test | seconds | |", "|---|---:|---|"]
-    for each in sorted(tests, key=lambda seen: -seen.seconds):
-        if each.seconds > SLOW_SECONDS:
-            lines.append(f"| {each.file}: {each.name} | {each.seconds:,.0f} | {each.outcome} |")
-    for each in tests:
-        if each.outcome != "passed":
-            lines += ["", f"{each.outcome}: {each.file}: {each.name}. {each.why}".rstrip()]
+    for test in sorted(tests, key=lambda seen: -seen.seconds):
+        if test.seconds > SLOW_SECONDS:
+            lines.append(f"| {test.file}: {test.name} | {test.seconds:,.0f} | {test.outcome} |")
+    for test in tests:
+        if test.outcome != "passed":
+            lines += ["", f"{test.outcome}: {test.file}: {test.name}. {test.why}".rstrip()]
     return "\n".join(lines) + "\n"
 
 

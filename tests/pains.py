@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people who share GPUs complain of, by number, and what makes each impossible here.
+"""Complaints of people who share GPUs, by number, and what makes each impossible with gpu-usher.
 
 Tests name the number in their docstrings ("P12"); `python -m tests.pains` writes tests/results/pains.md from there.
 """
@@ -16,9 +16,9 @@ NAMED = re.compile(r"\bP([1-9]\d?)\b")
 
 @dataclass(frozen=True, slots=True)
 class Pain:
-    """One complaint, and why it cannot be made of gpu-usher. `seen`: where it was made, as repository#number.
+    """One complaint, and why it cannot be made about gpu-usher; `seen` is where it was made, as repository#number.
 
-    `open`: what of the answer is not there yet, and why; empty where nothing is missing.
+    `open` is the part of the answer that is missing, and why; "" where nothing is missing.
     """
 
     number: int
@@ -179,16 +179,16 @@ def numbers(docstring: str) -> frozenset[int]:
 
 
 def proofs() -> Mapping[str, frozenset[int]]:
-    """Map each test that proves something of these to their numbers."""
+    """Map each test that proves an answer to the numbers of its complaints."""
     return docstrings.proofs(NAMED, numbers)
 
 
 def table() -> str:
-    """Write the table, one row a complaint."""
+    """Write the table, with one row per complaint."""
     proven = proofs()
     rows = [
-        "| " + " | ".join((f"P{each.number}", each.what, each.seen, each.answer, each.open, _cell(each, proven))) + " |"
-        for each in PAINS
+        "| " + " | ".join((f"P{pain.number}", pain.what, pain.seen, pain.answer, pain.open, _cell(pain, proven))) + " |"
+        for pain in PAINS
     ]
     head = "# What cannot happen here\n\n`python -m tests.pains` wrote this, from the docstrings of the tests.\n\n"
     columns = "| # | complaint | seen | why not here | what is missing | tests |\n|---|---|---|---|---|---|\n"
@@ -196,7 +196,7 @@ def table() -> str:
 
 
 def _cell(pain: Pain, proven: Mapping[str, frozenset[int]]) -> str:
-    return "<br>".join(docstrings.shown(name) for name, found in proven.items() if pain.number in found)
+    return "<br>".join(docstrings.shown(name) for name, numbers_named in proven.items() if pain.number in numbers_named)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus: the one on PATH, or Debian's package, downloaded and unpacked here without installing anything.
+"""A real Prometheus: the one on PATH, or Debian's package, downloaded and unpacked here without an installation.
 
-`make prometheus` downloads it: some 20 MB, with apt's own settings and without root. Where there is no apt the tests
-that want one skip, and say so.
+`make prometheus` downloads about 20 MB, with apt's own settings and without root. Where there is no apt, the tests that
+need it skip, and say so.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ VARIABLE = "GPU_USHER_PROMETHEUS"
 UNPACKED = BUILT / "prometheus"
 PROGRAM = UNPACKED / "usr" / "bin" / "prometheus"
 START_SECONDS = 60
-"""Bound on its start; takes half a second."""
+"""Seconds for its start, which takes half a second."""
 TOOL_SECONDS = 60
-"""Bound on a check by promtool; takes some tenths of a second."""
+"""Seconds for a check by promtool, which takes some tenths of a second."""
 REMEDY = f"run `make prometheus` (needs apt-get), or set {VARIABLE} to a program"
 
 
 def find_prometheus() -> Path | str:
-    """Find the program; a string says why there is none, and what to do."""
+    """Find the program; a str gives the cause why there is none, and the remedy."""
     if named := os.environ.get(VARIABLE):
         return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
-    if found := shutil.which("prometheus"):
-        return Path(found)
+    if path := shutil.which("prometheus"):
+        return Path(path)
     return PROGRAM if PROGRAM.is_file() else f"no prometheus: {REMEDY}"
 
 
 def find_promtool() -> Path | str:
-    """Find promtool, which is in the same package; a string says why there is none."""
-    found = find_prometheus()
-    beside = found.with_name("promtool") if isinstance(found, Path) else None
+    """Find promtool, which is in the same package; a str gives the cause why there is none."""
+    server = find_prometheus()
+    beside = server.with_name("promtool") if isinstance(server, Path) else None
     if beside is not None and beside.is_file():
         return beside
     which = shutil.which("promtool")
@@ -48,7 +48,7 @@ def find_promtool() -> Path | str:
 
 
 def promtool(*words: str, fed: str | None = None) -> str:
-    """Run promtool; gives what it said where it complains, else nothing."""
+    """Run promtool, and return its output where it complains, else ""."""
     program = find_promtool()
     assert isinstance(program, Path), program
     done = subprocess.run(
@@ -60,18 +60,18 @@ def promtool(*words: str, fed: str | None = None) -> str:
 def fetch() -> Path:
     """Download Debian's package and unpack it, unless there is a program already.
 
-    Raises SystemExit with apt's own words.
+    Raises SystemExit with apt's output.
     """
-    found = find_prometheus()
-    if isinstance(found, Path):
-        return found
+    program = find_prometheus()
+    if isinstance(program, Path):
+        return program
     unpack("prometheus", ("prometheus",), UNPACKED)
     return PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A Prometheus that runs."""
+    """A running Prometheus."""
 
     url: str
     process: Process
@@ -79,7 +79,7 @@ class Running:
 
 @contextlib.contextmanager
 def prometheus(program: Path, folder: Path, scrape_configs: str) -> Iterator[Running]:
-    """Run one on loopback, scraping every second. `scrape_configs`: the list of that name, as YAML in flow style."""
+    """Run Prometheus on loopback; `scrape_configs` is its list of that name in flow style. It scrapes every second."""
     port = free_port()
     config = folder / "prometheus.yml"
     config.write_text(

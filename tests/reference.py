@@ -53,7 +53,7 @@ of the node (no value, count, age or name), because kube-scheduler groups equal 
 
 
 def faults_page() -> str:
-    """Write the page of faults: what may go wrong, what is to be seen then, and the tests that prove it."""
+    """Write the page of faults: each fault, its visible effect, and the tests that prove it."""
     head = f"""\
 # Faults
 

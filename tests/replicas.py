@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas of the service as processes of their own, which can be asked to end."""
+"""Replicas of the service as processes of their own."""
 
 import sys
 import urllib.error
@@ -10,13 +10,13 @@ from pathlib import Path
 from tests.controlplane.processes import Process, free_port, wait_until
 
 START_SECONDS = 60
-"""Bound; a start takes a second or two."""
+"""Seconds for a start, which takes one or two."""
 
 
 class Replica:
-    """`gpu-usher serve --demo` with a certificate pair from a folder. `output`: a descriptor instead of its log.
+    """`gpu-usher serve --demo` with a certificate pair from a folder; its output goes to `output` or to a log.
 
-    `words`: more flags; `shell`: what a shell does before it becomes the service, such as `ulimit -n 100`.
+    `words` are more flags; `shell` runs before the service in the same shell, such as `ulimit -n 100`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Replica:
         return process
 
     def status(self) -> int:
-        """Ask /readyz."""
+        """Return the HTTP status of /readyz."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ops}/readyz", timeout=5) as answer:
                 return int(answer.status)
@@ -58,7 +58,7 @@ class Replica:
             return error.code
 
     def stop(self) -> int:
-        """End it by SIGTERM; gives its exit code."""
+        """End it by SIGTERM, and return its exit code."""
         return self.process.stop()
 
     def restart(self) -> None:

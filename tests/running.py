@@ -15,12 +15,12 @@ from app.server.listeners import Listeners
 from app.server.service import Service
 
 START_SECONDS = 20
-"""Bound on start and stop; both take well under a second."""
+"""Seconds for the start and for the stop, which both take well under one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Clients of the three listeners; `tls` trusts the CA that the service made. `loop`: on which the service runs."""
+    """Clients of the three listeners; `tls` trusts the service's CA, and `loop` is the event loop of the service."""
 
     tls: httpx.Client
     ops: httpx.Client

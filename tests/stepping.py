@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers taken step by step, as the event loop takes them, each step measured."""
+"""Answers computed step by step, as the event loop does it, with a measurement of each step."""
 
 import gc
 import time
@@ -21,14 +21,14 @@ from tests.bench.measure import reference
 from tests.builders import make_service
 
 MOST_REFERENCES = 25.0
-"""50 ms on a machine whose reference loop takes 2 ms."""
+"""Longest step in reference loops: 50 ms on a machine whose reference loop takes 2 ms."""
 ROUNDS = 20
-"""At most: a busy neighbour takes the caches that the answer needs and the reference loop does not."""
+"""Most rounds; another process may take CPU caches that the answer needs and the reference loop does not."""
 
 
 @cache
 def service() -> Service:
-    """Make a service of the mixed demo fleet, out of the collector's sight as `serve` has it."""
+    """Make a service of the mixed demo fleet, frozen for the garbage collector as `serve` freezes it."""
     made = make_service(Path(mkdtemp()), demo_fleet("mixed"))
     gc.collect()
     gc.freeze()
@@ -36,7 +36,7 @@ def service() -> Service:
 
 
 def steps_of(route: str, body: bytes) -> Generator[None, None, bytes]:
-    """Answer as a route does, step by step. `route`: the last part of its path, or `policy` for a file of policies."""
+    """Answer as a route does, step by step; `route` is the last part of its path, or `policy` for a policy file."""
     backend = service()
     match route:
         case "mutate" | "validate":
@@ -58,7 +58,7 @@ def steps_of(route: str, body: bytes) -> Generator[None, None, bytes]:
 
 
 def taken(steps: Generator[None, None, bytes]) -> tuple[float, str]:
-    """Take all steps: the milliseconds of CPU of the longest, and the answer or the refusal."""
+    """Run all steps; return the CPU milliseconds of the longest one, and the answer or the refusal."""
     longest, answer = 0.0, ""
     while not answer:
         started = time.thread_time_ns()
@@ -73,9 +73,9 @@ def taken(steps: Generator[None, None, bytes]) -> tuple[float, str]:
 
 
 def longest(route: str, body: bytes) -> float:
-    """Measure the longest step of an answer as a multiple of the reference loop: the least of some rounds.
+    """Return the longest step of an answer as a multiple of the reference loop, the least of some rounds.
 
-    What other tests left in this process is put out of the collector's sight before a second round.
+    Before a second round, objects that other tests left in this process are frozen for the garbage collector.
     """
     service()
     ratio = taken(steps_of(route, body))[0] / reference()

@@ -19,11 +19,11 @@ _DATE = re.compile(r"^Date: (\d{4}-\d\d-\d\d(?:, extended \d{4}-\d\d-\d\d)?)$", 
 _CODE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
 _DOMAIN = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+/")
-"""Begins a qualified name of Kubernetes, such as `nvidia.com/gpu`, which is no path."""
+"""The start of a qualified name of Kubernetes, such as `nvidia.com/gpu`, which is no path."""
 
 
 def paths_named(text: str) -> list[str]:
-    """List the paths within the repository that a text names in backticks: those with a slash in them."""
+    """List the paths within the repository that a text names in backticks, recognised by a slash."""
     return [code for code in _CODE.findall(text) if _PATH.fullmatch(code) and not _DOMAIN.match(code)]
 
 
@@ -68,14 +68,14 @@ def test_links_and_paths_of_a_page_lead_to_files_of_the_repository(page: Path) -
 
 def test_index_lists_each_record_once_with_its_title_and_dates() -> None:
     entries = re.findall(r"^- \[([^\]]+)\]\(([^)]+)\) \(([^)]+)\)$", INDEX.read_text("utf-8"), re.MULTILINE)
-    wanted = []
+    expected = []
     for record in RECORDS:
         text = record.read_text("utf-8")
         later = SUPERSEDED.search(" ".join(text.split()))
         ends = f", superseded by {int(later['record'][:4])}" if later else ""
-        wanted.append((". ".join(_title(text)), record.name, _DATE.findall(text)[0] + ends))
+        expected.append((". ".join(_title(text)), record.name, _DATE.findall(text)[0] + ends))
 
-    assert sorted(entries, key=lambda entry: entry[1]) == wanted
+    assert sorted(entries, key=lambda entry: entry[1]) == expected
 
 
 def test_a_path_a_name_and_a_route_in_backticks_are_told_apart() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feature list does not rot: each row is proven by a test or says what is missing, and the page is current."""
+"""The feature list is complete: a test proves each row, or the row says what is missing; and the page is current."""
 
 from tests.feature_rows import GROUPS, MISSING
 from tests.features import RESULTS, ROWS, proofs, rows, table

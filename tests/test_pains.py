@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of complaints does not rot: each is proven by a test or says what is missing, and the file is the table."""
+"""The table of complaints is complete: a test proves each, or it says what is missing; and the file is current."""
 
 from tests.pains import PAINS, RESULTS, numbers, proofs, table
 
@@ -7,13 +7,13 @@ from tests.pains import PAINS, RESULTS, numbers, proofs, table
 def test_every_complaint_is_proven_by_a_test_or_says_what_is_missing() -> None:
     proven = frozenset[int]().union(*proofs().values())
 
-    assert [each.number for each in PAINS if each.number not in proven and not each.open] == []
-    assert proven <= {each.number for each in PAINS}
+    assert [pain.number for pain in PAINS if pain.number not in proven and not pain.open] == []
+    assert proven <= {pain.number for pain in PAINS}
 
 
 def test_complaints_are_numbered_without_a_gap_and_answered() -> None:
-    assert [each.number for each in PAINS] == list(range(1, 51))
-    assert all(each.what and each.seen and (each.answer or each.open) for each in PAINS)
+    assert [pain.number for pain in PAINS] == list(range(1, 51))
+    assert all(pain.what and pain.seen and (pain.answer or pain.open) for pain in PAINS)
 
 
 def test_published_table_is_the_one_in_force() -> None:

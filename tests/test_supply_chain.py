@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make sbom` and `make audit`, with the real tools: a database on loopback, one that is away, and none."""
+"""`make sbom` and `make audit` with the real tools: with a database on loopback, one that fails, and none."""
 
 import http.server
 import json
@@ -17,13 +17,13 @@ from tests.controlplane.processes import free_port
 
 ROOT = Path(__file__).parent.parent
 TOOL_SECONDS = 120
-"""Bound; each takes some two seconds."""
+"""Seconds for a tool, each of which takes about two."""
 LOCK = "msgspec==0.19.0 --hash=sha256:" + "0" * 64 + "\nuvloop==0.21.0 --hash=sha256:" + "1" * 64 + "\n"
 
 
 @contextmanager
 def database(vulnerable: str = "", status: int = 200) -> Iterator[str]:
-    """Play OSV's API (https://google.github.io/osv.dev/post-v1-query/) on loopback; gives its URL."""
+    """Serve OSV's API (https://google.github.io/osv.dev/post-v1-query/) on loopback, and yield its URL."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -33,8 +33,8 @@ def database(vulnerable: str = "", status: int = 200) -> Iterator[str]:
                 "package": {"name": name, "ecosystem": "PyPI"},
                 "ranges": [{"type": "ECOSYSTEM", "events": events}],
             }
-            known = {"vulns": [{"id": "PYSEC-0000-1", "summary": "It leaks.", "affected": [affected]}]}
-            body = json.dumps(known if name == vulnerable else {}).encode()
+            answer = {"vulns": [{"id": "PYSEC-0000-1", "summary": "It leaks.", "affected": [affected]}]}
+            body = json.dumps(answer if name == vulnerable else {}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -56,7 +56,7 @@ def database(vulnerable: str = "", status: int = 200) -> Iterator[str]:
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lock of two packages; no proxy stands between the tool and loopback."""
+    """A lock of two packages; no proxy is between the tool and loopback."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     path = tmp_path / "some.lock"
     path.write_text(LOCK, "utf-8")
@@ -66,7 +66,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_audit_of_packages_without_known_vulnerabilities_is_clean(
     lock: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says how many it asked about."""
+    """The output has the number of packages."""
     with database() as url:
         assert audit(lock, url) == CLEAN
 
@@ -74,7 +74,7 @@ def test_audit_of_packages_without_known_vulnerabilities_is_clean(
 
 
 def test_audit_names_what_is_vulnerable_and_what_fixes_it(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the identifier that the database gives."""
+    """The output has the identifier of the database."""
     with database("uvloop") as url:
         assert audit(lock, url) == VULNERABLE
 
@@ -85,7 +85,7 @@ def test_audit_names_what_is_vulnerable_and_what_fixes_it(lock: Path, capsys: py
 def test_audit_that_cannot_reach_its_database_says_so(
     lock: Path, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a network nothing is known, which is not the same as nothing being wrong."""
+    """Without a network nothing is known, which does not mean that there is no vulnerability."""
     with database(status=503) as down:
         url = {
             "nobody listens": f"http://127.0.0.1:{free_port()}/",
@@ -94,18 +94,18 @@ def test_audit_that_cannot_reach_its_database_says_so(
         }[fault]
         code = audit(lock, url)
 
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert code == NOT_ASKED
-    assert said.out == ""
-    assert said.err.startswith(f"not audited: {url} gave no answer: ")
-    assert "Traceback" not in said.err
+    assert printed.out == ""
+    assert printed.err.startswith(f"not audited: {url} gave no answer: ")
+    assert "Traceback" not in printed.err
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_bill_of_materials_lists_what_the_lock_pins_and_needs_no_network(tmp_path: Path) -> None:
-    """The command of the Makefile, with a proxy that is not there; the tool validates by CycloneDX' schema."""
+    """This is the Makefile's command, with a proxy that does not exist; the tool validates by CycloneDX' schema."""
     target = (ROOT / "Makefile").read_text("utf-8").partition("\nsbom:")[2].partition("\n\n")[0]
-    line = next(each for each in target.replace("\\\n", " ").splitlines() if "cyclonedx_py" in each)
+    line = next(command for command in target.replace("\\\n", " ").splitlines() if "cyclonedx_py" in command)
     words = line.strip().lstrip("@").replace("$(LOCK)", "requirements.lock").split()[1:]
     words[words.index("build/sbom.cdx.json")] = str(tmp_path / "sbom.json")
     nowhere = f"http://127.0.0.1:{free_port()}"
@@ -118,8 +118,8 @@ def test_bill_of_materials_lists_what_the_lock_pins_and_needs_no_network(tmp_pat
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "sbom.json").read_text("utf-8"))
     lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
-    pinned = {each.split(" ")[0].split(";")[0] for each in lines if "==" in each and each[0].isalnum()}
+    pinned = {pin.split(" ")[0].split(";")[0] for pin in lines if "==" in pin and pin[0].isalnum()}
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     assert document["metadata"]["component"]["name"] == "gpu-usher"
-    assert {f"{each['name']}=={each['version']}" for each in document["components"]} == pinned
-    assert all(each["externalReferences"][0]["hashes"] for each in document["components"])
+    assert {f"{component['name']}=={component['version']}" for component in document["components"]} == pinned
+    assert all(component["externalReferences"][0]["hashes"] for component in document["components"])

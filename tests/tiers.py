@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.tiers TIER…`: run the tests of one or more tiers, and say what each took.
+"""`python -m tests.tiers TIER…`: run the tests of one or more tiers, and print how long each took.
 
 `test` needs only Python. `e2e` runs real components: the control plane, Prometheus, HAProxy, helm. `browser` runs
-Chromium. `thorough` poses random inputs by the hundred thousand. What is marked `long` is left to `make test-long`.
+Chromium. `thorough` generates inputs by the hundred thousand. Tests marked `long` run only in `make test-long`.
 """
 
 import resource
@@ -37,20 +37,20 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/placement/test_twin.py",
     ),
 }
-"""Mark → the tests that tests/conftest.py gives it, by how their names begin."""
+"""Mark → the first characters of the names of the tests that tests/conftest.py gives it."""
 TIERS: Mapping[str, str] = {
     "test": "not (components or browser or thorough or long)",
     "e2e": "components and not long",
     "browser": "browser and not long",
     "thorough": "thorough and not long",
 }
-"""Tier → what pytest selects."""
+"""Tier → the marks by which pytest selects its tests."""
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Two processes, file by file; tests/conftest.py says which come first."""
+"""Options for two processes that share the tests file by file, in the order of tests/conftest.py."""
 
 
 def run(tier: str) -> int:
-    """Run a tier; gives pytest's exit code."""
+    """Run a tier, and return pytest's exit code."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     code = subprocess.run([sys.executable, "-m", "pytest", *SHARED, "-m", TIERS[tier]], check=False).returncode
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -60,7 +60,7 @@ def run(tier: str) -> int:
 
 
 def main(tiers: list[str]) -> int:
-    """Run tiers one after another, also after one that failed; the first exit code that is not 0."""
+    """Run tiers one after another, also after one that failed, and return the first exit code that is not 0."""
     return next((code for code in [run(tier) for tier in tiers] if code), 0)
 
 
