@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers of a running server: what they send slowly or never take, and what the metrics say became of them."""
+"""Clients of a running server that send slowly or never read, and what the metrics say became of them."""
 
 import asyncio
 import contextlib
@@ -24,34 +24,34 @@ HALF = post()[:-40]
 
 
 def closed_for(clients: Running, why: str) -> float:
-    """Read how many connections were closed for this."""
+    """Return the number of connections that were closed for this reason."""
     line = f'gpu_usher_closed_connections_total{{waiting_for="{why}"}} '
     matches = (row for row in clients.ops.get("/metrics").text.splitlines() if row.startswith(line))
     return float(next(matches, "0 0").split()[1])
 
 
-def deaf(port: int | None, asked: bytes) -> socket.socket:
-    """Connect with a tiny window, ask, and read nothing."""
+def connect_without_reading(port: int | None, request: bytes) -> socket.socket:
+    """Connect with a tiny receive window, send a request, and read nothing."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     sock.connect(("127.0.0.1", port or 0))
     sock.setblocking(False)
     with contextlib.suppress(BlockingIOError):
-        sock.sendall(asked)
+        sock.sendall(request)
     return sock
 
 
-def served(port: int | None, ca: Path | None, asked: bytes = b"") -> int:
-    """Ask over a connection of its own; gives the status, 0 where there was none in the bounded time."""
+def served(port: int | None, ca: Path | None, request: bytes = b"") -> int:
+    """Send a request over a connection of its own; return the status, or 0 without an answer in the bounded time."""
     with contextlib.suppress(OSError), connect(port, ca) as sock:
-        sock.sendall(asked or post())
+        sock.sendall(request or post())
         return answer(sock)[0]
     return 0
 
 
 @contextlib.contextmanager
 def serving(app: ASGIApp, limits: Limits = Limits()) -> Iterator[int]:  # noqa: B008  # frozen
-    """Serve an application on a port of its own; what is still in hand at the end is cancelled."""
+    """Serve an application on a port of its own; requests that still run at the end are cancelled."""
     sock = bind("127.0.0.1", 0, "--port")
     server = make_server(app, sock, shared=Connections(limits))
     server.config.timeout_graceful_shutdown = 0
@@ -66,7 +66,7 @@ def serving(app: ASGIApp, limits: Limits = Limits()) -> Iterator[int]:  # noqa: 
 
 @contextlib.contextmanager
 def repeating(act: Callable[[], object], pause: float) -> Iterator[None]:
-    """Do something again and again, in a thread, as long as the block lasts."""
+    """Repeat an action in a thread for as long as the block lasts."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -83,7 +83,7 @@ def repeating(act: Callable[[], object], pause: float) -> Iterator[None]:
 
 
 def ended(sock: socket.socket, act: Callable[[], object], pause: float, seconds: float) -> bool:
-    """Act until the peer ends the connection; tells whether it did within the bound."""
+    """Repeat an action until the peer ends the connection; return whether it did within the bound."""
     sock.settimeout(pause)
     end = time.monotonic() + seconds
     while time.monotonic() < end:

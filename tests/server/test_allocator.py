@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of large bodies goes back to the system."""
+"""The memory of large bodies returns to the system."""
 
 import platform
 import subprocess
@@ -11,7 +11,7 @@ BODIES = """
 import resource, sys
 from pathlib import Path
 from app.server.allocator import return_large_blocks
-if sys.argv[1] == "told":
+if sys.argv[1] == "configured":
     return_large_blocks()
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
@@ -28,16 +28,16 @@ print(rss() - before)
 """
 
 
-def grown(told: str) -> int:
-    """Give the mebibytes that a process has kept after bodies have come and gone between what it remembers."""
-    ran = subprocess.run([sys.executable, "-c", BODIES, told], capture_output=True, text=True, check=True, timeout=60)
+def growth_mib(mode: str) -> int:
+    """Return the MiB that a process has kept after bodies came and went between the objects that it keeps."""
+    ran = subprocess.run([sys.executable, "-c", BODIES, mode], capture_output=True, text=True, check=True, timeout=60)
     return int(ran.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
 def test_large_bodies_leave_no_memory_behind() -> None:
-    """HA-08: what they leave in the heap is less than one of them, besides the 22 MiB that are remembered."""
-    told = grown("told")
+    """HA-08: besides the 22 MiB that are kept, less than one body stays in the heap."""
+    kept_mib = growth_mib("configured")
 
-    assert told < 22 + 7
-    assert told < grown("untold")
+    assert kept_mib < 22 + 7
+    assert kept_mib < growth_mib("default")

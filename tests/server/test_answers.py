@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every answer carries, those that the server writes itself included."""
+"""The headers of every answer, including those that the server itself writes."""
 
 from collections.abc import Iterator
 from pathlib import Path

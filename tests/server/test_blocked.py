@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop that really stands still: what is logged of it, and what the probes say meanwhile."""
+"""An event loop that is really blocked: the log line about it, and the answers of the probes meanwhile."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from tests.running import running
 
 
 def block_the_loop(until: threading.Event) -> None:
-    """Stand still, within bounds."""
+    """Block the event loop, within bounds."""
     until.wait(20)
 
 
 def test_blocked_loop_is_told_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
-    """Fault 41: the stack ends where the loop stands, so that the log names the function to mend."""
+    """Fault 41: the stack ends where the loop is blocked, so that the log names the function at fault."""
     heard = threading.Event()
 
     async def play() -> None:
@@ -39,21 +39,21 @@ def test_blocked_loop_is_told_with_its_stack(caplog: pytest.LogCaptureFixture) -
     assert "until.wait(20)" in stack
 
 
-def test_loop_that_comes_round_is_not_told() -> None:
-    told: list[float] = []
+def test_loop_that_is_not_blocked_is_not_logged() -> None:
+    late: list[float] = []
 
     async def play() -> None:
-        with watch_event_loop(lambda: told.append(time.monotonic()), 5.0):
+        with watch_event_loop(lambda: late.append(time.monotonic()), 5.0):
             for _ in range(30):
                 await asyncio.sleep(0.01)
 
     asyncio.run(play())
 
-    assert told == []
+    assert late == []
 
 
 def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 41: /livez fails past the limit; /readyz is answered, and says that nobody was asked.
+    """Fault 41: /livez fails beyond the limit; /readyz answers, and says that the main loop could not be asked.
 
     See docs/reference/listeners.md#probes.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pieces end: never behind the end of a request, whatever was sent, however it arrives."""
+"""The ends of the pieces that the framer passes on: never behind the end of a request, however the bytes arrive."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More callers than there is room for: who asks nothing gives way, who asks is answered, and the probes always."""
+"""More clients than there is room for: those without a request give way, requests and probes are answered."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,9 @@ SMALL = Limits(
     requests=16,
     idle=8,
 )
-"""Nobody is closed for being slow: only for being in the way."""
+"""Limits under which no connection is closed for being slow, but only to make room."""
 WAITERS = 700
-"""More than the connections of a listener, and than its requests in hand."""
+"""More than a listener's connections, and more than its requests that may run at once."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def plain(port: int | None, sent: bytes) -> socket.socket:
 
 
 def send_each(socks: list[socket.socket], sent: bytes) -> None:
-    """Send to each that is still open."""
+    """Send to each socket that is still open."""
     for sock in list(socks) if sent else []:
         with contextlib.suppress(OSError):
             sock.sendall(sent)
@@ -62,7 +62,7 @@ def send_each(socks: list[socket.socket], sent: bytes) -> None:
     ids=["silent", "half a header", "half a body", "between requests"],
 )
 def test_more_callers_than_connections_give_way_to_who_asks(small: tuple[Running, Path], why: str, sent: bytes) -> None:
-    """Fault 24: all of them on the listener that is asked."""
+    """Fault 24: all of them are on the listener that gets the request."""
     clients, _ = small
     port = clients.ops.base_url.port
     with contextlib.ExitStack() as stack:
@@ -76,7 +76,7 @@ def test_more_callers_than_connections_give_way_to_who_asks(small: tuple[Running
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"], ids=["nothing", "half"])
 def test_half_handshakes_give_way_to_whole_ones(small: tuple[Running, Path], sent: bytes) -> None:
-    """Fault 24: a handshake was no connection yet, and none was counted."""
+    """Fault 24: a handshake was once no connection yet, so that none was counted."""
     clients, ca = small
     port = clients.tls.base_url.port
     with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ def test_handshake_that_is_too_late_is_counted(tmp_path: Path) -> None:
 
 
 def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tuple[Running, Path]) -> None:
-    """Fault 24: an answered connection was kept for 90 s, however many there were."""
+    """Fault 24: any number of answered connections was once kept for 90 s."""
     clients, _ = small
     port = clients.ops.base_url.port
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tupl
     ids=["handshake", "silent", "header", "body", "body that trickles"],
 )
 def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, sent: bytes | None, more: bytes) -> None:
-    """Fault 24: all on the port of those who ask, and all of one kind: more than the bound of each kind."""
+    """Fault 24: all are on the port of the requests and of one kind, more than the bound of each kind."""
     raise_descriptor_limit()
     limits = Limits(silent_seconds=6, header_seconds=6, body_seconds=6, handshake_seconds=6)
     ca = tmp_path / "ca.crt"
@@ -137,7 +137,7 @@ def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, se
 
 
 def test_handshake_whose_bytes_we_have_not_read_is_not_cancelled() -> None:
-    """Fault 24: a busy loop is late itself; the next oldest, whose peer is silent, makes room."""
+    """Fault 24: a busy loop is late itself; the next oldest handshake, whose peer is silent, makes room."""
 
     async def evict() -> list[bool]:
         connections = Connections(Limits(connections=1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of operations, which shares one interpreter with the main loop and which anybody can keep busy."""
+"""The thread of the operations listener, which shares one interpreter with the main loop and can be kept busy."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ from tests.server.callers import LIVEZ, METRICS, served, serving
 def test_thread_of_operations_sleeps_between_requests_of_new_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A least time, so that a busy machine cannot fail it: where the thread does not sleep the main loop starves."""
+    """The test asserts a least time, which a busy machine cannot fail; without the sleep the main loop starves."""
     monkeypatch.setattr("app.server.listener_thread.PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("app.server.listener_thread.WORK_SECONDS", 0.0)
     with running(make_service(tmp_path)) as clients:
@@ -32,7 +32,7 @@ def test_thread_of_operations_sleeps_between_requests_of_new_connections(
 
 
 def test_pipelined_requests_have_a_turn_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A least time again: those of all connections together wait, one after the other."""
+    """The test asserts a least time: requests of all connections wait for their turns one after the other."""
     monkeypatch.setattr("app.server.listener_thread.TURN_SECONDS", 0.01)
     with running(make_service(tmp_path)) as clients, contextlib.ExitStack() as stack:
         socks = [stack.enter_context(connect(clients.ops.base_url.port)) for _ in range(5)]
@@ -63,7 +63,7 @@ def test_probe_on_a_connection_of_its_own_waits_for_no_turn(monkeypatch: pytest.
 
 
 def answers(sock: socket.socket, count: int) -> int:
-    """Read until there are so many answers; gives how many came."""
+    """Read until there are that many answers, and return how many came."""
     sock.settimeout(TIMEOUT_SECONDS)
     read = b""
     while read.count(b"HTTP/1.1 200") < count and (piece := sock.recv(65_536)):

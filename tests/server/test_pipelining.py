@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests sent ahead of their turn: one is in hand at a time, the others stay bytes, and those are bounded."""
+"""Pipelined requests: one is processed at a time, the others stay bytes, and these are bounded."""
 
 import contextlib
 import re
@@ -20,10 +20,10 @@ from tests.server.callers import LIVEZ, closed_for
 SHORT = Limits(silent_seconds=0.3, header_seconds=0.4, body_seconds=0.4, handshake_seconds=0.5, goodbye_seconds=0.3)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PILED = GET * 7_000
-"""245 kB: just below what the event loop reads at once."""
+"""Requests of 245 kB in all, just below what the event loop reads at once."""
 PEERS = 8
 GROWTH_MIB = 48
-"""Each request that was parsed ahead took 5 kB: 8 peers had 270 MiB."""
+"""MiB; each request that was parsed ahead once took 5 kB, so that 8 peers took 270 MiB."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_pipelined_requests_are_answered_one_by_one(hasty: tuple[Running, Path])
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 def test_pipelined_requests_take_no_memory_before_their_turn(tmp_path: Path, tls: bool) -> None:
-    """Faults 24 and 50: 15 connections that read nothing ended a replica of 512 MiB."""
+    """Faults 24 and 50: 15 connections that read nothing once ended a replica of 512 MiB."""
     authority = make_authority("only")
     write_leaf(authority, tmp_path)
     (tmp_path / "ca.crt").write_text(authority.pem, "ascii")
@@ -79,7 +79,7 @@ def test_pipelined_requests_take_no_memory_before_their_turn(tmp_path: Path, tls
 
 
 def test_bytes_held_for_later_are_bounded_over_all_connections(tmp_path: Path) -> None:
-    """The connection that holds most gives way; the others are answered."""
+    """The connection that holds most is closed; the others are answered."""
     limits = Limits(held_bytes=100_000)
     with running(make_service(tmp_path), limits) as clients, connect(clients.ops.base_url.port) as sock:
         sock.settimeout(20)
@@ -92,7 +92,7 @@ def test_bytes_held_for_later_are_bounded_over_all_connections(tmp_path: Path) -
 
 
 def test_half_a_header_behind_a_finished_request_is_closed_in_time(hasty: tuple[Running, Path]) -> None:
-    """Fault 24: it came with the request, so that no later byte began a wait for it."""
+    """Fault 24: it arrived with the request, so that no later byte began a wait for it."""
     clients, ca = hasty
     before = closed_for(clients, "header")
     with connect(clients.tls.base_url.port, ca) as sock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes of a listener that takes no request more: a replica that is busy is alive, and must not be ended for that."""
+"""Probes of a listener that accepts no more requests: a busy replica is alive, and must not be restarted for that."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ REQUESTS = 4
 
 
 async def hang(scope: Scope, _receive: Receive, send: Send) -> None:
-    """Answer all but /hang."""
+    """Answer all paths but /hang."""
     if scope["path"] == "/hang":
         await asyncio.Event().wait()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies that come, but too slowly: each piece in time, the whole never."""
+"""Bodies that arrive too slowly: each piece comes in time, but the whole body never does."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.05
 
 
 def test_body_below_the_least_rate_is_closed(tmp_path: Path) -> None:
-    """Fault 24: one byte per 0.7 s on 530 connections kept all others out."""
+    """Fault 24: one byte per 0.7 s on 530 connections once kept all others out."""
     limits = Limits(body_seconds=0.5, request_seconds=600)
     with (
         running(make_service(tmp_path), limits) as clients,
@@ -54,7 +54,7 @@ def test_body_above_the_least_rate_is_answered_however_long_it_takes(tmp_path: P
 
 
 def test_trickling_bodies_give_way_to_requests_when_there_is_no_room(tmp_path: Path) -> None:
-    """HA-08: they never stalled, so that they gave way to nobody. No limit of time helps here."""
+    """HA-08: such bodies never stalled, so that they once gave way to nothing. No time limit helps here."""
     limits = Limits(body_seconds=600, request_seconds=6_000, requests=8)
     ca = tmp_path / "ca.crt"
     with running(make_service(tmp_path), limits) as clients:
@@ -80,7 +80,7 @@ def test_trickling_bodies_give_way_to_requests_when_there_is_no_room(tmp_path: P
 
 
 def test_endless_trailer_behind_chunks_is_refused(tmp_path: Path) -> None:
-    """Fault 25: the parser keeps a line until its end, and no limit of bodies counts it."""
+    """Fault 25: the parser keeps a line until its end, and no limit on bodies counts it."""
     head = b"POST /mutate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: "
     with running(make_service(tmp_path)) as clients, connect(clients.tls.base_url.port, tmp_path / "ca.crt") as endless:
         endless.sendall(head)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that do not take their answers: they are closed in time, and hold nothing that others need."""
+"""Peers that do not read their answers are closed in time, and hold nothing that others need."""
 
 import contextlib
 import re
@@ -11,14 +11,17 @@ from tests.api.sockets import closed
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
-from tests.server.callers import METRICS, closed_for, deaf
+from tests.server.callers import METRICS, closed_for, connect_without_reading
 
 QUICK = Limits(answer_seconds=0.3)
 
 
 def test_answer_that_nobody_takes_does_not_keep_the_connection(tmp_path: Path) -> None:
-    """Fault 24: nothing is sent to find that out, so that it is our clock that ends it."""
-    with running(make_service(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS) as sock:
+    """Fault 24: the server sends nothing to detect such a peer, so that its own timer ends the connection."""
+    with (
+        running(make_service(tmp_path), QUICK) as clients,
+        connect_without_reading(clients.ops.base_url.port, METRICS) as sock,
+    ):
         wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 20)
         sock.settimeout(20)
 
@@ -26,8 +29,11 @@ def test_answer_that_nobody_takes_does_not_keep_the_connection(tmp_path: Path) -
 
 
 def test_pipelined_answers_that_nobody_takes_do_not_keep_the_connection(tmp_path: Path) -> None:
-    """Fault 24: with more answers than the buffers of both kernels hold."""
-    with running(make_service(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS * 400) as sock:
+    """Fault 24: there are more answers than the buffers of both kernels hold."""
+    with (
+        running(make_service(tmp_path), QUICK) as clients,
+        connect_without_reading(clients.ops.base_url.port, METRICS * 400) as sock,
+    ):
         wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 20)
         sock.settimeout(20)
 
@@ -35,19 +41,22 @@ def test_pipelined_answers_that_nobody_takes_do_not_keep_the_connection(tmp_path
 
 
 def test_peers_that_take_nothing_leave_the_probes_answered(tmp_path: Path) -> None:
-    """Fault 24: more of them than requests may be in hand; no limit of time helps."""
+    """Fault 24: there are more such peers than requests may run at once; no time limit helps here."""
     limits = Limits(requests=4, answer_seconds=600)
     with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         for _ in range(8):
-            stack.enter_context(deaf(clients.ops.base_url.port, METRICS * 400))
+            stack.enter_context(connect_without_reading(clients.ops.base_url.port, METRICS * 400))
         statuses = [clients.ops.get(path).status_code for path in ("/livez", "/readyz") * 5]
 
     assert statuses == [200] * 10
 
 
 def test_answer_that_is_taken_slowly_is_taken_whole(tmp_path: Path) -> None:
-    """It takes longer than the wait for a byte, and makes progress all the time."""
-    with running(make_service(tmp_path), QUICK) as clients, deaf(clients.ops.base_url.port, METRICS) as sock:
+    """It takes longer than the limit for one byte, but makes progress all the time."""
+    with (
+        running(make_service(tmp_path), QUICK) as clients,
+        connect_without_reading(clients.ops.base_url.port, METRICS) as sock,
+    ):
         sock.settimeout(20)
         read = sock.recv(2_000)
         head, _, _ = read.partition(b"\r\n\r\n")
