@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the state, and of what is remembered about it."""
+"""Tests of the cluster state, and of what is cached about it."""

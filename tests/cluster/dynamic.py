@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ResourceSlices and claims as NVIDIA's DRA driver and kube-scheduler write them where MIG slices are made on demand.
 
-Names, attributes and counters after kubernetes-sigs/dra-driver-nvidia-gpu cmd/gpu-kubelet-plugin mig.go, partitions.go
-and driver.go: a whole GPU and every placement of every profile, all taking from the GPU's counter set.
+Names, attributes and counters follow kubernetes-sigs/dra-driver-nvidia-gpu cmd/gpu-kubelet-plugin mig.go, partitions.go
+and driver.go: a whole GPU and every placement of every profile consume the counters of the GPU's counter set.
 """
 
 from typing import Any
@@ -16,19 +16,19 @@ PRODUCT = "NVIDIA H100 80GB HBM3"
 
 
 def carved(minor: int = 0, product: str = PRODUCT) -> list[dict[str, Any]]:
-    """Write the devices of one GPU that is carved on demand."""
+    """Write the devices of one GPU that is partitioned on demand."""
     geometry = knowledge().geometry[normal_form("-".join(product.split()))]
     every = [(slot, start) for slot in geometry.slots.values() for start in slot.starts]
-    return [_whole(minor, product, geometry), *(_slice(minor, product, *each) for each in every)]
+    return [_whole(minor, product, geometry), *(_slice(minor, product, *placement) for placement in every)]
 
 
 def name_of(profile: str, start: int, minor: int = 0) -> str:
-    """Name a slice; the driver puts the profile's number between, which nobody may rely on."""
+    """Return the name of a slice's device; the driver adds the profile's number, on which nobody may rely."""
     return f"gpu-{minor}-mig-{profile.replace('.', '')}-99-{start}"
 
 
 def counter_set(minor: int = 0, product: str = PRODUCT) -> dict[str, Any]:
-    """Write what there is of a GPU to take from."""
+    """Write the counter set of a GPU: all that its devices may consume."""
     return {
         "name": f"gpu-{minor}-counter-set",
         "counters": carved(minor, product)[0]["consumesCounters"][0]["counters"],
@@ -59,7 +59,7 @@ def _attributes(product: str) -> dict[str, Any]:
 
 
 def _counters(compute: int, media: int, memory: range) -> dict[str, Any]:
-    amounts = {"multiprocessors": 16 * compute, "jpeg-engines": media, **{f"memory-slice-{each}": 1 for each in memory}}
+    amounts = {"multiprocessors": 16 * compute, "jpeg-engines": media, **{f"memory-slice-{slot}": 1 for slot in memory}}
     return {name: {"value": str(amount)} for name, amount in amounts.items()}
 
 
@@ -72,7 +72,7 @@ def _device(name: str, attributes: dict[str, Any], memory: str, minor: int, coun
 def resource_slice(
     devices: list[dict[str, Any]], name: str = "s", node: str = "n", generation: int = 1, count: int = 1, **spec: Any
 ) -> dict[str, Any]:
-    """Write a slice of a node's pool, which has so many slices in all."""
+    """Write a ResourceSlice of a node's pool, which consists of `count` slices."""
     pool = {"name": node, "generation": generation, "resourceSliceCount": count}
     whole = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices, **spec}
     return {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": whole}
@@ -83,8 +83,8 @@ def device_class(resource: str, name: str = "mig.nvidia.com") -> dict[str, Any]:
 
 
 def claim(name: str, *devices: str, pool: str = "n", driver: str = DRIVER, **result: Any) -> dict[str, Any]:
-    """Write a ResourceClaim that was given these devices."""
-    results = [{"request": "r", "driver": driver, "pool": pool, "device": each, **result} for each in devices]
+    """Write a ResourceClaim to which these devices are allocated."""
+    results = [{"request": "r", "driver": driver, "pool": pool, "device": device, **result} for device in devices]
     return {
         "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": "team-a"},

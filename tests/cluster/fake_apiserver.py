@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small API server that misbehaves on request: lists in pages, watches, and whatever a test wants to go wrong."""
+"""A small API server that fails on request: it lists in pages, serves watches, and gives the answers of a test."""
 
 import asyncio
 import json
@@ -17,19 +17,20 @@ SOON_SECONDS = 60
 Object = dict[str, Any]
 Answer = Callable[[web.Request], web.Response | None]
 CLOSE = b"close"
-"""Ends a watch when it is reached in the stream."""
+"""The element of the queue at which a watch ends."""
 
 
 class FakeApi:
-    """Objects of one kind at one path, `/things`. `asked`: the queries of lists and watches, in order.
+    """Objects of one kind at the path `/things`.
 
-    `faults`: answers for the next requests, taken one by one; None answers as usual.
+    `queries` holds the queries of lists and watches, in order. `faults` holds answers for the next requests, one each,
+    where None answers as usual.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.version = 100
-        self.asked: list[dict[str, str]] = []
+        self.queries: list[dict[str, str]] = []
         self.headers: list[Mapping[str, str]] = []
         self.faults: deque[Answer | None] = deque()
         self._streams: list[asyncio.Queue[bytes]] = []
@@ -38,7 +39,7 @@ class FakeApi:
         self.url = ""
 
     def put(self, document: Object) -> None:
-        """Create or change an object, and tell the watchers."""
+        """Create or change an object, and send the event to the watches."""
         self.version += 1
         name = document["metadata"]["name"]
         what = "MODIFIED" if name in self.objects else "ADDED"
@@ -46,7 +47,7 @@ class FakeApi:
         self._tell(what, document)
 
     def delete(self, name: str) -> None:
-        """Delete an object, and tell the watchers."""
+        """Delete an object, and send the event to the watches."""
         self.version += 1
         self._tell("DELETED", self.objects.pop(name))
 
@@ -57,41 +58,41 @@ class FakeApi:
         self.send(line)
 
     def compact(self) -> None:
-        """Forget the history: a watch that starts before now is answered with 410."""
+        """Forget the history: a watch from an older resourceVersion is answered with 410."""
         self._compacted = self.version
 
     def say(self, what: str, document: Object) -> None:
-        """Send an event to the watchers, true or not."""
+        """Send an event to the watches without a change of the objects."""
         self.send(json.dumps({"type": what, "object": document}).encode() + b"\n")
 
     def send(self, line: bytes) -> None:
-        """Send bytes to the watchers."""
+        """Send bytes to the watches."""
         for stream in self._streams:
             stream.put_nowait(line)
 
     def hang_up(self) -> None:
-        """End the watches; what happens from now on they never hear."""
+        """End the watches, which miss what happens from now on."""
         self.send(CLOSE)
         self._streams.clear()
 
     @property
     def lists(self) -> list[dict[str, str]]:
         """The queries of the lists."""
-        return [query for query in self.asked if "watch" not in query]
+        return [query for query in self.queries if "watch" not in query]
 
     @property
     def watches(self) -> list[dict[str, str]]:
         """The queries of the watches."""
-        return [query for query in self.asked if "watch" in query]
+        return [query for query in self.queries if "watch" in query]
 
     @property
     def watched(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return len(self._streams)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a list or a watch."""
-        self.asked.append(dict(request.query))
+        self.queries.append(dict(request.query))
         self.headers.append(request.headers)
         fault = self.faults.popleft() if self.faults else None
         made = fault(request) if fault else None
@@ -135,7 +136,7 @@ def status(code: int) -> Answer:
 
 @asynccontextmanager
 async def served(paths: Mapping[str, FakeApi]) -> AsyncIterator[ApiServer]:
-    """Serve fake APIs by path on loopback; gives a client of them."""
+    """Serve fake APIs by path on loopback, and yield a client of them."""
     app = web.Application()
     for path, api in paths.items():
         app.router.add_get(path, api.answer)
@@ -157,16 +158,16 @@ async def served(paths: Mapping[str, FakeApi]) -> AsyncIterator[ApiServer]:
 
 @asynccontextmanager
 async def fake_api() -> AsyncIterator[tuple[FakeApi, ApiServer]]:
-    """Serve one FakeApi at /things; gives it and a client of it."""
+    """Serve one FakeApi at /things, and yield it and a client of it."""
     api = FakeApi()
     async with served({"/things": api}) as server:
         yield api, server
 
 
 async def until(what: str, true: Callable[[], object]) -> None:
-    """Let the loop turn until a question is answered with yes.
+    """Let the event loop run until a condition is true.
 
-    Raises AssertionError naming it.
+    Raises AssertionError with the name of the condition.
     """
     end = asyncio.get_running_loop().time() + SOON_SECONDS
     while not true():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DCGM exporter on loopback that says what a test wants; a thread of its own, so that anything can scrape it."""
+"""A DCGM exporter on loopback with the values of a test; it has a thread of its own, so that anything can scrape it."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,19 +11,23 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 class FakeExporter:
-    """`values`: value by metric and labels. `body`: said instead, where it is set. `asked`: headers of the requests."""
+    """A DCGM exporter.
+
+    `values` maps metric and labels to a value. `body` is sent instead, where it is set. `request_headers` holds those
+    of each request.
+    """
 
     def __init__(self, port: int = 0) -> None:
         self.values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self.body: bytes | None = None
         self.status = 200
-        self.asked: list[Mapping[str, str]] = []
+        self.request_headers: list[Mapping[str, str]] = []
         self.paths: list[str] = []
         exporter = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                exporter.asked.append(dict(self.headers))
+                exporter.request_headers.append(dict(self.headers))
                 exporter.paths.append(self.path)
                 body = exporter.text() if exporter.body is None else exporter.body
                 self.send_response(exporter.status)
@@ -42,16 +46,16 @@ class FakeExporter:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the exporter."""
         return f"http://127.0.0.1:{self.port}"
 
     def say(self, metric: str, value: float, gpu: int = 0, **labels: str) -> None:
-        """Set a value of a GPU; the labels are an exporter's own, and `labels` besides."""
-        told = {"gpu": str(gpu), "UUID": f"GPU-{gpu}", "device": f"nvidia{gpu}", "modelName": H100, **labels}
-        self.values[metric, tuple(told.items())] = value
+        """Set a GPU's value of a metric; its labels are an exporter's usual ones and `labels`."""
+        exporter_labels = {"gpu": str(gpu), "UUID": f"GPU-{gpu}", "device": f"nvidia{gpu}", "modelName": H100, **labels}
+        self.values[metric, tuple(exporter_labels.items())] = value
 
     def text(self) -> bytes:
-        """Write the values in Prometheus' text format, with a metric that nobody asked for."""
+        """Write the values in Prometheus' text format, with one metric that is not read."""
         lines = ["# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).", "# TYPE DCGM_FI_DEV_GPU_TEMP gauge"]
         lines.append('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 42')
         for (metric, labels), value in self.values.items():
@@ -68,7 +72,7 @@ class FakeExporter:
 
 @contextmanager
 def fake_exporter() -> Iterator[FakeExporter]:
-    """Run one for as long as the block lasts."""
+    """Run an exporter for as long as the block lasts."""
     exporter = FakeExporter()
     try:
         yield exporter

@@ -22,8 +22,8 @@ SECONDS = 20
 
 
 @contextlib.contextmanager
-def deaf_server(folder: Path) -> Iterator[str]:
-    """Serve the first line of a watch over TLS, and then neither read nor close: as a network that swallows all."""
+def silent_server(folder: Path) -> Iterator[str]:
+    """Serve the first line of a watch over TLS, then neither read nor close, like a network that drops all packets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     over = threading.Event()
@@ -47,7 +47,7 @@ def deaf_server(folder: Path) -> Iterator[str]:
 
 
 def test_watch_that_is_cancelled_leaves_no_connection_behind(tmp_path: Path) -> None:
-    """CACHE-02: TLS would wait half a minute for the farewell of a peer that is not there any more."""
+    """CACHE-02: TLS would wait half a minute for the close_notify of a peer that is gone."""
     authority = make_authority("api")
     write_leaf(authority, tmp_path)
     (tmp_path / "ca.crt").write_text(authority.pem, "ascii")
@@ -68,7 +68,7 @@ def test_watch_that_is_cancelled_leaves_no_connection_behind(tmp_path: Path) -> 
         await asyncio.gather(task, return_exceptions=True)
         await server.close()
 
-    with deaf_server(tmp_path) as url, warnings.catch_warnings(record=True) as seen:
+    with silent_server(tmp_path) as url, warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         asyncio.run(follow(url))
         gc.collect()

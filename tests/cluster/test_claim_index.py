@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in the index: what a pod claims follows the claims, templates and DeviceClasses as they come and go (S13)."""
+"""Claims in the index: what a pod claims follows claims, templates and DeviceClasses as they come and go (S13)."""
 
 from typing import Any
 
@@ -40,16 +40,16 @@ def filled(*objects: dict[str, Any]) -> State:
 
 
 def claimed(state: State, spec: dict[str, Any]) -> ClaimedDevices:
-    """Say what a pod of this spec claims in team-a."""
+    """Return the devices that a pod with this spec claims in the namespace team-a."""
     return state.claimed(read_pod({"spec": spec}, "team-a"))
 
 
 @pytest.mark.parametrize("spec", [TEMPLATED, DIRECT], ids=["template", "claim"])
 def test_snapshot_with_claims_tells_what_a_pod_claims(spec: dict[str, Any]) -> None:
     """S13."""
-    found = claimed(filled(claim(), template()), spec)
+    devices = claimed(filled(claim(), template()), spec)
 
-    assert (found.classes, found.unknown) == ((("gpu.nvidia.com", 1),), ())
+    assert (devices.classes, devices.unknown) == ((("gpu.nvidia.com", 1),), ())
 
 
 def test_claim_that_goes_is_unknown_again() -> None:
@@ -70,7 +70,7 @@ def test_claim_that_changes_is_as_it_was_last_seen() -> None:
 
 
 def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() -> None:
-    """S13, F135: whichever of the claim and the DeviceClass came first."""
+    """S13, F135: the claim and the DeviceClass may come in either order."""
     state = filled(claim("big-gpus"))
     before = claimed(state, DIRECT)
 
@@ -79,12 +79,12 @@ def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() 
     state.put_device_class(device_class("big-gpus", "example.com/nic"))
     other = claimed(state, DIRECT)
 
-    assert [each.classes for each in (before, after, other)] == [(), (("big-gpus", 1),), ()]
+    assert [devices.classes for devices in (before, after, other)] == [(), (("big-gpus", 1),), ()]
     assert [family.name for family in after.families] == ["nvidia"]
 
 
 def test_equal_requests_share_one_object() -> None:
-    """A template's thousand claims cost a thousand keys, no more."""
+    """A template's thousand claims cost memory for a thousand keys only."""
     state = filled(claim(), claim(name="two"))
 
     assert state.claims.get("team-a/one") is state.claims.get("team-a/two")
@@ -95,7 +95,9 @@ def test_more_different_requests_than_are_shared_are_all_known() -> None:
 
     state = filled(*(claim(name=name, request=name) for name in names))
 
-    assert all((found := state.claims.get(f"team-a/{name}")) and found[0].name == name for name in names)
+    assert all(
+        (claimed_request := state.claims.get(f"team-a/{name}")) and claimed_request[0].name == name for name in names
+    )
 
 
 def watched(state: State) -> dict[str, WatchedKind[Any]]:
@@ -108,16 +110,16 @@ def watched(state: State) -> dict[str, WatchedKind[Any]]:
     ids=["claim", "template"],
 )
 def test_claims_are_watched_in_all_namespaces(kind: str, document: dict[str, Any], spec: dict[str, Any]) -> None:
-    """S13: decoded as the reflector does, taken in, dropped."""
+    """S13: an object is decoded as the reflector decodes it, added, and removed."""
     state = State(knowledge())
-    found = watched(state)[kind]
+    claim_kind = watched(state)[kind]
 
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=found.shape)
-    found.put("team-a/one", "u-one", found.read(decoded))
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=claim_kind.shape)
+    claim_kind.put("team-a/one", "u-one", claim_kind.read(decoded))
     after = claimed(state, spec)
-    found.drop("team-a/one", "u-one")
+    claim_kind.drop("team-a/one", "u-one")
 
-    assert found.path == f"/apis/resource.k8s.io/v1/{kind}"
-    assert not found.needed
+    assert claim_kind.path == f"/apis/resource.k8s.io/v1/{kind}"
+    assert not claim_kind.needed
     assert len(after.classes) == 1
     assert len(claimed(state, spec).unknown) == 1

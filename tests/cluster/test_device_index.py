@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes whose GPUs DRA serves: facts from ResourceSlices, counting left to kube-scheduler, no ghosts (F135)."""
+"""Nodes whose GPUs DRA serves have the facts of their ResourceSlices; kube-scheduler counts their devices (F135)."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,8 +19,8 @@ CLASS = {
 
 
 def device(product: str = "NVIDIA H100 80GB HBM3", **attributes: str) -> dict[str, Any]:
-    """Write a device as NVIDIA's driver does, in resource.k8s.io/v1."""
-    told = {
+    """Write a device of resource.k8s.io/v1 as NVIDIA's driver does."""
+    values = {
         "type": {"string": "gpu"},
         "productName": {"string": product},
         "driverVersion": {"version": "535.104.5"},
@@ -28,7 +28,7 @@ def device(product: str = "NVIDIA H100 80GB HBM3", **attributes: str) -> dict[st
         "cudaComputeCapability": {"version": "9.0.0"},
         **{key: {"string": value} for key, value in attributes.items()},
     }
-    return {"name": "gpu-0", "attributes": told, "capacity": {"memory": {"value": "81559Mi"}}}
+    return {"name": "gpu-0", "attributes": values, "capacity": {"memory": {"value": "81559Mi"}}}
 
 
 def slice_of(*devices: dict[str, Any], driver: str = "gpu.nvidia.com", node: str | None = "n") -> dict[str, Any]:
@@ -36,7 +36,7 @@ def slice_of(*devices: dict[str, Any], driver: str = "gpu.nvidia.com", node: str
 
 
 def state(*documents: dict[str, Any], device_class: dict[str, Any] | None = CLASS) -> State:
-    """Make a state of one node without labels and without allocatable GPUs, and these slices."""
+    """Make a state of one node without labels and without allocatable GPUs, with these slices."""
     made = State(knowledge())
     made.put_node(node_document("n", product=None, driver=None, offers={}))
     for document in documents:
@@ -46,21 +46,21 @@ def state(*documents: dict[str, Any], device_class: dict[str, Any] | None = CLAS
     return made
 
 
-def refusal(made: State, asked: Demand) -> str | None:
-    found = judge(asked, made.nodes["n"], recount=True)
-    return found.code.name if found else None
+def refusal(made: State, pod_demand: Demand) -> str | None:
+    reason = judge(pod_demand, made.nodes["n"], recount=True)
+    return reason.code.name if reason else None
 
 
 def test_facts_come_from_the_slices() -> None:
     """F135."""
-    found = state(slice_of(device())).nodes["n"].node_class
+    node_class = state(slice_of(device())).nodes["n"].node_class
 
-    assert (found.product, found.driver, found.cuda) == ("h100-80gb-hbm3", (535, 104, 5), (12, 2))
-    assert (found.compute_capability, found.memory_mib, found.nvlink) == ((9,), 81559, True)
+    assert (node_class.product, node_class.driver, node_class.cuda) == ("h100-80gb-hbm3", (535, 104, 5), (12, 2))
+    assert (node_class.compute_capability, node_class.memory_mib, node_class.nvlink) == ((9,), 81559, True)
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("pod_demand", "expected"),
     [
         (demand(pod()), None),
         (demand(pod(gpus(16))), None),
@@ -72,9 +72,9 @@ def test_facts_come_from_the_slices() -> None:
     ],
     ids=["any", "sixteen: the scheduler counts", "the product", "another product", "CUDA", "memory", "another vendor"],
 )
-def test_class_filters_judge_and_counting_is_left_to_the_scheduler(asked: Demand, expected: str | None) -> None:
-    """F135: allocatable 0 is no ghost and no lack of GPUs."""
-    assert expected == refusal(state(slice_of(device())), asked)
+def test_class_filters_judge_and_counting_is_left_to_the_scheduler(pod_demand: Demand, expected: str | None) -> None:
+    """F135: allocatable 0 means neither ghost GPUs nor a lack of GPUs."""
+    assert expected == refusal(state(slice_of(device())), pod_demand)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ MIXED = (device("NVIDIA A100-SXM4-80GB", driverVersion="535.104.5"), device())
 
 
 def claims(**annotations: str) -> Demand:
-    """Make the demand of a pod that claims a GPU and names no resource."""
-    asked = demand(pod(annotations=annotations))
-    return replace(asked, resources=(), claims=(("gpu.nvidia.com", 1),))
+    """Return the demand of a pod that claims a GPU and requests no resource."""
+    pod_demand = demand(pod(annotations=annotations))
+    return replace(pod_demand, resources=(), claims=(("gpu.nvidia.com", 1),))
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("pod_demand", "expected"),
     [
         (demand(pod()), None),
         (demand(pod(annotations={"products": "H100"})), "ProductNotAllowed"),
@@ -119,15 +119,15 @@ def claims(**annotations: str) -> Demand:
         (claims(products="H200"), "ProductNotAllowed"),
     ],
 )
-def test_node_of_several_makes_serves_what_each_of_them_does(asked: Demand, expected: str | None) -> None:
-    """F135: kube-scheduler takes whichever device is free; a claim may choose among them by its own selectors."""
+def test_node_of_several_makes_serves_what_each_of_them_does(pod_demand: Demand, expected: str | None) -> None:
+    """F135: kube-scheduler takes any device that is free; selectors of a claim may choose among them."""
     older = {**MIXED[0], "attributes": {**MIXED[0]["attributes"], "cudaComputeCapability": {"version": "8.0.0"}}}
 
-    assert expected == refusal(state(slice_of(older, device())), asked)
+    assert expected == refusal(state(slice_of(older, device())), pod_demand)
 
 
 def test_claims_are_judged_where_no_device_class_serves_a_resource() -> None:
-    """F135, S13: DRA by claims alone; such a node has GPUs, and is no ghost."""
+    """F135, S13: where DRA serves claims alone, the node has GPUs, and they are no ghosts."""
     made = state(slice_of(device()), device_class=None)
 
     assert refusal(made, claims(products="H100")) is None
@@ -144,8 +144,8 @@ def test_gpus_of_a_device_plugin_stay_as_labelled_unless_dra_serves_them() -> No
     assert made.nodes["n"].free.gpus is None
 
 
-def test_other_vendors_resource_that_dra_serves_is_none_of_this_nodes() -> None:
-    """F135: a DeviceClass is the cluster's, the devices are the node's."""
+def test_resource_of_another_vendor_that_dra_serves_is_not_offered() -> None:
+    """F135: a DeviceClass belongs to the cluster, the devices belong to the node."""
     made = state(slice_of(device()))
     made.put_device_class({"metadata": {"name": "gpu.amd.com"}, "spec": {"extendedResourceName": "amd.com/gpu"}})
 
@@ -155,14 +155,14 @@ def test_other_vendors_resource_that_dra_serves_is_none_of_this_nodes() -> None:
 
 def test_devices_of_two_makes_tell_only_what_they_share() -> None:
     """P26."""
-    found = state(slice_of(*MIXED)).nodes["n"].node_class
+    node_class = state(slice_of(*MIXED)).nodes["n"].node_class
 
-    assert (found.product, found.driver) == (None, (535, 104, 5))
-    assert [each.product for each in found.device_variants] == ["a100-sxm4-80gb", "h100-80gb-hbm3"]
+    assert (node_class.product, node_class.driver) == (None, (535, 104, 5))
+    assert [variant.product for variant in node_class.device_variants] == ["a100-sxm4-80gb", "h100-80gb-hbm3"]
 
 
 def test_product_label_does_not_speak_for_gpus_of_several_makes() -> None:
-    """GPU Feature Discovery labels a node with the first product that it finds."""
+    """GPU Feature Discovery labels a node with the first product that it meets."""
     made = state(slice_of(*MIXED))
     made.put_node(node_document("n", product="NVIDIA-H100-80GB-HBM3", offers={}))
 
@@ -171,19 +171,19 @@ def test_product_label_does_not_speak_for_gpus_of_several_makes() -> None:
 
 
 def test_several_slices_of_a_node_are_read_together() -> None:
-    """F135: also of several pools."""
+    """F135: this holds for slices of several pools, too."""
     second = {**slice_of(device("NVIDIA H200")), "metadata": {"name": "t"}}
     second["spec"]["pool"] = {"name": "another", "generation": 7}
     made = state(slice_of(device()), second)
 
-    assert [each.product for each in made.nodes["n"].node_class.device_variants] == ["h100-80gb-hbm3", "h200"]
+    assert [variant.product for variant in made.nodes["n"].node_class.device_variants] == ["h100-80gb-hbm3", "h200"]
     made.drop_slice("s")
     assert made.nodes["n"].node_class.product == "h200"
 
 
-def tainted(found: dict[str, Any], effect: str) -> dict[str, Any]:
+def tainted(device_document: dict[str, Any], effect: str) -> dict[str, Any]:
     """Taint a device as the driver does after an XID error (kubernetes-sigs/dra-driver-nvidia-gpu device_health.go)."""
-    return {**found, "taints": [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": effect}]}
+    return {**device_document, "taints": [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": effect}]}
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def tainted(found: dict[str, Any], effect: str) -> dict[str, Any]:
 def test_withheld_device_says_nothing_of_what_pods_get(
     effect: str, product: str | None, milli: tuple[int, ...]
 ) -> None:
-    """KEP-5055: kube-scheduler gives it to no new pod; the effect None only informs."""
+    """KEP-5055: kube-scheduler gives such a device to no new pod; the effect None only informs."""
     other = {**tainted(device("NVIDIA H200"), effect), "name": "gpu-1"}
-    found = state(slice_of(device(), other)).nodes["n"]
+    node = state(slice_of(device(), other)).nodes["n"]
 
-    assert (found.node_class.product, found.free.gpus) == (product, milli)
+    assert (node.node_class.product, node.free.gpus) == (product, milli)
 
 
 def test_node_whose_gpus_are_all_withheld_is_sick() -> None:
-    """F135: some that are withheld leave the others; policies judge both as they judge what a plugin withdraws."""
+    """F135: one withheld device leaves the others; policies judge it like a GPU that a device plugin withdrew."""
     sick = tainted(device(), "NoSchedule")
     some = state(slice_of(sick, {**device(), "name": "gpu-1"}))
 
@@ -214,8 +214,8 @@ def test_node_whose_gpus_are_all_withheld_is_sick() -> None:
     assert some.nodes["n"].node_class.withdrawn == 1
 
 
-def test_device_for_virtual_machines_is_none_of_ours() -> None:
-    """The driver's type `vfio`, of a DeviceClass of its own."""
+def test_device_for_virtual_machines_is_ignored() -> None:
+    """The driver gives it the type `vfio` and a DeviceClass of its own."""
     passed_on = device("NVIDIA H200")
     passed_on["attributes"]["type"] = {"string": "vfio"}
 
@@ -223,7 +223,7 @@ def test_device_for_virtual_machines_is_none_of_ours() -> None:
 
 
 def test_node_of_slices_alone_has_no_whole_gpu() -> None:
-    """F135: whatever their profiles; a pod that insists on a whole GPU has no use for it."""
+    """F135: whatever its profiles are, it refuses a pod that demands a whole GPU."""
     several = state(slice_of(device(profile="1g.10gb", type="mig"), device(profile="3g.40gb", type="mig")))
     alone = demand(pod(annotations={"sharing": "Exclusive"}))
 
@@ -236,7 +236,7 @@ def test_node_of_slices_alone_has_no_whole_gpu() -> None:
     [("1g.10gb", None), (">=2g.20gb", None), ("2g.20gb", "MIGProfileAbsent"), (">=4g.40gb", "MIGProfileAbsent")],
 )
 def test_pod_that_claims_a_slice_finds_it_among_those_shown(wish: str, expected: str | None) -> None:
-    """F135, S13: what a node's resources offer says nothing to a pod that names none."""
+    """F135, S13: the node's allocatable resources do not matter to a pod that requests none."""
     made = state(slice_of(device(profile="1g.10gb", type="mig"), device(profile="3g.40gb", type="mig")))
 
     assert expected == refusal(made, claims(**{"mig-profile": wish}))
@@ -260,9 +260,9 @@ def test_slice_that_goes_takes_its_facts_along() -> None:
 
 
 def test_mig_device_is_a_slice_of_its_profile() -> None:
-    found = state(slice_of(device(profile="1g.10gb+me"))).nodes["n"].node_class
+    node_class = state(slice_of(device(profile="1g.10gb+me"))).nodes["n"].node_class
 
-    assert found.mig_profile == "1g.10gb.me"
+    assert node_class.mig_profile == "1g.10gb.me"
 
 
 @pytest.mark.parametrize(

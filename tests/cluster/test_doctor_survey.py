@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live cluster looked over once: what is refused is noted, what is not served is no finding, clocks are compared."""
+"""The doctor reads a live cluster once: it notes what is refused, ignores kinds not served, and compares the clocks."""
 
 import asyncio
 import datetime as dt
@@ -18,16 +18,16 @@ GROUPS = {"groups": [{"name": "apps"}, {"name": "node.k8s.io"}]}
 VERSION = {"gitVersion": "v1.36.3"}
 
 
-def saying(document: Any, **headers: str) -> Answer:
+def json_answer(document: Any, **headers: str) -> Answer:
     return lambda _request: web.json_response(document, headers=headers)
 
 
-def surveyed(faults: dict[str, Answer], pods: tuple[str, ...] = ()) -> ClusterObjects:
-    """Look over a cluster that serves nodes, pods, daemonsets and runtime classes, with these answers instead."""
+def survey_of(faults: dict[str, Answer], pods: tuple[str, ...] = ()) -> ClusterObjects:
+    """Survey a cluster that serves nodes, pods, DaemonSets and RuntimeClasses, with these answers to some requests."""
 
     async def go() -> ClusterObjects:
         lists = ("/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets", "/apis/node.k8s.io/v1/runtimeclasses")
-        first = {"/version": saying(VERSION), "/apis": saying(GROUPS), **faults}
+        first = {"/version": json_answer(VERSION), "/apis": json_answer(GROUPS), **faults}
         apis = {path: FakeApi() for path in {*lists, *first}}
         for path, answer in first.items():
             apis[path].faults.append(answer)
@@ -46,20 +46,20 @@ def is_kept(pod: dict[str, Any]) -> bool:
 
 def test_what_is_refused_is_noted_and_the_rest_is_read() -> None:
     """F87."""
-    found = surveyed({"/apis/apps/v1/daemonsets": status(403), "/api/v1/nodes": status(500)}, ("gpu-1", "cpu-1"))
+    survey = survey_of({"/apis/apps/v1/daemonsets": status(403), "/api/v1/nodes": status(500)}, ("gpu-1", "cpu-1"))
 
-    assert found.reached
-    assert {"Node": "500: no: 500", "DaemonSet": "403: no: 403"}.items() <= found.refused.items()
-    assert [each["metadata"]["name"] for each in found.objects["Pod"]] == ["gpu-1"]
-    assert found.objects["RuntimeClass"] == []
+    assert survey.reached
+    assert {"Node": "500: no: 500", "DaemonSet": "403: no: 403"}.items() <= survey.refused.items()
+    assert [document["metadata"]["name"] for document in survey.objects["Pod"]] == ["gpu-1"]
+    assert survey.objects["RuntimeClass"] == []
 
 
 def test_kind_whose_group_is_not_served_is_neither_read_nor_missed() -> None:
-    found = surveyed({})
+    survey = survey_of({})
 
-    assert "NodePool" not in found.objects
-    assert "NodePool" not in found.refused
-    assert "Namespace" not in found.refused  # 404: this API server has none
+    assert "NodePool" not in survey.objects
+    assert "NodePool" not in survey.refused
+    assert "Namespace" not in survey.refused  # 404: this API server has none
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_kind_whose_group_is_not_served_is_neither_read_nor_missed() -> None:
 )
 def test_clock_of_the_api_server_is_compared_with_ours(date: str, expected: float | None) -> None:
     """Fault 46."""
-    found = surveyed({"/version": saying(VERSION, Date=date)})
+    survey = survey_of({"/version": json_answer(VERSION, Date=date)})
 
-    assert (found.version, found.ahead_seconds) == ("v1.36.3", expected)
+    assert (survey.version, survey.ahead_seconds) == ("v1.36.3", expected)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_clock_of_the_api_server_is_compared_with_ours(date: str, expected: floa
         pytest.param(status(401), False, id="not known there"),
         pytest.param(status(503), False, id="not ready"),
         pytest.param(lambda _request: web.Response(text="<html>"), False, id="something else"),
-        pytest.param(saying([]), False, id="JSON of something else"),
+        pytest.param(json_answer([]), False, id="JSON of something else"),
     ],
 )
 def test_answer_to_the_first_question_decides_whether_to_go_on(answer: Answer, reached: bool) -> None:
-    """Never an error: an API server that is not there is what hurts."""
-    found = surveyed({"/version": answer})
+    """An unreachable API server is a finding and never an error."""
+    survey = survey_of({"/version": answer})
 
-    assert found.reached is reached
-    assert "API server" in found.refused
-    assert bool(found.objects) is reached
+    assert survey.reached is reached
+    assert "API server" in survey.refused
+    assert bool(survey.objects) is reached

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that DRA carves on demand: free shares and layouts follow slices and claims, and decide by slots (F60, F135)."""
+"""GPUs that DRA partitions on demand: free shares and layouts follow slices and claims; slots decide (F60, F135)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ BARE = node_document("n", product=None, driver=None, offers={})
 
 
 def state(*objects: dict[str, Any], count: int = 1) -> State:
-    """Make a state of one node with so many H100 that are carved on demand, and these objects besides."""
+    """Make a state of one node with `count` H100 that are partitioned on demand, and these objects."""
     made = State(knowledge())
     slices = [resource_slice(carved(minor), f"s{minor}") for minor in range(count)]
     fill(made, [BARE, *slices, device_class(SMALL), device_class(LARGE, "four.example.com"), *objects])
@@ -27,23 +27,23 @@ def state(*objects: dict[str, Any], count: int = 1) -> State:
 
 
 def layouts(made: State) -> list[tuple[str, list[Instance]]] | None:
-    found = made.nodes["n"].free.layouts
-    return None if found is None else [(each.gpu, sorted(each.taken)) for each in found]
+    gpu_layouts = made.nodes["n"].free.layouts
+    return None if gpu_layouts is None else [(layout.gpu, sorted(layout.taken)) for layout in gpu_layouts]
 
 
-def refusal(made: State, *asked: tuple[str, int], recount: bool = True) -> str | None:
-    wanted = demand(pod(*(gpus(amount, name, **{"name": f"c{n}"}) for n, (name, amount) in enumerate(asked))))
-    found = judge(wanted, made.nodes["n"], recount)
-    return found.message if found else None
+def refusal(made: State, *requests: tuple[str, int], recount: bool = True) -> str | None:
+    pod_demand = demand(pod(*(gpus(amount, name, **{"name": f"c{n}"}) for n, (name, amount) in enumerate(requests))))
+    reason = judge(pod_demand, made.nodes["n"], recount)
+    return reason.message if reason else None
 
 
 def test_facts_of_a_carved_node_are_those_of_its_whole_gpus() -> None:
-    """F135: thirty placements of slices beside a GPU do not make its product, memory or sharing unknown."""
-    found = state(count=2).nodes["n"].node_class
+    """F135: the thirty placements of slices beside a GPU leave its product, memory and sharing known."""
+    node_class = state(count=2).nodes["n"].node_class
 
-    assert (found.product, found.memory_mib, found.driver) == ("h100-80gb-hbm3", 81559, (570, 124, 6))
-    assert (found.sharing.name, found.mig_profile, found.device_variants) == ("Exclusive", None, ())
-    assert "1g.10gb.me" in found.dra_profiles
+    assert (node_class.product, node_class.memory_mib, node_class.driver) == ("h100-80gb-hbm3", 81559, (570, 124, 6))
+    assert (node_class.sharing.name, node_class.mig_profile, node_class.device_variants) == ("Exclusive", None, ())
+    assert "1g.10gb.me" in node_class.dra_profiles
 
 
 def test_empty_gpus_are_all_free() -> None:
@@ -56,12 +56,12 @@ def test_empty_gpus_are_all_free() -> None:
 
 
 def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
-    """F60, P14: one of seven compute slices is taken, and 4g has no place."""
+    """F60, P14: with one of seven compute slices taken, a 4g slice has no place."""
     bad = state(claim("c", name_of("1g.10gb", 0)))
     good = state(claim("c", name_of("1g.10gb", 6)))
 
     assert layouts(bad) == [("gpu-0-counter-set", [Instance("1g.10gb", 0)])]
-    assert [each.nodes["n"].free.gpus for each in (bad, good)] == [(857,), (857,)]
+    assert [made.nodes["n"].free.gpus for made in (bad, good)] == [(857,), (857,)]
     assert refusal(bad, (LARGE, 1)) == f"no place for the MIG slices beside others: wants 1 {LARGE}"
     assert refusal(bad, (SMALL, 6)) is None
     assert refusal(good, (LARGE, 1), (SMALL, 2)) is None
@@ -69,7 +69,7 @@ def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
 
 
 def test_layout_is_left_to_a_live_scheduler() -> None:
-    """Its DRA plugin evaluates the same counters, later than we saw them (docs/reference/scores.md#counts)."""
+    """Its DRA plugin evaluates the same counters on newer data (docs/reference/scores.md#counts)."""
     made = state(claim("c", name_of("1g.10gb", 0)))
 
     assert refusal(made, (LARGE, 1), recount=False) is None
@@ -102,7 +102,7 @@ def test_claim_that_takes_nothing_here_changes_nothing(other: dict[str, Any]) ->
 
 
 def test_claims_come_and_go_and_touch_their_node_alone() -> None:
-    """F60: whichever comes first, the claim or the slices; and the cost of an event knows no fleet."""
+    """F60: claim and slices may come in either order, and the cost of an event is independent of the fleet."""
     made = state(count=2)
     for number in range(3):
         made.put_node(node_document(f"other-{number}"))
@@ -137,7 +137,7 @@ def test_claim_known_before_the_slices_counts_once_they_come() -> None:
 def test_claims_are_decoded_with_what_they_were_given() -> None:
     """Only the fields that count are decoded (docs/reference/measurements.md#decoding)."""
     made = state()
-    kind = {each.name: each for each in dra_kinds(made, "v1")}["resourceclaims"]
+    kind = {watched.name: watched for watched in dra_kinds(made, "v1")}["resourceclaims"]
 
     decoded = msgspec.json.decode(msgspec.json.encode(claim("a", name_of("3g.40gb", 0))), type=kind.shape)
     kind.put("team-a/a", "u", kind.read(decoded))
@@ -157,7 +157,7 @@ def test_counters_in_a_slice_of_their_own_make_no_difference() -> None:
 
 
 def test_older_generation_of_a_pool_no_longer_holds() -> None:
-    """resource/v1 ResourcePool: while the driver writes anew, old and new slices are there together."""
+    """While the driver writes a pool anew, its old and new slices exist together (resource/v1 ResourcePool)."""
     made = State(knowledge())
     fill(made, [BARE, device_class(SMALL), resource_slice([*carved(0), *carved(1)], "old")])
 
@@ -167,38 +167,43 @@ def test_older_generation_of_a_pool_no_longer_holds() -> None:
 
 
 def test_beta_shape_is_carved_alike() -> None:
-    """resource.k8s.io/v1beta1 wraps all but the name in `basic`."""
-    wrapped = [{"name": each.pop("name"), "basic": each} for each in carved()]
+    """resource.k8s.io/v1beta1 wraps all fields of a device but the name in `basic`."""
+    wrapped = [{"name": gpu_device.pop("name"), "basic": gpu_device} for gpu_device in carved()]
     made = State(knowledge())
     fill(made, [BARE, device_class(SMALL), device_class(LARGE, "four.example.com"), resource_slice(wrapped, "s0")])
 
     assert made.nodes["n"] == state().nodes["n"]
 
 
-def unlike(product: str) -> list[dict[str, Any]]:
-    return [{**each, "attributes": {**each["attributes"], "productName": {"string": product}}} for each in carved()]
+def other_product(product: str) -> list[dict[str, Any]]:
+    name = {"productName": {"string": product}}
+    return [{**gpu_device, "attributes": {**gpu_device["attributes"], **name}} for gpu_device in carved()]
 
 
-def fixed() -> list[dict[str, Any]]:
-    """Write two slices that were made beforehand: they take from no counters."""
+def static_slices() -> list[dict[str, Any]]:
+    """Write two slices that were made beforehand and consume no counters."""
     names = (name_of("3g.40gb", 0), name_of("3g.40gb", 4))
-    return [{k: v for k, v in each.items() if k != "consumesCounters"} for each in carved() if each["name"] in names]
+    return [
+        {k: v for k, v in gpu_device.items() if k != "consumesCounters"}
+        for gpu_device in carved()
+        if gpu_device["name"] in names
+    ]
 
 
 @pytest.mark.parametrize(
     ("devices", "milli", "after"),
     [
-        (unlike("NVIDIA H900"), (1000,), (510,)),
-        (unlike("NVIDIA H200"), (1000,), (510,)),
-        (fixed(), (1000,), (500,)),
-        ([*fixed(), *carved(1)], (1000, 1000), (1000, 500)),
+        (other_product("NVIDIA H900"), (1000,), (510,)),
+        (other_product("NVIDIA H200"), (1000,), (510,)),
+        (static_slices(), (1000,), (500,)),
+        ([*static_slices(), *carved(1)], (1000, 1000), (1000, 500)),
     ],
     ids=["unknown product", "placements unlike the tables'", "fixed slices", "fixed slices beside a carved GPU"],
 )
 def test_unknown_and_fixed_layouts_are_not_judged(
     devices: list[dict[str, Any]], milli: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
-    """F60: where slices are fixed counts are exact, and they are kube-scheduler's."""
+    """F60: where slices are fixed, counts are exact and left to kube-scheduler."""
     made = State(knowledge())
     fill(made, [BARE, device_class(SMALL), resource_slice(devices)])
     before = made.nodes["n"].free
@@ -210,8 +215,8 @@ def test_unknown_and_fixed_layouts_are_not_judged(
     assert made.nodes["n"].free.gpus == after
 
 
-def test_device_plugin_node_has_neither() -> None:
-    """See docs/reference/listeners.md#state."""
+def test_device_plugin_node_has_no_layouts_and_no_free_shares() -> None:
+    """It has neither layouts nor free shares. See docs/reference/listeners.md#state."""
     made = State(knowledge())
     fill(made, [node_document("n", offers={SMALL: 7})])
 

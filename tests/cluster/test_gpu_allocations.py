@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Occupancy against a slow twin that keeps a plain list of who is where, and of what was promised."""
+"""GPU allocations equal a slow twin, which keeps plain lists of bound pods and of promises."""
 
 from dataclasses import dataclass, field, replace
 
@@ -36,7 +36,7 @@ STEPS = st.lists(
 
 @dataclass
 class Twin:
-    """Who is bound where; what is promised until when."""
+    """Lists of the bound pods and of the promises, each with the time of its end."""
 
     now: float = 0.0
     bound: dict[str, GPUUsage] = field(default_factory=dict)
@@ -53,11 +53,11 @@ class Twin:
             return
         if verb in ("unbind", "drop", "put"):
             self.nominated.pop(str(uid), None)
-        if verb == "unbind" and any(each.uid == uid and until < NOMINATED for each, until in self.promised):
+        if verb == "unbind" and any(usage.uid == uid and until < NOMINATED for usage, until in self.promised):
             return
-        self.promised = [each for each in self.promised if each[0].uid != uid]
+        self.promised = [promise for promise in self.promised if promise[0].uid != uid]
         if verb == "release":
-            self.promised = [each for each in self.promised if each[1] > self.now]
+            self.promised = [promise for promise in self.promised if promise[1] > self.now]
         elif verb == "promise" and isinstance(argument, GPUUsage):
             lasts = self.nominated.get(argument.uid) == argument.node
             self.promised.append((argument, NOMINATED if lasts else self.now + PROMISE_SECONDS))
@@ -70,60 +70,60 @@ class Twin:
             self.bound.pop(str(uid), None)
 
 
-def everybody(twin: Twin) -> list[GPUUsage]:
+def all_usage(twin: Twin) -> list[GPUUsage]:
     return [*twin.bound.values(), *(holding for holding, _ in twin.promised)]
 
 
 @given(STEPS)
 @settings(max_examples=300, deadline=None)
 def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, object]]) -> None:
-    """F65: and every step names the nodes that it changes, no more than it must.
+    """F65: each step also names all nodes that it changes.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    found, twin = GPUAllocations(), Twin()
+    allocations, twin = GPUAllocations(), Twin()
     for verb, argument in steps:
-        before = {name: found.declared(name) for name in ("n1", "n2", "n3")}
-        changed = set(_play(found, verb, argument, twin.now))
+        before = {name: allocations.declared(name) for name in ("n1", "n2", "n3")}
+        changed = set(_play(allocations, verb, argument, twin.now))
         twin.play(verb, argument)
-        after = {name: found.declared(name) for name in before}
+        after = {name: allocations.declared(name) for name in before}
         assert {name for name in before if before[name] != after[name]} <= changed
 
     for name in ("n1", "n2", "n3"):
-        here = [each for each in everybody(twin) if each.node == name]
-        units = sum(each.units[0][1] for each in twin.bound.values() if each.node == name)
-        assert found.units(name) == ({GPU: units} if units else {})
-        assert sum(found.declared(name).values()) == sum(each.memory_mib * each.units[0][1] for each in here)
-        without = sum(each.memory_mib * each.units[0][1] for each in here if each.uid != "a")
-        assert sum(found.declared(name, {"a"}).values()) == without
+        here = [usage for usage in all_usage(twin) if usage.node == name]
+        units = sum(usage.units[0][1] for usage in twin.bound.values() if usage.node == name)
+        assert allocations.units(name) == ({GPU: units} if units else {})
+        assert sum(allocations.declared(name).values()) == sum(usage.memory_mib * usage.units[0][1] for usage in here)
+        without = sum(usage.memory_mib * usage.units[0][1] for usage in here if usage.uid != "a")
+        assert sum(allocations.declared(name, {"a"}).values()) == without
     for group in ("job-1", "job-2"):
-        assert set(found.nodes_of(group)) == {each.node for each in everybody(twin) if each.group == group}
+        assert set(allocations.nodes_of(group)) == {usage.node for usage in all_usage(twin) if usage.group == group}
 
 
-def _play(found: GPUAllocations, verb: str, argument: object, now: float) -> list[str]:
+def _play(allocations: GPUAllocations, verb: str, argument: object, now: float) -> list[str]:
     if verb == "wait":
         return []
     if verb == "release":
-        return list(found.release(str(argument), now))
+        return list(allocations.release(str(argument), now))
     if verb == "promise" and isinstance(argument, GPUUsage):
-        return list(found.promise(argument, now + PROMISE_SECONDS))
-    return list(getattr(found, verb)(argument))
+        return list(allocations.promise(argument, now + PROMISE_SECONDS))
+    return list(getattr(allocations, verb)(argument))
 
 
 def test_nothing_is_left_of_pods_that_are_gone() -> None:
-    """Names of nodes, pods and groups must not pile up."""
-    found = GPUAllocations()
+    """Names of nodes, pods and groups must not accumulate."""
+    allocations = GPUAllocations()
     holding = GPUUsage("a", "n", "team/p", ((GPU, 1),), 100, "job")
     for index in range(100):
-        each = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
-        (found.put if index % 2 else lambda one: found.promise(one, 9.0))(each)
-        found.drop(each.uid)
+        usage = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
+        (allocations.put if index % 2 else lambda one: allocations.promise(one, 9.0))(usage)
+        allocations.drop(usage.uid)
 
-    assert not any(getattr(found, name) for name in vars(found))
+    assert not any(getattr(allocations, name) for name in vars(allocations))
 
 
 def test_group_is_the_widest_that_a_label_names() -> None:
-    """F54: a JobSet's Jobs are one group."""
+    """F54: the Jobs of a JobSet are one group."""
     labels = {key: str(index) for index, key in enumerate(GROUP_LABELS)}
 
     assert workload_group("team", labels) == "team/jobset.sigs.k8s.io/jobset-name=0"

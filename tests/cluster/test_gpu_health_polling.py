@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of GPUs asked of exporters and of what pretends to be a Prometheus: what is told, forgotten, survived."""
+"""GPU health is polled from exporters and from a fake Prometheus: what is reported, forgotten, and survived."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ ILL = Health(1, 0, ("XID 79: GPU has fallen off the bus",))
 DCGM = knowledge().dcgm
 
 
-class Told:
-    """A sink that keeps what it is told. `calls`: in order."""
+class RecordingSink:
+    """A sink that records the calls that it gets, in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Health | None]] = []
@@ -38,21 +38,21 @@ class Told:
 
 
 class Scene:
-    """A poller over a source, by a clock that is set."""
+    """A poller of one source, with a clock that the test sets."""
 
     def __init__(self, source: HealthSource) -> None:
         self.now = 1000.0
-        self.told = Told()
+        self.sink = RecordingSink()
         self.metrics = Metrics()
         clock = Clock(now=lambda: self.now, chance=lambda: 0.0)
-        self.poller = HealthPoller(source, self.told, knowledge(), self.metrics, clock)
+        self.poller = HealthPoller(source, self.sink, knowledge(), self.metrics, clock)
 
     async def poll(self, seconds: float = 30) -> list[tuple[str, Health | None]]:
-        """Poll once, later by so many seconds; gives what the sink was told."""
+        """Poll once, `seconds` later, and return the calls that the sink got."""
         self.now += seconds
-        self.told.calls.clear()
+        self.sink.calls.clear()
         await self.poller.poll()
-        return list(self.told.calls)
+        return list(self.sink.calls)
 
     def polls(self, result: str) -> float:
         return self.metrics.registry.get_sample_value("gpu_usher_health_polls_total", {"result": result}) or 0.0
@@ -68,8 +68,8 @@ def play(source: HealthSource, test: Callable[[Scene], Awaitable[None]]) -> None
     asyncio.run(run())
 
 
-def exporters(*found: FakeExporter) -> Exporters:
-    return Exporters([each.url for each in found], DCGM)
+def exporters(*fakes: FakeExporter) -> Exporters:
+    return Exporters([fake.url for fake in fakes], DCGM)
 
 
 def test_nodes_are_told_when_their_health_changes_and_only_then() -> None:
@@ -91,15 +91,15 @@ def test_nodes_are_told_when_their_health_changes_and_only_then() -> None:
 
 
 def test_exporters_of_several_addresses_are_one_source_and_one_that_is_down_is_unknown() -> None:
-    """F72, S6: the others go on telling."""
+    """F72, S6: the values of the other exporters still count."""
 
     async def test(scene: Scene) -> None:
         one.say(XID, 79, Hostname="a")
         two.say("DCGM_FI_DEV_XID_ERROR", 63, hostname="b")
-        told = dict(await scene.poll())
-        assert told["a"] == ILL
-        assert told["b"] is not None
-        assert told["b"].ailing == 1
+        reported = dict(await scene.poll())
+        assert reported["a"] == ILL
+        assert reported["b"] is not None
+        assert reported["b"].ailing == 1
         two.status = 500
         assert await scene.poll() == [("b", None)]
         assert (scene.polls("success"), scene.polls("partial")) == (1, 1)
@@ -109,13 +109,13 @@ def test_exporters_of_several_addresses_are_one_source_and_one_that_is_down_is_u
 
 
 def test_name_is_resolved_and_every_address_is_asked_by_that_name() -> None:
-    """F72, S6: a headless Service gives the addresses of all exporters."""
+    """F72, S6: a headless Service resolves to the addresses of all exporters."""
 
     async def test(scene: Scene) -> None:
         exporter.say(XID, 79, Hostname="a")
 
         assert await scene.poll() == [("a", ILL)]
-        assert {each["Host"] for each in exporter.asked} == {f"localhost:{exporter.port}"}
+        assert {headers["Host"] for headers in exporter.request_headers} == {f"localhost:{exporter.port}"}
         assert set(exporter.paths) == {"/metrics"}
 
     with fake_exporter() as exporter:
@@ -123,7 +123,7 @@ def test_name_is_resolved_and_every_address_is_asked_by_that_name() -> None:
 
 
 def test_failed_polls_keep_what_is_known_for_three_minutes_and_then_forget_it() -> None:
-    """F72: stale data never blocks."""
+    """F72: stale data must never refuse a node."""
 
     async def test(scene: Scene) -> None:
         exporter.say(XID, 79, Hostname="a")
@@ -157,7 +157,7 @@ def vector(*series: Any, **more: Any) -> bytes:
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}, **more}).encode()
 
 
-def one(value: Any, **labels: Any) -> dict[str, Any]:
+def xid_series(value: Any, **labels: Any) -> dict[str, Any]:
     return {"metric": {"__name__": XID, "node": "a", **labels}, "value": [1700000000.1, value]}
 
 
@@ -183,7 +183,7 @@ def test_answer_that_is_none_is_a_failure_and_keeps_what_is_known(body: bytes) -
     """F72."""
 
     async def test(scene: Scene) -> None:
-        server.body = vector(one("79"))
+        server.body = vector(xid_series("79"))
         assert await scene.poll() == [("a", ILL)]
         server.body = body
         assert await scene.poll() == []
@@ -201,12 +201,12 @@ def test_answer_of_a_million_series_is_refused_before_it_is_all_read() -> None:
         assert scene.poller.status()["error"] == f"an answer of more than {prometheus.ANSWER_BYTES} bytes"
 
     with fake_exporter() as server:
-        server.body = vector(*[one("79", UUID="GPU")]) * 1_000_000
+        server.body = vector(*[xid_series("79", UUID="GPU")]) * 1_000_000
         play(Prometheus(server.url, DCGM), test)
 
 
 def test_source_without_dcgm_is_told_apart_from_one_where_all_is_well() -> None:
-    """F72: the wrong Prometheus."""
+    """F72: it may be the wrong Prometheus."""
 
     async def test(scene: Scene) -> None:
         assert await scene.poll() == []
@@ -227,10 +227,10 @@ def test_one_line_is_logged_where_polls_end_otherwise_than_before(caplog: pytest
             await scene.poll()
 
     with caplog.at_level(logging.INFO, LOGGER.name), fake_exporter() as server:
-        server.body = vector(one("0"))
+        server.body = vector(xid_series("0"))
         play(Prometheus(server.url, DCGM), test)
 
-    assert [each for each in caplog.messages if "health" in each] == [
+    assert [message for message in caplog.messages if "health" in message] == [
         "health of GPUs is read",
         "health of GPUs: error",
         "health of GPUs is read",
@@ -238,7 +238,7 @@ def test_one_line_is_logged_where_polls_end_otherwise_than_before(caplog: pytest
 
 
 def test_token_is_read_at_every_poll_and_sent_to_nobody_else(tmp_path: Path) -> None:
-    """F72: projected tokens are renewed; a redirect is not followed."""
+    """F72: projected tokens are renewed, and a redirect is not followed."""
     token = tmp_path / "token"
 
     async def test(scene: Scene) -> None:
@@ -248,28 +248,28 @@ def test_token_is_read_at_every_poll_and_sent_to_nobody_else(tmp_path: Path) -> 
         await scene.poll()
         token.unlink()
         await scene.poll()
-        assert [each.get("Authorization") for each in server.asked] == ["Bearer one", "Bearer two"]
+        assert [headers.get("Authorization") for headers in server.request_headers] == ["Bearer one", "Bearer two"]
         assert scene.polls("error") == 1
         token.write_text("two\nX-Other: 1", "ascii")
         await scene.poll()
         server.status = 302
         token.write_text("two", "ascii")
         await scene.poll()
-        assert (len(server.asked), scene.polls("error")) == (3, 3)
+        assert (len(server.request_headers), scene.polls("error")) == (3, 3)
 
     with fake_exporter() as server:
-        server.body = vector(one("0"))
+        server.body = vector(xid_series("0"))
         play(Prometheus(server.url + "/prefix/", DCGM, token), test)
         assert server.paths[0].startswith("/prefix/api/v1/query?query=")
 
 
 def test_run_ends_cleanly_when_it_is_cancelled() -> None:
-    """F72: in the middle of a poll, too."""
+    """F72: this also holds in the middle of a poll."""
 
     async def test() -> None:
         source = exporters(exporter)
-        task = asyncio.create_task(HealthPoller(source, Told(), knowledge(), Metrics()).run())
-        while not exporter.asked:
+        task = asyncio.create_task(HealthPoller(source, RecordingSink(), knowledge(), Metrics()).run())
+        while not exporter.request_headers:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sources of GPU health answer, read: numbers that are none, any bytes, URLs and flags."""
+"""The readers of GPU health sources: values that are no numbers, arbitrary bytes, URLs and flags."""
 
 import contextlib
 from pathlib import Path
@@ -15,14 +15,14 @@ from app.nodes.gpu_health import MetricSample
 from app.settings import Settings
 from app.values.errors import BadInput, SourceError
 from tests.builders import knowledge
-from tests.cluster.test_gpu_health_polling import XID, one, vector
+from tests.cluster.test_gpu_health_polling import XID, vector, xid_series
 
 DCGM = knowledge().dcgm
 
 
 def test_values_that_are_no_number_are_a_problem_and_the_others_count() -> None:
     """F72."""
-    series = [one(value, UUID=str(index)) for index, value in enumerate(["NaN", "+Inf", "-Inf", "x", "", "79"])]
+    series = [xid_series(value, UUID=str(index)) for index, value in enumerate(["NaN", "+Inf", "-Inf", "x", "", "79"])]
 
     polled = read_answer(vector(*series), DCGM)
 
@@ -31,8 +31,8 @@ def test_values_that_are_no_number_are_a_problem_and_the_others_count() -> None:
 
 
 def test_warning_of_a_prometheus_is_a_problem_and_its_series_count() -> None:
-    """F72: a store behind it that did not answer."""
-    polled = read_answer(vector(one("0"), warnings=["store down", "another"]), DCGM)
+    """F72: a store behind it may not have answered."""
+    polled = read_answer(vector(xid_series("0"), warnings=["store down", "another"]), DCGM)
 
     assert (len(polled.samples), polled.problem) == (1, "store down")
 
@@ -49,7 +49,7 @@ def test_url_that_is_none_is_bad_input_that_says_no_password(url: str) -> None:
 
 
 def test_one_source_at_most_is_taken_and_a_token_needs_a_prometheus() -> None:
-    """F72: both at once are bad input; none at all is no source."""
+    """F72: both flags at once are bad input; without a flag there is no source."""
     assert find_source(Settings(), DCGM) is None
     with pytest.raises(BadInput, match="wants one of them"):
         find_source(Settings(prometheus="http://p", dcgm_exporters=("http://e",)), DCGM)
@@ -59,7 +59,7 @@ def test_one_source_at_most_is_taken_and_a_token_needs_a_prometheus() -> None:
 
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)), st.booleans())
 def test_any_bytes_are_metrics_or_a_failure(tail: bytes, ours: bool) -> None:
-    """F72: never a crash."""
+    """F72: they are never a crash."""
     body = (XID.encode() + b'{Hostname="a",' if ours else b"") + tail
     for read in (read_exposition, read_answer):
         with contextlib.suppress(SourceError):
@@ -71,7 +71,7 @@ LABEL = st.text('abXY_\\"{}=, \n}79#\t', max_size=6)
 
 @given(st.lists(st.tuples(LABEL, LABEL, LABEL), max_size=4))
 def test_any_line_of_a_metric_that_is_read_is_a_sample_or_a_failure(parts: list[tuple[str, str, str]]) -> None:
-    """F72: never a crash."""
+    """F72: it is never a crash."""
     lines = "".join(f'{XID}{{{name}="{value}"}} {end}\n' for name, value, end in parts)
     with contextlib.suppress(SourceError):
         read_exposition(lines.encode(), DCGM)

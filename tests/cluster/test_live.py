@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long runs and checks: thousands of events through broken streams, drift found and mended, credentials renewed."""
+"""Thousands of events through broken streams, drift that is detected and repaired, credentials that are renewed."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ from app.cluster.watched_kinds import core_kinds
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 from tests.bench.fleet import MAKES, node_name
-from tests.builders import gpus, knowledge, node_document, pod
+from tests.builders import gpus, knowledge, node_document, pod, policy
 from tests.cluster.fake_apiserver import FakeApi, fake_api, served, status, until
-from tests.cluster.test_reflector import Scene, play, thing
+from tests.cluster.reflector_scene import Scene, play, thing
 
 NODES = 40
 EVENTS = 20_000
@@ -39,9 +39,7 @@ async def _at_once(_seconds: float) -> None:
 
 def reflectors(server: ApiServer, state: State, folder: Path) -> tuple[Reflector, Reflector]:
     """Make reflectors of nodes and pods on the fake server's two paths."""
-    (folder / "p.yaml").write_text(
-        "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {name: p}\nspec: {}\n"
-    )
+    (folder / "p.yaml").write_text(policy("p", ""), "utf-8")
     book = PolicyBook(folder, knowledge(), lambda: "2026-11-21")
     kinds = {kind.name: kind for kind in core_kinds(state, book, "gpu-usher")}
     clock = Clock(sleep=_at_once)
@@ -50,12 +48,12 @@ def reflectors(server: ApiServer, state: State, folder: Path) -> tuple[Reflector
 
 
 def summary(state: State) -> dict[str, Any]:
-    """Write down all that decides."""
+    """Return all facts of the state that decide placements."""
     return {name: (node.node_class, dict(node.free.units), node.taints) for name, node in state.nodes.items()}
 
 
 def draw(chance: random.Random, api: dict[str, FakeApi]) -> None:
-    """Let one thing happen in the cluster."""
+    """Make one random change of the cluster."""
     number = chance.randrange(NODES)
     uid = f"uid-{chance.randrange(600)}"
     what = chance.random()
@@ -79,33 +77,33 @@ def draw(chance: random.Random, api: dict[str, FakeApi]) -> None:
 
 
 def test_twenty_thousand_events_through_three_broken_streams_leave_no_drift(tmp_path: Path) -> None:
-    """CACHE-02, F29: one is answered with 410, the others go on where they stopped."""
+    """CACHE-02, F29: one stream is answered with 410, the others continue where they stopped."""
 
     async def run() -> None:
         api = {"nodes": FakeApi(), "pods": FakeApi()}
-        async with served({f"/api/v1/{name}": each for name, each in api.items()}) as server:
+        async with served({f"/api/v1/{name}": api_of_kind for name, api_of_kind in api.items()}) as server:
             state, chance = State(knowledge()), random.Random(4)
             both = reflectors(server, state, tmp_path)
-            tasks = [asyncio.create_task(each.run()) for each in both]
-            await until("both watch", lambda: all(each.watched for each in api.values()))
+            tasks = [asyncio.create_task(reflector.run()) for reflector in both]
+            await until("both watch", lambda: all(api_of_kind.watched for api_of_kind in api.values()))
             for count in range(EVENTS):
                 draw(chance, api)
                 if count in BREAKS:
-                    for each in api.values():
-                        each.hang_up()
+                    for api_of_kind in api.values():
+                        api_of_kind.hang_up()
                 if count == BREAKS[1]:
-                    for each in api.values():
-                        each.compact()
+                    for api_of_kind in api.values():
+                        api_of_kind.compact()
                 if count - 100 in BREAKS:  # a hundred events later
-                    await until("both watch again", lambda: all(each.watched for each in api.values()))
+                    await until("both watch again", lambda: all(api_of_kind.watched for api_of_kind in api.values()))
                 if count % 500 == 0:
                     await asyncio.sleep(0)
             expected = State(knowledge())
-            fill(expected, [*({**each, "kind": kind} for kind, name in (("Node", "nodes"), ("Pod", "pods"))
-                              for each in api[name].objects.values())])  # fmt: skip
+            fill(expected, [*({**document, "kind": kind} for kind, name in (("Node", "nodes"), ("Pod", "pods"))
+                              for document in api[name].objects.values())])  # fmt: skip
             await until("the index agrees", lambda: summary(state) == summary(expected))
 
-            assert not any([await each.compare() for each in both])
+            assert not any([await reflector.compare() for reflector in both])
             assert not any(task.done() for task in tasks)
             for task in tasks:
                 task.cancel()
@@ -114,7 +112,7 @@ def test_twenty_thousand_events_through_three_broken_streams_leave_no_drift(tmp_
 
 
 def test_drift_is_counted_and_mended_by_a_new_list() -> None:
-    """CACHE-10: what a watch lost for good is found by the comparison."""
+    """CACHE-10: the comparison detects what a watch lost for good."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
@@ -139,7 +137,7 @@ def test_what_changes_during_the_comparison_is_no_drift() -> None:
 
         def meanwhile(_request: web.Request) -> web.Response:
             body = {"metadata": {}, "items": [{"metadata": thing("b")["metadata"]}]}
-            scene.reflector.uids.pop("a")  # deleted, and told of, after the list was read
+            scene.reflector.uids.pop("a")  # deleted, with an event, after the list was read
             scene.reflector.uids["c"] = "uid-c"
             return web.json_response(body)
 
@@ -150,7 +148,7 @@ def test_what_changes_during_the_comparison_is_no_drift() -> None:
 
 
 def test_what_cannot_be_read_is_no_drift() -> None:
-    """An object that is odd for good must not lead to a list every ten minutes."""
+    """An object that stays unreadable must not lead to a list every ten minutes."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
@@ -176,7 +174,7 @@ def test_comparison_answered_with_garbage_is_an_error_of_the_expected_kind(garba
 
 
 def test_expired_token_is_read_again(tmp_path: Path) -> None:
-    """CACHE-09, fault 9: 401 finds the credentials anew, also where the kubeconfig itself was written again."""
+    """CACHE-09, fault 9: 401 reads the credentials anew, also where the kubeconfig itself was rewritten."""
 
     def write(url: str, token: str) -> Path:
         document = {
@@ -201,7 +199,7 @@ def test_expired_token_is_read_again(tmp_path: Path) -> None:
             api.hang_up()
             await until("it watches again", lambda: len(api.watches) == 3)
 
-            assert [each["Authorization"] for each in api.headers] == ["Bearer old"] * 3 + ["Bearer new"]
+            assert [headers["Authorization"] for headers in api.headers] == ["Bearer old"] * 3 + ["Bearer new"]
             task.cancel()
             await server.close()
 
@@ -215,7 +213,7 @@ def test_expired_token_is_read_again(tmp_path: Path) -> None:
 def test_any_mix_of_events_and_breaks_ends_with_what_the_server_holds(
     rounds: list[list[tuple[str, int, bool]]],
 ) -> None:
-    """CACHE-02: whatever was missed while the stream was down, by way of a 410 or not."""
+    """CACHE-02: whatever the stream missed, with or without a 410."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
@@ -232,34 +230,32 @@ def test_any_mix_of_events_and_breaks_ends_with_what_the_server_holds(
                 await until("it watches again", lambda: scene.api.watched)
         await scene.agrees()
 
-        assert scene.reflector.uids == {name: each["metadata"]["uid"] for name, each in scene.api.objects.items()}
+        assert scene.reflector.uids == {
+            name: document["metadata"]["uid"] for name, document in scene.api.objects.items()
+        }
 
     play(test, thing("a", "a-0"))
 
 
 def test_policies_of_a_config_map_join_those_of_the_directory(tmp_path: Path) -> None:
-    """One set; a name that two sources give is an error on the later one, and the good set stays.
+    """They form one set; a name that two sources define is an error of the later one, and the good set stays.
 
     See docs/reference/policy.md#sources.
     """
-    (tmp_path / "default.yaml").write_text(policy_text("default"), "utf-8")
+    (tmp_path / "default.yaml").write_text(policy("default", ""), "utf-8")
     book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21")
 
-    book.put_source("configmap gpu-usher/more", {"team.yaml": policy_text("team")})
+    book.put_source("configmap gpu-usher/more", {"team.yaml": policy("team", "")})
     taken = book.load()
-    assert (taken.error, {each.name for each in book.current.policies}) == (None, {"default", "team"})
+    assert (taken.error, {enforced.name for enforced in book.current.policies}) == (None, {"default", "team"})
 
-    book.put_source("configmap gpu-usher/again", {"x.yaml": policy_text("default")})
+    book.put_source("configmap gpu-usher/again", {"x.yaml": policy("default", "")})
     taken = book.load()
     assert taken.error is not None
     assert taken.error.startswith("configmap gpu-usher/again: x.yaml:")
-    assert {each.name for each in book.current.policies} == {"default", "team"}
+    assert {enforced.name for enforced in book.current.policies} == {"default", "team"}
 
     book.drop_source("configmap gpu-usher/again")
     book.drop_source("configmap gpu-usher/more")
     assert book.load().error is None
-    assert {each.name for each in book.current.policies} == {"default"}
-
-
-def policy_text(name: str) -> str:
-    return f"apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {{name: {name}}}\nspec: {{}}\n"
+    assert {enforced.name for enforced in book.current.policies} == {"default"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookings: the sums by node, after any order of events, equal a count from scratch (F83)."""
+"""The sums of pod requests by node equal a count from scratch after any order of events (F83)."""
 
 import asyncio
 from collections import Counter
@@ -21,22 +21,22 @@ from tests.cluster.fake_apiserver import FakeApi, served, until
 from tests.cluster.test_live import reflectors
 
 
-def drawn(random: Random) -> PodRequests | None:
+def draw_requests(random: Random) -> PodRequests | None:
     if random.random() < 0.2:
         return None
     return PodRequests(random.choice("abc"), (("cpu", random.choice([100, 250])), ("memory", random.choice([1, 2]))))
 
 
 def test_any_order_of_events_equals_a_count_from_scratch() -> None:
-    """F83: pods that come, change, move and go."""
+    """F83: pods come, change, move and go."""
     random, bookings, alive = Random(4), NodeRequests(), {}
     for _ in range(5000):
-        uid, booking = str(random.randrange(40)), drawn(random)
+        uid, booking = str(random.randrange(40)), draw_requests(random)
         alive[uid] = booking
         bookings.put(uid, booking)
     expected: dict[str, Counter[str]] = {}
-    for each in filter(None, alive.values()):
-        expected.setdefault(each.node, Counter()).update({**dict(each.amounts), "pods": 1})
+    for requests in filter(None, alive.values()):
+        expected.setdefault(requests.node, Counter()).update({**dict(requests.amounts), "pods": 1})
 
     assert {node: dict(used) for node, used in bookings.used.items()} == {
         node: dict(used) for node, used in expected.items()
@@ -44,7 +44,7 @@ def test_any_order_of_events_equals_a_count_from_scratch() -> None:
 
 
 def test_sum_that_somebody_has_taken_does_not_change() -> None:
-    """A view is a shallow copy (docs/reference/listeners.md#state)."""
+    """A snapshot for a reader is a shallow copy (docs/reference/listeners.md#state)."""
     bookings = NodeRequests()
     bookings.put("p", PodRequests("n", (("cpu", 1),)))
     taken = bookings.used["n"]
@@ -72,7 +72,7 @@ ODD: tuple[Any, ...] = (
     {},
     "9" * 5000,
 )
-"""Amounts that the API server refuses, or that are no strings."""
+"""Amounts that the API server refuses, and amounts that are not strings."""
 
 
 @settings(max_examples=300, deadline=None)
@@ -89,7 +89,7 @@ ODD: tuple[Any, ...] = (
 def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
     events: list[tuple[str, bool, dict[str, Any]]],
 ) -> None:
-    """F83: what the API server should have refused is unknown, in whatever order such pods come, change and go."""
+    """F83: amounts that the API server should have refused are unknown, in any order of events."""
     bookings = NodeRequests()
     alive: dict[str, PodRequests | None] = {}
     for uid, bound, requests in events:
@@ -97,7 +97,7 @@ def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
         try:
             alive[uid] = read_bound_requests({"spec": spec})
         except QuantityError:
-            alive[uid] = None  # as the watch does: counted, and trusted no longer
+            alive[uid] = None  # as the watch does: counted, and removed
         bookings.put(uid, alive[uid])
 
     expected: Counter[str] = Counter()
@@ -108,7 +108,7 @@ def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
 
 
 def test_pod_that_requests_pods_does_not_end_the_watch() -> None:
-    """F83: `pods: -1` made the sum 0 of a node that had none yet, which was then taken away."""
+    """F83: `pods: -1` once made the sum 0 of a node that had none yet, and the node's sum was then removed."""
     spec = {"nodeName": "n", "containers": [{"resources": {"requests": {"pods": "-1"}}}]}
 
     with pytest.raises(QuantityError, match="pods"):
@@ -117,7 +117,7 @@ def test_pod_that_requests_pods_does_not_end_the_watch() -> None:
 
 @pytest.mark.parametrize("resource", ["cpu", "pods", "memory"])
 def test_watch_goes_on_after_a_pod_with_an_amount_that_no_pod_can_request(resource: str, tmp_path: Path) -> None:
-    """F83, fault 8: in the list as in the watch it is counted and left out, and the others are followed."""
+    """F83, fault 8: in list and watch the pod is counted as unreadable and left out; the others are followed."""
 
     async def run() -> None:
         api = FakeApi()
@@ -140,7 +140,7 @@ def test_watch_goes_on_after_a_pod_with_an_amount_that_no_pod_can_request(resour
 
 
 def bound(name: str, requests: dict[str, str]) -> dict[str, Any]:
-    """Make a running pod on node n."""
+    """Write a running pod on node n."""
     made = pod({"name": "main", "resources": {"requests": requests}}, nodeName="n")
     made["metadata"] |= {"name": name, "uid": name}
     return {**made, "status": {"phase": "Running"}}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter, preempt, explain and admission give one verdict on a pod: what it claims, and what contradicts itself.
+"""Filter, preempt, explain and admission give one verdict on a pod that claims devices or contradicts itself.
 
-Of pods that claim GPUs through DRA it is that of a plain check (S13, F135).
+The verdict on pods that claim GPUs through DRA is compared with a plain check (S13, F135).
 """
 
 import json
@@ -27,14 +27,14 @@ from tests.builders import container, gpus, knowledge, make_service, node_docume
 REFUSING = policy("strict", "match: {}, placement: {unknownFacts: Refuse, cuda: {fromImage: true}}")
 LENIENT = policy("lenient", "match: {}, placement: {unknownFacts: Accept, cuda: {fromImage: true}}")
 OLD, NEW = "470.82.1", "580.95.5"
-"""Driver versions as DRA publishes them: CUDA 13 starts on the second, and in no way on the first."""
+"""Driver versions as DRA publishes them: CUDA 13 runs on the second, and never on the first."""
 IMAGES = {"train:1": False, "nvidia/cuda:13.0.0-base-ubuntu24.04": True}
 """Images, and whether they need the newer of the two drivers."""
 
 
 @dataclass(frozen=True)
 class Make:
-    """The facts of one device; None where nothing tells."""
+    """The facts of one device; None where they are unknown."""
 
     product: str | None
     driver: str | None
@@ -46,12 +46,12 @@ UNKNOWN = Make(None, None, None, None)
 PRODUCTS = {"H100": "NVIDIA H100 80GB HBM3", "A100": "NVIDIA A100-SXM4-80GB", "T4": "Tesla T4"}
 CAPABILITIES = {"NVIDIA H100 80GB HBM3": "9.0.0", "NVIDIA A100-SXM4-80GB": "8.0.0", "Tesla T4": "7.5.0"}
 MEMORY_GIB = {"NVIDIA H100 80GB HBM3": 80, "NVIDIA A100-SXM4-80GB": 80, "Tesla T4": 16}
-"""What is known of a product tells what its device does not."""
+"""The fact table of products fills in what a device does not publish."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the pod needs of the GPU that it claims. `broken`: an annotation does not parse."""
+    """What the pod needs of the GPU that it claims; `broken` is whether an annotation does not parse."""
 
     products: tuple[str, ...] = ()
     memory_gib: int = 0
@@ -60,18 +60,18 @@ class Wish:
     broken: bool = False
 
     def annotations(self) -> dict[str, str]:
-        """Write it as annotations."""
-        found = {
+        """Write the wish as annotations."""
+        annotations = {
             "products": ", ".join(self.products),
             "gpu-memory": f"{self.memory_gib}Gi" if self.memory_gib else "",
             "compute-capability": self.capability or "",
             "sharing": "sometimes" if self.broken else "",
         }
-        return {key: value for key, value in found.items() if value}
+        return {key: value for key, value in annotations.items() if value}
 
 
-def does(make: Make, wish: Wish, refuse_unknown: bool) -> bool:
-    """Check plainly whether a device meets a wish; a product that is not known meets no wish for one."""
+def device_serves(make: Make, wish: Wish, refuse_unknown: bool) -> bool:
+    """Check plainly whether a device meets a wish; an unknown product meets no wish for a product."""
     unknown = not refuse_unknown
     has = make.capability or CAPABILITIES.get(make.product or "")
     size = make.memory_gib or MEMORY_GIB.get(make.product or "")
@@ -84,9 +84,9 @@ def does(make: Make, wish: Wish, refuse_unknown: bool) -> bool:
     return product and starts and served and capability and memory
 
 
-def runs(makes: list[Make], wish: Wish, refuse_unknown: bool) -> bool:
-    """Check plainly whether some device of a node does; a node that shows none may have any."""
-    return not wish.broken and any(does(make, wish, refuse_unknown) for make in makes or [UNKNOWN])
+def node_serves(makes: list[Make], wish: Wish, refuse_unknown: bool) -> bool:
+    """Check plainly whether some device of a node meets a wish; a node without published devices may have any."""
+    return not wish.broken and any(device_serves(make, wish, refuse_unknown) for make in makes or [UNKNOWN])
 
 
 def slice_of(node: str, makes: list[Make]) -> dict[str, Any]:
@@ -96,18 +96,18 @@ def slice_of(node: str, makes: list[Make]) -> dict[str, Any]:
 
 
 def device(index: int, make: Make) -> dict[str, Any]:
-    told = {
+    values = {
         "productName": {"string": make.product},
         "driverVersion": {"version": make.driver},
         "cudaComputeCapability": {"version": make.capability},
     }
-    attributes = {key: value for key, value in told.items() if next(iter(value.values()))}
+    attributes = {key: value for key, value in values.items() if next(iter(value.values()))}
     capacity = {"memory": {"value": f"{make.memory_gib}Gi"}} if make.memory_gib else {}
     return {"name": f"gpu-{index}", "attributes": {"type": {"string": "gpu"}, **attributes}, "capacity": capacity}
 
 
 def cluster(fleet: list[list[Make]]) -> list[dict[str, Any]]:
-    """Write the objects: nodes `n0`, `n1`, … without labels, their slices, and the template that the pod names."""
+    """Write the nodes `n0`, `n1`, … without labels, their slices, and the template that the pod names."""
     nodes = [node_document(f"n{index}", product=None, driver=None, offers={}) for index in range(len(fleet))]
     slices = [slice_of(f"n{index}", makes) for index, makes in enumerate(fleet) if makes]
     return [*nodes, *slices, TEMPLATE]
@@ -122,29 +122,29 @@ TEMPLATE = {
 
 
 def claiming(wish: Wish) -> dict[str, Any]:
-    """Make a pod of one container that claims a GPU."""
+    """Write a pod of one container that claims a GPU."""
     user = container(image=wish.image, resources={"claims": [{"name": "g"}]})
     entry = {"name": "g", "resourceClaimTemplateName": "one"}
     return pod(user, annotations=wish.annotations(), resourceClaims=[entry])
 
 
 def filtered(service: Service, document: dict[str, Any]) -> set[str]:
-    """Ask filter which nodes fit."""
+    """Return the nodes that filter accepts."""
     body = json.dumps({"Pod": document, "NodeNames": list(service.nodes)}).encode()
     return set(json.loads(filter_nodes(body, service).body)["NodeNames"])
 
 
 def preempted(service: Service, document: dict[str, Any]) -> set[str]:
-    """Ask preempt on which nodes evicting a pod would help."""
+    """Return the nodes on which, by preempt, the eviction of a pod would help."""
     victims = {name: {"Pods": [{"UID": "victim"}]} for name in service.nodes}
     body = json.dumps({"Pod": document, "NodeNameToMetaVictims": victims}).encode()
     return set(json.loads(preempt(body, service).body)["NodeNameToMetaVictims"])
 
 
 def explained(service: Service, document: dict[str, Any], live: bool) -> set[str]:
-    """Ask explain where the pod would run."""
-    found = finish(explain(document, service.world(), live=live, by_node=True, find_fixes=False))
-    return {verdict.node for verdict in found.verdicts or () if verdict.fits}
+    """Return the nodes on which, by explain, the pod would run."""
+    explanation = finish(explain(document, service.world(), live=live, by_node=True, find_fixes=False))
+    return {verdict.node for verdict in explanation.verdicts or () if verdict.fits}
 
 
 def makes_drawn() -> st.SearchStrategy[Make]:
@@ -178,11 +178,11 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_filter_preempt_and_explain_agree_on_pods_that_claim(
     certs: Path, fleet: list[list[Make]], wish: Wish, strict: bool
 ) -> None:
-    """S13, F135: whatever a claim gives, what the pod needs is held against each node's devices, one way for all."""
+    """S13, F135: all judge the pod's needs against each node's devices in one way."""
     service = make_service(certs, cluster(fleet), SERVICES[strict])
     document = claiming(wish)
 
-    expected = {f"n{index}" for index, makes in enumerate(fleet) if runs(makes, wish, strict)}
+    expected = {f"n{index}" for index, makes in enumerate(fleet) if node_serves(makes, wish, strict)}
 
     assert expected == filtered(service, document)
     assert expected == preempted(service, document)
@@ -195,14 +195,14 @@ NEW_H100 = [Make(PRODUCTS["H100"], NEW, "9.0.0", 80)]
 
 
 def test_image_too_new_for_the_driver_is_refused_by_claim_as_by_resource(certs: Path) -> None:
-    """S13: the claim names no CUDA; the container that uses it brings its own."""
+    """S13: the claim names no CUDA version, but the image of the container that uses it does."""
     service = make_service(certs, cluster([OLD_T4, NEW_H100]))
 
     assert filtered(service, claiming(Wish(image="nvidia/cuda:13.0.0-base-ubuntu24.04"))) == {"n1"}
 
 
 def test_image_of_a_container_without_the_claim_asks_nothing(certs: Path) -> None:
-    """S13: a helper beside the one that has the GPU starts on any driver."""
+    """S13: a helper container beside the one with the GPU starts on any driver."""
     service = make_service(certs, cluster([OLD_T4, NEW_H100]))
     document = claiming(Wish())
     document["spec"]["containers"].append(container(name="tool", image="nvidia/cuda:13.0.0-base-ubuntu24.04"))
@@ -211,7 +211,7 @@ def test_image_of_a_container_without_the_claim_asks_nothing(certs: Path) -> Non
 
 
 def test_containers_with_gpus_of_nvidia_are_found_wherever_they_stand() -> None:
-    """S13, F34: an init container's as well; none of another vendor's."""
+    """S13, F34: init containers count as well, containers with another vendor's GPUs do not."""
     document = pod(
         gpus(1, name="a"),
         gpus(0, name="b"),
@@ -221,13 +221,15 @@ def test_containers_with_gpus_of_nvidia_are_found_wherever_they_stand() -> None:
     )
     read = read_pod(document)
 
-    found = PodGPURequest(read, gpu_amounts(read, knowledge().families.of), NO_CLAIMED_DEVICES).containers(knowledge())
+    containers = PodGPURequest(read, gpu_amounts(read, knowledge().families.of), NO_CLAIMED_DEVICES).containers(
+        knowledge()
+    )
 
-    assert [each.name for each in found] == ["i", "a"]
+    assert [gpu_container.name for gpu_container in containers] == ["i", "a"]
 
 
 def test_claim_and_resource_beside_each_other_are_both_judged(certs: Path) -> None:
-    """S13: a pod that asks nvidia.com/gpu in one container and claims in another."""
+    """S13: the pod requests nvidia.com/gpu in one container, and claims in another."""
     objects = cluster([OLD_T4])
     service = make_service(certs, [*objects, node_document("plugged", driver="470.82.01")])
     document = claiming(Wish(image="nvidia/cuda:13.0.0-base-ubuntu24.04"))
@@ -237,7 +239,7 @@ def test_claim_and_resource_beside_each_other_are_both_judged(certs: Path) -> No
 
 
 def test_pod_whose_claim_nobody_knows_yet_is_left_to_the_scheduler(certs: Path) -> None:
-    """S13: whether it is for a GPU cannot be told, so that nothing of it is enforced."""
+    """S13: it is unknown whether the claim is for a GPU, so that no rule is enforced."""
     service = make_service(certs, cluster([OLD_T4])[:-1])
 
     assert filtered(service, claiming(Wish(products=("H100",)))) == {"n0"}
@@ -258,16 +260,16 @@ def test_pod_whose_claim_nobody_knows_yet_is_left_to_the_scheduler(certs: Path) 
 def test_profile_that_contradicts_the_slice_asked_is_invalid_for_everybody(
     certs: Path, slices: list[str], profile: str, denied: bool
 ) -> None:
-    """S12: a pod that was made while the webhook was down meets the verdict that admission would have given."""
-    asked = {f"nvidia.com/mig-{name}": 4 for name in slices}
-    service = make_service(certs, [node_document("n", "NVIDIA-H100-80GB-HBM3", offers=asked)])
-    document = pod(container(dict.fromkeys(asked, 1)), annotations={"mig-profile": profile})
+    """S12: a pod created while the webhook was down gets the verdict that admission would have given."""
+    resources = {f"nvidia.com/mig-{name}": 4 for name in slices}
+    service = make_service(certs, [node_document("n", "NVIDIA-H100-80GB-HBM3", offers=resources)])
+    document = pod(container(dict.fromkeys(resources, 1)), annotations={"mig-profile": profile})
 
     admitted = validate(document, "team-a", {}, service.setting())
     expected = set() if denied else {"n"}
 
     assert admitted.allowed is not denied
-    assert {each.code.name for each in admitted.reasons} == ({"InvalidAnnotation"} if denied else set())
+    assert {reason.code.name for reason in admitted.reasons} == ({"InvalidAnnotation"} if denied else set())
     assert expected == filtered(service, document)
     assert expected == preempted(service, document)
     assert expected == explained(service, document, live=True)

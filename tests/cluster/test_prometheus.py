@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus between exporters and us: what it shows is understood, what it lost is forgotten."""
+"""A real Prometheus between exporters and the service: its labels are understood, and lost series are forgotten."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,44 +19,44 @@ from tests.prometheus import Running, find_prometheus, prometheus
 from tests.running import running
 
 SOON_SECONDS = 60
-"""Bound on every wait; a scrape a second, most are over within two."""
+"""Seconds for each wait; with one scrape per second most waits take less than two."""
 FRESH_SECONDS = 3
-"""How old a sample may be here, where one is scraped every second."""
+"""Largest age of a sample in seconds, where one is scraped every second."""
 XID, REMAP = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ROW_REMAP_FAILED"
 ILL = Health(1, 0, ("XID 79: GPU has fallen off the bus",))
 
 
 class Ledger:
-    """A sink that keeps what holds now."""
+    """A sink that keeps the current health of each node."""
 
     def __init__(self) -> None:
         self.health: dict[str, Health] = {}
 
     def put_health(self, name: str, health: Health | None) -> None:
-        self.health = {key: each for key, each in self.health.items() if key != name}
+        self.health = {key: known_health for key, known_health in self.health.items() if key != name}
         if health is not None:
             self.health[name] = health
 
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    found = find_prometheus()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    path = find_prometheus()
+    if isinstance(path, str):
+        pytest.skip(path)
+    return path
 
 
 @contextmanager
 def scraped(program: Path, folder: Path, labels: str = "") -> Iterator[tuple[FakeExporter, Running]]:
-    """Run an exporter and a Prometheus that scrapes it. `labels`: what the scrape configuration adds."""
+    """Run an exporter and a Prometheus that scrapes it; `labels` are those that the scrape configuration adds."""
     with fake_exporter() as exporter:
         target = f"{{targets: ['127.0.0.1:{exporter.port}'], labels: {{{labels}}}}}"
-        with prometheus(program, folder, f"[{{job_name: dcgm, static_configs: [{target}]}}]") as found:
-            yield exporter, found
+        with prometheus(program, folder, f"[{{job_name: dcgm, static_configs: [{target}]}}]") as server:
+            yield exporter, server
 
 
 def follow(url: str, test: Callable[[Ledger, HealthPoller], Awaitable[None]], forget_seconds: float = 180) -> None:
-    """Poll a Prometheus ten times a second while a test looks on."""
+    """Poll a Prometheus ten times a second while a test runs."""
 
     async def run() -> None:
         ledger, source = Ledger(), Prometheus(url, knowledge().dcgm, None, FRESH_SECONDS)
@@ -98,17 +98,17 @@ def test_illness_comes_with_the_xid_goes_with_a_restart_and_is_unknown_without_t
         await until("it is unknown", lambda: ledger.health == {})
         assert poller.status()["error"] == "it has none of DCGM's health metrics"
 
-    with scraped(program, tmp_path) as (exporter, found):
-        follow(found.url, test)
+    with scraped(program, tmp_path) as (exporter, server):
+        follow(server.url, test)
 
 
 def test_prometheus_that_is_gone_is_forgotten_after_the_limit(program: Path, tmp_path: Path) -> None:
-    """F72: stale data never blocks."""
+    """F72: stale data must never refuse a node."""
 
     async def test(ledger: Ledger, poller: HealthPoller) -> None:
         exporter.say(XID, 79, Hostname="a")
         await until("it is ill", lambda: ledger.health == {"a": ILL})
-        found.process.stop()
+        server.process.stop()
         await until("polls fail", lambda: poller.status()["error"] not in (None, ""))
         assert ledger.health == {"a": ILL}
         await until("it is forgotten", lambda: ledger.health == {})
@@ -116,14 +116,14 @@ def test_prometheus_that_is_gone_is_forgotten_after_the_limit(program: Path, tmp
         assert age is not None
         assert age >= 3
 
-    with scraped(program, tmp_path) as (exporter, found):
-        follow(found.url, test, forget_seconds=3)
+    with scraped(program, tmp_path) as (exporter, server):
+        follow(server.url, test, forget_seconds=3)
 
 
 def test_nodes_and_both_names_of_a_metric_are_understood_as_prometheus_labels_them(
     program: Path, tmp_path: Path
 ) -> None:
-    """F72, S6: honorLabels false renames what the exporter says; a scrape configuration names nodes by itself."""
+    """F72, S6: honorLabels: false renames the exporter's labels, and a scrape configuration adds node labels."""
     pod = "dcgm-exporter-x7k2p"
     cases = [
         ("a", "", "Hostname", "a"),
@@ -148,47 +148,47 @@ def test_nodes_and_both_names_of_a_metric_are_understood_as_prometheus_labels_th
             exporter.say(REMAP, 1, gpu=2, **{label: value})
             targets.append(f"{{targets: ['127.0.0.1:{exporter.port}'], labels: {{{added}}}}}")
         configs = f"[{{job_name: dcgm, static_configs: [{', '.join(targets)}]}}]"
-        found = stack.enter_context(prometheus(program, tmp_path, configs))
-        follow(found.url, test)
+        server = stack.enter_context(prometheus(program, tmp_path, configs))
+        follow(server.url, test)
 
 
 def test_sample_that_nobody_marked_as_ended_is_not_read_when_it_is_old(program: Path, tmp_path: Path) -> None:
-    """F72: exporters that give times of their own are never marked as ended; a plain query looks back five minutes."""
+    """F72: series with timestamps of their own get no staleness marker, and a plain query looks back five minutes."""
     labels = 'gpu="0",UUID="GPU-0",Hostname="a"'
 
     def shown(url: str, words: str) -> list[object]:
         answer = httpx.get(f"{url}/api/v1/query", params={"query": words}, trust_env=False).json()
-        found: list[object] = answer["data"]["result"]
-        return found
+        result: list[object] = answer["data"]["result"]
+        return result
 
     async def test(ledger: Ledger, _poller: HealthPoller) -> None:
-        start = int(httpx.get(f"{found.url}/api/v1/query?query=time()", trust_env=False).json()["data"]["result"][0])
+        start = int(httpx.get(f"{server.url}/api/v1/query?query=time()", trust_env=False).json()["data"]["result"][0])
         exporter.body = f"{XID}{{{labels}}} 79 {start * 1000}\n".encode()
-        await until("Prometheus shows it", lambda: shown(found.url, XID))
-        await until("we do not", lambda: not shown(found.url, query(knowledge().dcgm, FRESH_SECONDS)))
+        await until("Prometheus shows it", lambda: shown(server.url, XID))
+        await until("we do not", lambda: not shown(server.url, query(knowledge().dcgm, FRESH_SECONDS)))
         await until("it is unknown", lambda: ledger.health == {})
-        assert shown(found.url, XID)
+        assert shown(server.url, XID)
 
-    with scraped(program, tmp_path) as (exporter, found):
-        follow(found.url, test)
+    with scraped(program, tmp_path) as (exporter, server):
+        follow(server.url, test)
 
 
 def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: Path, tmp_path: Path) -> None:
-    """F72: the node is ill while it is known; /statusz and /metrics tell; /readyz does not depend on it."""
+    """F72: /statusz and /metrics show the ill node while it is known; /readyz does not depend on it."""
     service = make_service(tmp_path / "certs")
     folder = tmp_path / "prometheus"
     folder.mkdir()
-    with scraped(program, folder) as (exporter, found):
+    with scraped(program, folder) as (exporter, server):
         exporter.say(XID, 79, Hostname="h100-0")
-        source = Prometheus(found.url, knowledge().dcgm)
+        source = Prometheus(server.url, knowledge().dcgm)
         service.gpu_health = HealthPoller(
             source, service.state, knowledge(), service.metrics, poll_seconds=0.1, forget_seconds=1
         )
         with running(service) as clients:
 
             def state() -> dict[str, object]:
-                told: dict[str, object] = clients.people.get("/statusz").json()["gpu_health"]
-                return told
+                section: dict[str, object] = clients.people.get("/statusz").json()["gpu_health"]
+                return section
 
             asyncio.run(until("it is shown", lambda: state()["nodes"] == {"known": 1, "ill": 1, "ailing": 0}))
             asyncio.run(
@@ -198,10 +198,10 @@ def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: P
                 )
             )
             assert service.nodes["h100-0"].node_class.ill == 1
-            found.process.stop()
+            server.process.stop()
             asyncio.run(until("it is forgotten", lambda: state()["nodes"] == {"known": 0, "ill": 0, "ailing": 0}))
 
             assert service.nodes["h100-0"].node_class.ill == 0
             assert clients.ops.get("/readyz").status_code == 200
-            assert state()["source"] == found.url
+            assert state()["source"] == server.url
             assert state()["error"]

@@ -1,95 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reflector against an API server that misbehaves: what it asks, what it keeps, how it recovers."""
+"""The reflector against an API server that fails: its requests, its index, and how it recovers."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from app.cluster.apiserver import ApiServer
-from app.cluster.reflector import Clock, Reflector
-from app.cluster.watched_kinds import WatchedKind
-from app.kube.partial_types import PartialNamespace
-from app.telemetry.metrics import Metrics
-from tests.cluster.fake_apiserver import FakeApi, fake_api, status, until
-
-Test = Callable[["Scene"], Awaitable[None]]
-
-
-class Scene:
-    """A fake API server, and a reflector of its things whose index is `index` (labels by key)."""
-
-    def __init__(self, api: FakeApi, server: ApiServer, silence: float) -> None:
-        self.api = api
-        self.index: dict[str, dict[str, str]] = {}
-        self.pauses: list[float] = []
-        self.metrics = Metrics()
-        self.time = 0.0
-        kind: WatchedKind[Any] = WatchedKind(
-            "things",
-            "/things",
-            PartialNamespace,
-            lambda document: document["metadata"].get("labels") or {},
-            lambda key, _uid, labels: self.index.__setitem__(key, labels),
-            lambda key, _uid: self.index.pop(key, None),  # type: ignore[arg-type]
-        )
-        clock = Clock(lambda: self.time, self._pause, lambda: 0.5, silence)
-        self.reflector = Reflector(kind, server, self.metrics, clock)
-
-    async def _pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.time += seconds
-        await asyncio.sleep(0)
-
-    async def following(self) -> None:
-        """Wait until the reflector has a stream."""
-        await until("it watches", lambda: self.api.watched)
-
-    async def agrees(self) -> None:
-        """Wait until the index is what the API server holds."""
-        await until("the index agrees", lambda: self.index == self.held())
-
-    def held(self) -> dict[str, dict[str, str]]:
-        """What the API server holds."""
-        return {name: each["metadata"].get("labels") or {} for name, each in self.api.objects.items()}
-
-    def count(self, name: str, **labels: str) -> float:
-        """Read a metric."""
-        return self.metrics.registry.get_sample_value(name, {"kind": "things", **labels}) or 0.0
-
-
-def thing(name: str, uid: str = "", **labels: str) -> dict[str, Any]:
-    return {"kind": "Thing", "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": labels}}
-
-
-def play(test: Test, *things: dict[str, Any], silence: float = 120, faults: tuple[Any, ...] = ()) -> None:
-    """Run a test beside a reflector that starts on these things."""
-
-    async def run() -> None:
-        async with fake_api() as (api, server):
-            for each in things:
-                api.put(each)
-            api.faults.extend(faults)
-            scene = Scene(api, server, silence)
-            task = asyncio.create_task(scene.reflector.run())
-            await test(scene)
-            assert not task.done(), task.exception()
-            task.cancel()
-
-    asyncio.run(run())
+from tests.cluster.fake_apiserver import status, until
+from tests.cluster.reflector_scene import Scene, play, thing
 
 
 def test_lists_in_pages_and_watches_from_there_with_bookmarks() -> None:
-    """CACHE-01: no resourceVersion on the list, a bounded watch that asks for bookmarks."""
+    """CACHE-01: the list has no resourceVersion; the watch has a time limit and asks for bookmarks."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
         await scene.agrees()
 
-        assert [each.get("limit") for each in scene.api.lists] == ["500", "500", "500"]
-        assert all("resourceVersion" not in each for each in scene.api.lists)
+        assert [query.get("limit") for query in scene.api.lists] == ["500", "500", "500"]
+        assert all("resourceVersion" not in query for query in scene.api.lists)
         [watch] = scene.api.watches
         assert watch["allowWatchBookmarks"] == "true"
         assert watch["resourceVersion"] == str(scene.api.version)
@@ -128,20 +57,20 @@ def test_nothing_of_a_list_counts_before_all_of_it_came() -> None:
 
 
 def test_expired_page_token_starts_the_list_again_in_one_piece() -> None:
-    """CACHE-02, third form of 410."""
+    """CACHE-02: this is the third form of 410."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
         await scene.agrees()
 
-        assert [each.get("limit") for each in scene.api.lists] == ["500", "500", None]
+        assert [query.get("limit") for query in scene.api.lists] == ["500", "500", None]
         assert not scene.pauses
 
     play(test, *(thing(f"t{index}") for index in range(1100)), faults=(None, status(410)))
 
 
-async def _told_to_list_again(scene: Scene) -> None:
-    """After a 410: a list again, and only the difference is swapped in; the old index serves until then."""
+async def _check_relist(scene: Scene) -> None:
+    """Check that a 410 led to one new list, of which only the difference was applied to the index."""
     await until("it listed again", lambda: scene.count("gpu_usher_relists_total") == 2)
     await scene.agrees()
 
@@ -150,7 +79,7 @@ async def _told_to_list_again(scene: Scene) -> None:
 
 
 def test_410_as_an_event_lists_again_and_swaps_the_difference() -> None:
-    """CACHE-02, second form of 410."""
+    """CACHE-02: this is the second form of 410."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
@@ -158,7 +87,7 @@ def test_410_as_an_event_lists_again_and_swaps_the_difference() -> None:
         scene.api.objects["b"] = thing("b")
         expired = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "message": "too old"}
         scene.api.say("ERROR", expired)
-        await _told_to_list_again(scene)
+        await _check_relist(scene)
 
         assert scene.index == {"b": {}}
 
@@ -166,7 +95,7 @@ def test_410_as_an_event_lists_again_and_swaps_the_difference() -> None:
 
 
 def test_410_as_a_status_lists_again_and_serves_the_old_until_then() -> None:
-    """CACHE-02, first form of 410, fault 4."""
+    """CACHE-02, fault 4: this is the first form of 410."""
 
     async def test(scene: Scene) -> None:
         seen: list[bool] = []
@@ -177,7 +106,7 @@ def test_410_as_a_status_lists_again_and_serves_the_old_until_then() -> None:
         await scene.following()
         scene.api.faults.extend([status(410), look])
         scene.api.hang_up()
-        await _told_to_list_again(scene)
+        await _check_relist(scene)
 
         assert seen == [True]
 
@@ -199,7 +128,7 @@ def test_watch_goes_on_from_the_last_bookmark() -> None:
 
 
 def test_silent_stream_is_given_up_and_opened_again() -> None:
-    """CACHE-04, fault 3: a half-open connection says nothing for ever."""
+    """CACHE-04, fault 3: a half-open connection sends nothing for ever."""
 
     async def test(scene: Scene) -> None:
         await until("it watches again", lambda: len(scene.api.watches) >= 2)
@@ -211,7 +140,7 @@ def test_silent_stream_is_given_up_and_opened_again() -> None:
 
 
 def test_stream_that_closes_at_once_again_and_again_is_not_hammered() -> None:
-    """Fault 5: the informer of the official package made 3,801 watches in 2 s of this."""
+    """Fault 5: the informer of the official Python client opened 3,801 watches in 2 s in this case."""
 
     async def test(scene: Scene) -> None:
         for count in range(1, 8):
@@ -219,7 +148,7 @@ def test_stream_that_closes_at_once_again_and_again_is_not_hammered() -> None:
             scene.api.hang_up()
         await until("it paused", lambda: len(scene.pauses) >= 7)
 
-        assert scene.pauses[:7] == [pytest.approx(each) for each in (1.2, 2.4, 4.8, 9.6, 19.2, 30, 30)]
+        assert scene.pauses[:7] == [pytest.approx(seconds) for seconds in (1.2, 2.4, 4.8, 9.6, 19.2, 30, 30)]
 
     play(test)
 
@@ -243,7 +172,7 @@ def test_line_that_is_no_event_makes_it_list_again() -> None:
     "labels", [5, ["a"], {"a": 1}, {"a": None}, {"a": {"b": "c"}}], ids=["number", "list", "int", "null", "object"]
 )
 def test_object_of_an_odd_shape_is_counted_and_no_longer_trusted(labels: Any) -> None:
-    """Fault 8: the others live on, in the list as in the watch."""
+    """Fault 8: the other objects stay, in the list as in the watch."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
@@ -262,7 +191,7 @@ def test_object_of_an_odd_shape_is_counted_and_no_longer_trusted(labels: Any) ->
 
 
 def test_unknown_fields_and_null_maps_are_no_trouble() -> None:
-    """Fault 7: newer API servers say more, and Go writes null for an empty map."""
+    """Fault 7: newer API servers send more fields, and Go writes null for an empty map."""
 
     async def test(scene: Scene) -> None:
         await scene.following()
@@ -278,7 +207,7 @@ def test_unknown_fields_and_null_maps_are_no_trouble() -> None:
 
 
 def test_late_word_of_a_deletion_does_not_touch_what_was_made_since_under_the_name() -> None:
-    """P25, CACHE-07: deleted by UID."""
+    """P25, CACHE-07: objects are removed by UID."""
 
     async def test(scene: Scene) -> None:
         await scene.following()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rulings remembered: the same pod once, and nothing that is large."""
+"""The cache of rulings: pods of one template share a ruling, and large pods are not kept."""
 
 import tracemalloc
 from typing import Any
@@ -24,7 +24,7 @@ def test_pods_of_one_template_share_a_ruling() -> None:
 
 @pytest.mark.parametrize(("place", "size"), [("label", 300_000), ("annotation", 200_000), ("env", 32_000)])
 def test_huge_template_is_ruled_on_and_forgotten(place: str, size: int) -> None:
-    """F125, fault 50: a thousand pods as large as we read them stayed in memory."""
+    """F125, fault 50: a thousand pods of the largest accepted size once stayed in memory."""
     assert size > LARGEST_KEPT
     rulings = RulingCache()
     tracemalloc.start()
@@ -38,7 +38,7 @@ def test_huge_template_is_ruled_on_and_forgotten(place: str, size: int) -> None:
             container["env"] = [{"name": "NVIDIA_REQUIRE_CUDA", "value": text}]
         ruled(rulings, document)
     del text, document, container
-    kept, _ = tracemalloc.get_traced_memory()
+    size_kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert kept < 3 * size
+    assert size_kept < 3 * size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slipped pods: which are, and that looking for them keeps to a node at a time and never stops."""
+"""Slipped pods: which pods count as slipped, and that the search reads one node at a time and never stops."""
 
 import asyncio
 import time
@@ -27,22 +27,22 @@ FLEET = [node_document("h100"), node_document("t4", "Tesla-T4"), *NAMESPACES]
 
 def state_of(*pods: dict[str, Any]) -> State:
     made = State(knowledge())
-    fill(made, [*FLEET, *({"apiVersion": "v1", **each} for each in pods)])
+    fill(made, [*FLEET, *({"apiVersion": "v1", **document} for document in pods)])
     return made
 
 
-def judges(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
+def policy_view(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
     chosen = policy_set or shipped()
     return PolicyView(
-        lambda found: ruling_for(found, state.namespace_labels(found.namespace), chosen, knowledge()),
+        lambda slipping: ruling_for(slipping, state.namespace_labels(slipping.namespace), chosen, knowledge()),
         lambda: chosen,
         lambda: True,
         shadow,
     )
 
 
-def running(name: str, node: str, admitted: bool = True, **spec: Any) -> dict[str, Any]:
-    """Make a running pod; `admitted`: as our webhook left it."""
+def running_pod(name: str, node: str, admitted: bool = True, **spec: Any) -> dict[str, Any]:
+    """Write a running pod; `admitted` is whether it has the annotation of our webhook."""
     made = pod(gpus(1), annotations=spec.pop("annotations", None), **spec)
     made["metadata"] |= {"name": name, "uid": f"uid-{name}", "namespace": spec.get("namespace", "team-a")}
     if admitted:
@@ -51,46 +51,46 @@ def running(name: str, node: str, admitted: bool = True, **spec: Any) -> dict[st
     return {**made, "status": {"phase": "Running"}}
 
 
-def found(document: dict[str, Any], node: str, policy_set: Any = None, shadow: bool = False) -> SlippedPod | None:
+def slip_found(document: dict[str, Any], node: str, policy_set: Any = None, shadow: bool = False) -> SlippedPod | None:
     state = state_of()
-    return slip_of(read_pod(document), state.nodes[node], state, judges(state, policy_set, shadow))
+    return slip_of(read_pod(document), state.nodes[node], state, policy_view(state, policy_set, shadow))
 
 
 def test_pod_that_we_admitted_and_that_is_where_it_may_be_has_not_slipped() -> None:
-    assert found(running("p", "h100"), "h100") is None
+    assert slip_found(running_pod("p", "h100"), "h100") is None
 
 
 def test_pod_without_our_decision_was_not_admitted_by_us() -> None:
-    """P11, F98: made while the webhook was down, or before it was there."""
-    assert found(running("p", "h100", admitted=False), "h100") == SlippedPod("unadmitted")
+    """P11, F98: it was created before the webhook was installed, or while it was down."""
+    assert slip_found(running_pod("p", "h100", admitted=False), "h100") == SlippedPod("unadmitted")
 
 
 def test_pod_on_a_node_that_is_refused_to_it_is_misplaced() -> None:
-    """F98: by annotation as by policy; the reason is named."""
-    pinned = running("p", "t4", annotations={"products": "H100"})
+    """F98: an annotation or a policy refuses the node; the report names the reason."""
+    pinned = running_pod("p", "t4", annotations={"products": "H100"})
 
-    assert found(pinned, "t4") == SlippedPod("misplaced", "ProductNotAllowed")
-    assert found(running("p", "t4"), "t4", H100_ONLY) == SlippedPod("misplaced", "ProductNotAllowed")
+    assert slip_found(pinned, "t4") == SlippedPod("misplaced", "ProductNotAllowed")
+    assert slip_found(running_pod("p", "t4"), "t4", H100_ONLY) == SlippedPod("misplaced", "ProductNotAllowed")
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-operator", "ours"])
 def test_infrastructure_never_slips(namespace: str) -> None:
-    """F21: nothing of it is ours."""
-    document = running("p", "t4", admitted=False, annotations={"products": "H100"})
+    """F21: the webhook does not review pods of these namespaces."""
+    document = running_pod("p", "t4", admitted=False, annotations={"products": "H100"})
     document["metadata"]["namespace"] = namespace
 
-    assert found(document, "t4") is None
+    assert slip_found(document, "t4") is None
 
 
 def test_pod_of_another_scheduler_has_no_decision_and_has_not_slipped() -> None:
     """S14."""
-    assert found(running("p", "h100", admitted=False, schedulerName="volcano"), "h100") is None
+    assert slip_found(running_pod("p", "h100", admitted=False, schedulerName="volcano"), "h100") is None
 
 
 def test_in_shadow_mode_nobody_has_our_decision() -> None:
-    """F137: only where a pod stands counts."""
-    assert found(running("p", "h100", admitted=False), "h100", shadow=True) is None
-    assert found(running("p", "t4", admitted=False), "t4", H100_ONLY, shadow=True) is not None
+    """F137: so only misplaced pods count."""
+    assert slip_found(running_pod("p", "h100", admitted=False), "h100", shadow=True) is None
+    assert slip_found(running_pod("p", "t4", admitted=False), "t4", H100_ONLY, shadow=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -99,23 +99,23 @@ def test_in_shadow_mode_nobody_has_our_decision() -> None:
     ids=["mig", "driver"],
 )
 def test_what_happens_to_a_node_later_misplaces_nobody(label: dict[str, str]) -> None:
-    """Such a node is refused to new pods; those on it were placed well."""
+    """Such a node is refused to new pods; those on it were placed correctly."""
     state = State(knowledge())
     fill(state, [node_document("h100", labels=label)])
 
-    assert slip_of(read_pod(running("p", "h100")), state.nodes["h100"], state, judges(state)) is None
+    assert slip_of(read_pod(running_pod("p", "h100")), state.nodes["h100"], state, policy_view(state)) is None
 
 
 class Scene:
-    """A fake API server with pods, a state that knows what they hold, and the detector between them."""
+    """A fake API server with pods, a state that knows their GPU requests, and the detector between them."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.api = FakeApi()
         self.metrics = Metrics()
         self.state = state_of(*pods)
         self.slept: list[float] = []
-        for each in pods:
-            self.api.put(each)
+        for document in pods:
+            self.api.put(document)
 
     def counts(self) -> tuple[float | None, float | None]:
         values = (
@@ -125,14 +125,14 @@ class Scene:
         return next(values), next(values)
 
     def look(self, *between: Callable[[], None]) -> None:
-        """Look around once, and again after each thing that happens."""
+        """Look for slipped pods once, and again after each of these functions."""
 
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
 
         async def play() -> None:
             async with served({"/api/v1/pods": self.api}) as server:
-                slipped = SlippedPods(server, self.state, judges(self.state), self.metrics, Clock(sleep=sleep))
+                slipped = SlippedPods(server, self.state, policy_view(self.state), self.metrics, Clock(sleep=sleep))
                 await slipped.check_all_nodes()
                 for happen in between:
                     happen()
@@ -141,17 +141,17 @@ class Scene:
         asyncio.run(play())
 
 
-def some() -> list[dict[str, Any]]:
+def slipped_pods() -> list[dict[str, Any]]:
     return [
-        running("good", "h100"),
-        running("old", "h100", admitted=False),
-        running("pinned", "t4", annotations={"products": "H100"}),
+        running_pod("good", "h100"),
+        running_pod("old", "h100", admitted=False),
+        running_pod("pinned", "t4", annotations={"products": "H100"}),
     ]
 
 
 def test_pods_that_slipped_are_counted_by_kind() -> None:
-    """F98, AUD-04: running pods are audited again and again, against the policies as they are now."""
-    scene = Scene(*some())
+    """F98, AUD-04: running pods are audited repeatedly, against the policies in force at that time."""
+    scene = Scene(*slipped_pods())
 
     scene.look()
 
@@ -159,17 +159,17 @@ def test_pods_that_slipped_are_counted_by_kind() -> None:
 
 
 def test_only_nodes_with_gpu_pods_are_asked_for_one_by_one_from_the_cache() -> None:
-    """F98: a list of one node's pods costs the API server an index look-up; between two nodes there is a pause."""
-    scene = Scene(running("old", "h100", admitted=False))
+    """F98: a list of one node's pods is an index look-up of the API server; there is a pause between two nodes."""
+    scene = Scene(running_pod("old", "h100", admitted=False))
 
     scene.look()
 
-    assert scene.api.asked == [{"fieldSelector": "spec.nodeName=h100", "resourceVersion": "0"}]
+    assert scene.api.queries == [{"fieldSelector": "spec.nodeName=h100", "resourceVersion": "0"}]
     assert scene.slept == [NODE_SECONDS]
 
 
 def test_pod_that_goes_is_counted_no_more() -> None:
-    scene = Scene(*some())
+    scene = Scene(*slipped_pods())
 
     def go() -> None:
         scene.state.drop_pod("uid-old")
@@ -182,12 +182,12 @@ def test_pod_that_goes_is_counted_no_more() -> None:
 
 def test_each_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "gpu-usher")
-    scene = Scene(*some())
+    scene = Scene(*slipped_pods())
 
     scene.look(lambda: None, lambda: None)
 
-    said = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "pod slipped"]
-    assert said == [
+    logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "pod slipped"]
+    assert logged == [
         {"slipped": "team-a/old", "kind": "unadmitted", "reason": ""},
         {"slipped": "team-a/pinned", "kind": "misplaced", "reason": "ProductNotAllowed"},
     ]
@@ -195,7 +195,7 @@ def test_each_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("fault", [status(500), status(403)], ids=["500", "403"])
 def test_api_server_that_does_not_answer_ends_the_round_and_keeps_the_counts(fault: Any) -> None:
-    scene = Scene(*some())
+    scene = Scene(*slipped_pods())
 
     scene.look(lambda: scene.api.faults.append(fault))
 
@@ -203,9 +203,9 @@ def test_api_server_that_does_not_answer_ends_the_round_and_keeps_the_counts(fau
 
 
 def test_odd_answers_are_survived() -> None:
-    """Bytes that are no list, a pod that cannot be read: the others are looked at."""
-    scene = Scene(*some())
-    odd = running("odd", "h100")
+    """Bytes that are no list and a pod that cannot be read do not stop the search."""
+    scene = Scene(*slipped_pods())
+    odd = running_pod("odd", "h100")
     scene.state.put_pod(odd)
     odd["spec"]["tolerations"] = "all"
     scene.api.put(odd)
@@ -216,16 +216,16 @@ def test_odd_answers_are_survived() -> None:
 
 
 def test_a_slice_of_pods_is_judged_in_little_time() -> None:
-    """F98: at most some 2 ms between two turns of the loop; ten times that here, for a busy machine. CPU time."""
+    """F98: at most about 2 ms of CPU between two turns of the loop; 20 ms here, for a busy machine."""
     state = state_of()
-    documents = [running(f"p{number}", "h100", annotations={"products": "H100"}) for number in range(SLICE_PODS)]
-    asked = judges(state)
-    slip_of(read_pod(documents[0]), state.nodes["h100"], state, asked)
+    documents = [running_pod(f"p{number}", "h100", annotations={"products": "H100"}) for number in range(SLICE_PODS)]
+    view = policy_view(state)
+    slip_of(read_pod(documents[0]), state.nodes["h100"], state, view)
 
     def once() -> int:
         started = time.thread_time_ns()
-        for each in documents:
-            slip_of(read_pod(each), state.nodes["h100"], state, asked)
+        for document in documents:
+            slip_of(read_pod(document), state.nodes["h100"], state, view)
         return time.thread_time_ns() - started
 
     assert min(once() for _ in range(5)) < 20e6

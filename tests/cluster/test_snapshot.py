@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots: what `kubectl get -o json` writes is read whole, and any other file is said to be wrong."""
+"""Snapshots: what `kubectl get -o json` writes is read completely, and any other file is an error that says why."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from tests.builders import gpus, knowledge, node_document, pod
 
 
 def filled(data: bytes) -> State:
-    """Read a file into a state of its own."""
+    """Read a file into a new state."""
     state = State(knowledge())
     fill(state, read_snapshot("fleet.json", data))
     return state
@@ -75,7 +75,7 @@ def test_bound_unfinished_pods_hold_what_they_ask_and_others_hold_nothing() -> N
     state = filled(listed(*pods, unbound, NODE))
 
     assert state.nodes["a"].free.units == {"nvidia.com/gpu": 2}
-    assert {each.name for each in state.usage_on("a")} == {"default/Running", "default/Pending", "default/Unknown"}
+    assert {usage.name for usage in state.usage_on("a")} == {"default/Running", "default/Pending", "default/Unknown"}
 
 
 def test_namespaces_have_their_labels_and_unknown_ones_the_one_that_all_have() -> None:
@@ -94,9 +94,9 @@ def test_namespaces_have_their_labels_and_unknown_ones_the_one_that_all_have() -
     ],
 )
 def test_runtime_classes_are_unknown_unless_the_file_lists_some(items: list[Any], expected: set[str] | None) -> None:
-    known = filled(listed(NODE, *items)).runtime_classes
+    classes = filled(listed(NODE, *items)).runtime_classes
 
-    assert expected == (None if known is None else set(known))
+    assert expected == (None if classes is None else set(classes))
 
 
 WRONG = {
@@ -146,7 +146,7 @@ ODD = {
 
 @pytest.mark.parametrize("item", ODD.values(), ids=ODD.keys())
 def test_object_of_wrong_shape_is_bad_input_or_passed_over_and_no_crash(item: dict[str, Any]) -> None:
-    """errors.py: whoever sent it is told; anything but BadInput would be a bug of ours (exit 3)."""
+    """By errors.py, any exception but BadInput would be a bug (exit code 3)."""
     state = State(knowledge())
 
     try:
@@ -158,7 +158,7 @@ def test_object_of_wrong_shape_is_bad_input_or_passed_over_and_no_crash(item: di
 
 
 def test_yaml_too_large_to_read_in_time_is_said_and_json_of_that_size_is_read() -> None:
-    """JSON of any size, YAML up to 50 MB (docs/reference/listeners.md#snapshots)."""
+    """JSON may have any size, YAML up to 50 MB (docs/reference/listeners.md#snapshots)."""
     padding = b" " * LARGEST_YAML_BYTES
 
     with pytest.raises(SnapshotError, match="wants at most"):
@@ -170,8 +170,8 @@ def test_yaml_too_large_to_read_in_time_is_said_and_json_of_that_size_is_read() 
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_objects_or_a_snapshot_error(data: bytes) -> None:
     try:
-        found = read_snapshot("f", data)
+        objects = read_snapshot("f", data)
     except SnapshotError as error:
         assert str(error).startswith("f: ")  # noqa: PT017  # either outcome is fine, a crash is not
     else:
-        assert all(isinstance(each, dict) for each in found)
+        assert all(isinstance(document, dict) for document in objects)

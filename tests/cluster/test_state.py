@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state: whatever events come in whatever order, it equals a count made from scratch."""
+"""The cluster state: after any events in any order it equals a count made from scratch."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 )
 
 
-def played(events: list[Event]) -> State:
+def state_after(events: list[Event]) -> State:
     state = State(knowledge())
     for name, argument in events:
         getattr(state, name)(argument)
@@ -61,7 +61,7 @@ def played(events: list[Event]) -> State:
 
 
 def last_seen(events: list[Event], put: str, drop: str, key: Any) -> dict[str, Any]:
-    """Reduce events to what exists at the end, in the plainest way."""
+    """Reduce events to the objects that exist at the end, in the plainest way."""
     alive: dict[str, Any] = {}
     for name, argument in events:
         if name == put:
@@ -87,7 +87,7 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) ->
             ]
             expected[name, resource] = int(amount) - sum(held)
 
-    state = played(events)
+    state = state_after(events)
 
     assert expected == {
         (node.name, key): units for node in state.nodes.values() for key, units in node.free.units.items()
@@ -97,16 +97,16 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) ->
 @given(st.lists(EVENTS, max_size=25), st.lists(st.lists(EVENTS, max_size=5), max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_appraisal_equals_the_plain_engine_after_any_change(before: list[Event], later: list[list[Event]]) -> None:
-    """F109, P20: the fast path gives what a fresh run of every filter and scorer gives."""
-    state = played(before)
-    asked = demand(pod(gpus(2), annotations={"products": "H100, A10", "sharing": "Exclusive"}))
-    appraisal = VerdictTable(asked, state, recount=True)
+    """F109, P20: the incremental verdicts equal a fresh run of every filter and scorer."""
+    state = state_after(before)
+    pod_demand = demand(pod(gpus(2), annotations={"products": "H100, A10", "sharing": "Exclusive"}))
+    appraisal = VerdictTable(pod_demand, state, recount=True)
     names = ["a", "b", "c", "d", "unknown"]
     for events in [[], *later]:
         for name, argument in events:
             getattr(state, name)(argument)
-        verdicts = {name: judge(asked, node, recount=True) for name, node in state.nodes.items()}
-        totals = [total(asked, state.nodes[name]) if name in state.nodes else 0.0 for name in names]
+        verdicts = {name: judge(pod_demand, node, recount=True) for name, node in state.nodes.items()}
+        totals = [total(pod_demand, state.nodes[name]) if name in state.nodes else 0.0 for name in names]
 
         appraisal.renew()
 
@@ -121,33 +121,33 @@ def test_appraisal_equals_the_plain_engine_after_any_change(before: list[Event],
 
 
 def test_nodes_of_one_make_share_one_class() -> None:
-    state = played([("put_node", node_document(name)) for name in ("a", "b")])
+    state = state_after([("put_node", node_document(name)) for name in ("a", "b")])
 
     assert state.nodes["a"].node_class is state.nodes["b"].node_class
 
 
 def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_too() -> None:
-    """F125: a node whose labels change for months must not cost memory; an id that comes back is another class's."""
-    state = played([("put_node", node_document("a")), ("put_node", node_document("b", "Tesla-T4"))])
-    kept = state.nodes["b"].node_class
+    """F125: months of label changes must not cost memory; a node class that comes back gets a new id."""
+    state = state_after([("put_node", node_document("a")), ("put_node", node_document("b", "Tesla-T4"))])
+    node_class = state.nodes["b"].node_class
     appraisal = VerdictTable(demand(pod()), state, recount=True)
     most = 2 * (CLASSES_SPARE + 2 * len(state.nodes))
 
     for number in range(1, 3 * CLASSES_SPARE):
         state.put_health("a", Health(ailing=number) if number % 2 else Health(ill=8, ailing=number))
-        if number > CLASSES_SPARE / 2:  # so that it knows some classes, not all, when the state lets them go
+        if number > CLASSES_SPARE / 2:  # so that it knows some of the classes that the state drops
             appraisal.renew()
             assert ("a" in appraisal.feasible) == (judge(appraisal.demand, state.nodes["a"], recount=True) is None)
 
     assert len(state._classes) < most
     assert max(len(appraisal._classes), len(appraisal.codes)) < most
-    assert state.nodes["b"].node_class is kept is state.intern(kept)
+    assert state.nodes["b"].node_class is node_class is state.intern(node_class)
 
 
 def test_reader_that_is_too_far_behind_starts_over() -> None:
-    state = played([("put_node", node_document("a"))])
-    asked = demand(pod())
-    appraisal = VerdictTable(asked, state, recount=True)
+    state = state_after([("put_node", node_document("a"))])
+    pod_demand = demand(pod())
+    appraisal = VerdictTable(pod_demand, state, recount=True)
     appraisal.renew()
     for _ in range(CHANGES_KEPT + 5):
         state.put_node(node_document("b"))
@@ -160,8 +160,8 @@ def test_reader_that_is_too_far_behind_starts_over() -> None:
 
 
 def test_pod_recreated_under_its_name_is_another_pod() -> None:
-    """P25: pods are told apart by UID."""
-    state = played([("put_node", node_document("a")), ("put_pod", bound("old", "a", 3, "Running"))])
+    """P25: pods are distinguished by UID."""
+    state = state_after([("put_node", node_document("a")), ("put_pod", bound("old", "a", 3, "Running"))])
     state.put_pod(bound("new", "a", 2, "Running"))
     state.drop_pod("old")
 
@@ -190,18 +190,18 @@ def test_quick_sum_of_what_a_pod_holds_is_the_exact_one(
     containers: list[dict[str, Any]], init: list[dict[str, Any]], sidecar: bool
 ) -> None:
     """F16, F17: whole numbers in plain containers are summed without fractions."""
-    started = [{**each, "restartPolicy": "Always"} if sidecar else each for each in init]
+    started = [{**init_container, "restartPolicy": "Always"} if sidecar else init_container for init_container in init]
     document = pod(*(containers or [gpus(0)]), initContainers=started, nodeName="n")
     exact = gpu_amounts(read_pod(document), knowledge().families.of)
 
-    found = read_gpu_usage(document, knowledge())
+    usage = read_gpu_usage(document, knowledge())
 
-    assert exact == (found.units if found else ())
+    assert exact == (usage.units if usage else ())
 
 
 @pytest.mark.parametrize("second", ["x", {"resources": 3}, {"resources": {"limits": ["nvidia.com/gpu"]}}], ids=str)
 def test_bound_pod_of_a_wrong_shape_behind_its_first_gpu_is_malformed(second: Any) -> None:
-    """F125: the quick reading looked at the first container's shape alone; found by the fuzzer."""
+    """F125: the quick reader once checked the first container's shape alone, as the fuzzer showed."""
     document = pod(gpus(1))
     document["spec"] |= {"nodeName": "n", "containers": [*document["spec"]["containers"], second]}
 

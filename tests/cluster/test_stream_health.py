@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staleness and back-off, by a clock that is passed in."""
+"""Staleness and back-off of a watch, with a clock that is passed in."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ def test_no_delay_is_longer_than_thirty_seconds(chance: float, tries: int) -> No
 
 
 def test_a_stream_that_lived_a_minute_starts_afresh_at_once() -> None:
-    """The API server ends every watch after some minutes: no reason to wait."""
+    """The API server ends every watch after some minutes, which is no reason to wait."""
     back_off = BackOff()
     for _ in range(8):
         back_off.delay(0.0, 0.5)

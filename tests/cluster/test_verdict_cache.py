@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appraisals: the remembered verdicts equal the plain engine's, for every demand and after every change."""
+"""The cached verdicts equal those of the plain engine, for every demand and after every change."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ MAKES: tuple[dict[str, Any], ...] = (
 
 
 def bound(uid: str, name: str, amount: int, resource: str) -> dict[str, Any]:
-    """Make a running pod."""
+    """Write a running pod."""
     made = pod(gpus(amount, resource), nodeName=name)
     return {**made, "metadata": {"name": uid, "namespace": "team-a", "uid": uid}, "status": {"phase": "Running"}}
 
@@ -68,21 +68,21 @@ def change(state: State, event: tuple[str, Any]) -> None:
     getattr(state, event[0])(event[1])
 
 
-def told(appraisal: VerdictTable) -> tuple[Any, ...]:
-    """Put all that an appraisal says of the nodes together."""
+def table_contents(appraisal: VerdictTable) -> tuple[Any, ...]:
+    """Return all that a verdict table says of the nodes."""
     totals = dict(zip(NAMES, appraisal.totals(NAMES), strict=True))
     return set(appraisal.feasible), dict(appraisal.failed), dict(appraisal.unresolvable), totals
 
 
-def plainly(asked: Demand, state: State, recount: bool) -> tuple[Any, ...]:
-    """Say the same by the engine, from scratch."""
-    verdicts = {name: judge(asked, node, recount) for name, node in state.nodes.items()}
+def computed_from_scratch(pod_demand: Demand, state: State, recount: bool) -> tuple[Any, ...]:
+    """Return the same by judging every node anew."""
+    verdicts = {name: judge(pod_demand, node, recount) for name, node in state.nodes.items()}
     refused = {name: verdict for name, verdict in verdicts.items() if verdict is not None}
-    totals = {name: total(asked, state.nodes[name]) if name in state.nodes else 0.0 for name in NAMES}
+    totals = {name: total(pod_demand, state.nodes[name]) if name in state.nodes else 0.0 for name in NAMES}
     return (
         verdicts.keys() - refused.keys(),
-        {name: each.message for name, each in refused.items() if each.preemptible},
-        {name: each.message for name, each in refused.items() if not each.preemptible},
+        {name: verdict.message for name, verdict in refused.items() if verdict.preemptible},
+        {name: verdict.message for name, verdict in refused.items() if not verdict.preemptible},
         totals,
     )
 
@@ -93,7 +93,7 @@ def plainly(asked: Demand, state: State, recount: bool) -> tuple[Any, ...]:
 def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
     recount: bool, steps: list[tuple[tuple[str, Any], str]]
 ) -> None:
-    """P24, P48, P20: demands asked in turn, each renewed only over what changed since it was asked last."""
+    """P24, P48, P20: demands are asked in turn, and each is renewed only over the changes since its last use."""
     state = State(knowledge())
     appraisals = VerdictCache(state, recount)
     for event, name in steps:
@@ -101,12 +101,12 @@ def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
 
         appraisal = appraisals.of(DEMANDS[name])
 
-        assert plainly(DEMANDS[name], state, recount) == told(appraisal)
+        assert computed_from_scratch(DEMANDS[name], state, recount) == table_contents(appraisal)
         assert {*appraisal.failed.values(), *appraisal.unresolvable.values()} <= appraisal.codes.keys()
 
 
 def test_names_that_are_no_nodes_leave_nothing_behind() -> None:
-    """F125: whoever asks about nodes that are not, or are gone, must not fill the memory."""
+    """F125: questions about nodes that do not exist, or no longer do, must not fill the memory."""
     state = State(knowledge())
     state.put_node(node_document("a"))
     appraisal = VerdictCache(state, True).of(DEMANDS["one"])
@@ -147,12 +147,12 @@ def test_node_that_is_gone_is_in_no_map() -> None:
     appraisals = VerdictCache(state, True)
     for name in ("a", "b"):
         state.put_node(node_document(name, product="Tesla-T4" if name == "a" else "NVIDIA-H100-80GB-HBM3"))
-    asked = demand(pod(annotations={"products": "H100"}))
-    appraisals.of(asked)
+    pod_demand = demand(pod(annotations={"products": "H100"}))
+    appraisals.of(pod_demand)
     for name in ("a", "b"):
         state.drop_node(name)
 
-    appraisal = appraisals.of(asked)
+    appraisal = appraisals.of(pod_demand)
 
     assert not appraisal.feasible
     assert not appraisal.failed
@@ -160,7 +160,7 @@ def test_node_that_is_gone_is_in_no_map() -> None:
 
 
 def test_equal_demands_share_one_appraisal() -> None:
-    """P24, P48: a Demand is hashable; pods of one Job are asked for once (docs/reference/listeners.md#state)."""
+    """P24, P48: a Demand is hashable, and pods of one Job share a table (docs/reference/listeners.md#state)."""
     appraisals = VerdictCache(State(knowledge()), True)
 
     assert appraisals.of(demand(pod(gpus(2)))) is appraisals.of(demand(pod(gpus(2))))
