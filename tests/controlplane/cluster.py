@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A control plane on loopback: each part its own process, so that each can be stopped and started again.
+"""A control plane on loopback: each part is its own process, so that each can be stopped and started again.
 
-There is no kubelet: nodes are objects that the tests create, bound pods stay Pending, and `Kubelets` (fleet.py)
-lets deleted ones go. Hence no controller that judges nodes by their heartbeat runs.
+There is no kubelet: nodes are objects that the tests create, bound pods stay Pending, and `kubelets` (fleet.py)
+finishes the deletion of pods. Hence no controller that judges nodes by their heartbeat runs.
 """
 
 import datetime as dt
@@ -26,7 +26,7 @@ from tests.controlplane.kubectl import Api, Kubectl
 from tests.controlplane.processes import Process, free_port, wait_until
 
 START_SECONDS = 90
-"""Bound on each part's start; kube-apiserver takes some 6 s here."""
+"""Seconds for the start of each part; kube-apiserver takes about 6 s."""
 CONTROLLERS = (
     "cronjob-controller",
     "daemonset-controller",
@@ -48,7 +48,7 @@ TOKENS = {
     "gpu-usher": ("system:serviceaccount:gpu-usher:gpu-usher", "system:serviceaccounts"),
     "certificates": ("system:serviceaccount:gpu-usher:gpu-usher-certificates", "system:serviceaccounts"),
 }
-"""Token (name-token) → user and group. Ours are the identities of deploy/: the RBAC there is what they may do."""
+"""Token (name-token) → user and group. Our own are the identities of deploy/, with the rights of its RBAC."""
 
 
 class ControlPlane:
@@ -85,7 +85,7 @@ class ControlPlane:
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n", "utf-8")
 
     def kubeconfig(self, token: str, port: int | None = None) -> Path:
-        """Write a kubeconfig for one of TOKENS; `port`: of a relay, instead of the API server's own."""
+        """Write a kubeconfig for one of TOKENS; `port` is that of a relay, instead of the API server's own."""
         path = self.folder / f"{token}{port or ''}.kubeconfig"
         server = f"https://127.0.0.1:{port or self.port}"
         document = {
@@ -100,7 +100,7 @@ class ControlPlane:
         return path
 
     def start_etcd(self) -> None:
-        """Start etcd on its data, new or as left."""
+        """Start etcd on its data directory, new or as it was left."""
         peer = f"http://127.0.0.1:{free_port()}"
         flags = {
             "data-dir": str(self.folder / "etcd"),
@@ -117,7 +117,7 @@ class ControlPlane:
         wait_until("etcd is healthy", lambda: _get(healthy).status_code == 200, START_SECONDS, process)
 
     def start_apiserver(self, service_accounts: bool = True) -> None:
-        """Start kube-apiserver, and wait until it says it is ready."""
+        """Start kube-apiserver, and wait until it is ready."""
         off = ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
         pki = self.folder / "pki"
         flags = {
@@ -144,7 +144,7 @@ class ControlPlane:
         wait_until("kube-apiserver is ready", lambda: _get(ready, context).status_code == 200, START_SECONDS, process)
 
     def compact(self) -> None:
-        """Let etcd forget all history, as its owner does every five minutes."""
+        """Let etcd forget all history, as kube-apiserver does every five minutes."""
         now = httpx.post(f"{self._etcd_url}/v3/kv/range", json={"key": "AA=="}, trust_env=False).json()
         answer = httpx.post(
             f"{self._etcd_url}/v3/kv/compaction", json={"revision": now["header"]["revision"]}, trust_env=False
@@ -165,7 +165,7 @@ class ControlPlane:
         }
 
     def start_scheduler(self, configuration: Mapping[str, Any], name: str = "kube-scheduler") -> "Scheduler":
-        """Start kube-scheduler with a KubeSchedulerConfiguration; its client settings are filled in."""
+        """Start kube-scheduler with a KubeSchedulerConfiguration, whose client settings are filled in."""
         document = {
             **configuration,
             "clientConnection": {"kubeconfig": str(self.kubeconfig("scheduler")), "qps": 5000, "burst": 5000},
@@ -194,12 +194,12 @@ class ControlPlane:
         return self._processes[name]
 
     def stop(self, name: str) -> None:
-        """Stop one part at once, as a crash does: asked politely, kube-apiserver waits for its watchers to go."""
+        """Stop one part by SIGKILL, as a crash does: on SIGTERM kube-apiserver waits for its watchers to go."""
         self.schedulers.pop(name, None)
         self._processes.pop(name).stop(signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop all parts, those that lean on others first."""
+        """Stop all parts, first those that depend on others."""
         self.api.client.close()
         for name in reversed(list(self._processes)):
             self.stop(name)
@@ -223,7 +223,7 @@ class Scheduler:
         return _get(f"{self._url}/readyz", self._context).status_code == 200
 
     def metrics(self) -> str:
-        """Scrape it."""
+        """Return the text of /metrics."""
         return _get(f"{self._url}/metrics", self._context).text
 
 
@@ -236,7 +236,7 @@ def _get(url: str, context: ssl.SSLContext | None = None) -> httpx.Response:
 
 @contextmanager
 def control_plane(binaries: Binaries, controllers: bool = True) -> Iterator[ControlPlane]:
-    """Run a control plane as long as the block lasts; its folder goes with it, unless it fails."""
+    """Run a control plane for as long as the block lasts; its folder is deleted with it, unless the block fails."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-usher-e2e-"))
     plane = ControlPlane(binaries, folder, controllers)
     try:

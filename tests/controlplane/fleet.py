@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes as objects, and what stands in for their kubelets."""
+"""Nodes as objects, and a substitute for their kubelets."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +20,12 @@ def node_object(
     offers: Mapping[str, int] | None = None,
     **more: Any,
 ) -> Object:
-    """Make a Ready node that the API server takes; arguments as `node_document`."""
+    """Write a Ready node that the API server accepts; arguments as for `node_document`."""
     return registered(node_document(name, product, driver, offers, **more))
 
 
 def registered(document: Object) -> Object:
-    """Add to a node what a kubelet reports besides its GPUs; capacity is what is allocatable, unless it says more."""
+    """Add to a node what a kubelet reports besides its GPUs; capacity equals allocatable where it is not given."""
     status = document.get("status") or {}
     allocatable = {**ROOM, **(status.get("allocatable") or {})}
     capacity = {**allocatable, **(status.get("capacity") or {})}
@@ -42,13 +42,13 @@ def registered(document: Object) -> Object:
 
 
 def add_nodes(api: Api, documents: Iterable[Object]) -> None:
-    """Register nodes."""
+    """Create nodes."""
     api.create_all("/api/v1/nodes", documents)
 
 
 @contextmanager
 def kubelets(api: Api) -> Iterator[None]:
-    """Let go of deleted pods that are bound to a node, as their kubelets would, while the block lasts."""
+    """Finish the deletion of pods that are bound to a node, as their kubelets would, while the block lasts."""
     stop = threading.Event()
 
     def work() -> None:
@@ -68,5 +68,5 @@ def kubelets(api: Api) -> Iterator[None]:
 
 
 def pod_path(pod: Object) -> str:
-    """Give the path of a pod."""
+    """Return the path of a pod."""
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Talking to the API server: kubectl where a person's words matter, plain HTTP where many objects are moved."""
+"""The API server by kubectl, where the output for a person matters, and by plain HTTP, where many objects are moved."""
 
 import json
 import ssl
@@ -17,8 +17,8 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What kubectl printed."""
+class KubectlResult:
+    """The exit code and the output of kubectl."""
 
     code: int
     out: str
@@ -36,14 +36,14 @@ class Kubectl:
     def __init__(self, command: tuple[str, ...], kubeconfig: Path) -> None:
         self._command = (*command, f"--kubeconfig={kubeconfig}")
 
-    def __call__(self, *words: str, stdin: str | None = None) -> Said:
-        """Run kubectl with these words."""
+    def __call__(self, *words: str, stdin: str | None = None) -> KubectlResult:
+        """Run kubectl with these arguments."""
         done = subprocess.run(
             [*self._command, *words], input=stdin, capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return KubectlResult(done.returncode, done.stdout, done.stderr)
 
-    def create(self, *objects: Object, dry_run: bool = False) -> Said:
+    def create(self, *objects: Object, dry_run: bool = False) -> KubectlResult:
         """Create objects as `kubectl create -f -` does."""
         words = ["create", "-f", "-", *(["--dry-run=server", "-o", "json"] if dry_run else [])]
         return self(*words, stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
@@ -64,13 +64,13 @@ class Api:
 
     @contextmanager
     def like(self) -> "Iterator[Api]":
-        """Open connections of one's own, for another thread."""
+        """Open another client with connections of its own, for another thread."""
         other = Api(*self._made_of)
         with other.client:
             yield other
 
     def try_create(self, path: str, document: Object) -> httpx.Response:
-        """Post an object, whatever the answer."""
+        """Post an object, and return the answer, whatever it is."""
         return self.client.post(path, json=document)
 
     def create(self, path: str, document: Object) -> Object:
@@ -88,8 +88,8 @@ class Api:
 
     def items(self, path: str, **params: str) -> list[Object]:
         """Read the items of a list."""
-        found: list[Object] = self.get(path, **params)["items"] or []
-        return found
+        objects: list[Object] = self.get(path, **params)["items"] or []
+        return objects
 
     def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         """Change an object by merge patch."""
@@ -100,12 +100,12 @@ class Api:
         )
 
     def delete(self, path: str, **params: Any) -> None:
-        """Delete an object or a collection at once; one that is not there is no error."""
+        """Delete an object or a collection at once; one that does not exist is no error."""
         answer = self.client.delete(path, params={"gracePeriodSeconds": 0, "propagationPolicy": "Background", **params})
         assert answer.status_code in (200, 202, 404), answer.text[:500]
 
 
 def _object(answer: httpx.Response) -> Object:
     assert answer.is_success, f"{answer.request.method} {answer.request.url.path}: {answer.text[:800]}"
-    found: Object = answer.json()
-    return found
+    document: Object = answer.json()
+    return document

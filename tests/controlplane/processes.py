@@ -16,7 +16,7 @@ POLL_SECONDS = 0.05
 
 
 class Process:
-    """One running program. `log` holds its output, unless that goes to a descriptor, `output`."""
+    """One running program; `log` holds its output, unless that goes to a descriptor, `output`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Process:
         return self._child.poll() is None
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end, wait, and kill it if it does not; gives the exit code."""
+        """Send a signal, wait, kill the process if it does not end, and return the exit code."""
         if self.running:
             self._child.send_signal(number)
         try:
@@ -61,21 +61,21 @@ class Process:
         return code
 
     def tail(self, lines: int = 15) -> str:
-        """Give the last lines of its output."""
+        """Return the last lines of its output."""
         text = self.log.read_text("utf-8", "replace").splitlines()
         return "\n".join(text[-lines:])
 
     def cpu_seconds(self) -> float:
-        """Give the CPU time it has used, user and system."""
+        """Return the CPU time that it has used, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
-    """Find a port on loopback that nobody listens on, and that this process did not give before.
+    """Find a port on loopback that is free, and that this process did not return before.
 
-    It lies below the ports that the kernel gives to connections (32768 and up, ip(7), ip_local_port_range):
-    one of those may belong to a client by the time a server is started on it.
+    It lies below the ports that the kernel gives to connections (32768 and up, ip(7), ip_local_port_range): one of
+    those may belong to a client by the time a server is started on it.
     """
     for port in _PORTS:
         with socket.socket() as sock, contextlib.suppress(OSError):
@@ -88,9 +88,9 @@ _PORTS = iter(Random().sample(range(10_000, 32_768), 22_768))
 
 
 def wait_until(what: str, true: Callable[[], object], seconds: float, process: Process | None = None) -> None:
-    """Wait until a question is answered with yes; an exception of a connection counts as no.
+    """Wait until a condition is true; an exception of a connection counts as false.
 
-    Raises AssertionError saying what did not come about, with the last words of the process.
+    Raises AssertionError with the name of the condition and the last output of the process.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:

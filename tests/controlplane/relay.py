@@ -9,7 +9,7 @@ BLOCK_BYTES = 1 << 16
 
 
 class Relay:
-    """Forwards connections to a port as long as it is whole. `port`: where to connect instead."""
+    """Forwards connections to a port until it is cut; clients connect to `port` instead."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -29,12 +29,12 @@ class Relay:
             self._pairs.clear()
 
     def mend(self) -> None:
-        """Let connections through again."""
+        """Forward connections again."""
         with self._lock:
             self._whole = True
 
     def close(self) -> None:
-        """End it."""
+        """Close the relay."""
         self.cut()
         _close(self._listener)
 
@@ -70,7 +70,7 @@ def _forward(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
+    for sock in sockets:
         with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()

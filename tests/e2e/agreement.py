@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every pod that is there, explained, beside what the real kube-scheduler did with it (F83).
+"""Explain every pod of a control plane, and compare with what the real kube-scheduler did with it (F83).
 
-A refusal is compared word by word: the scheduler counts nodes by the reasons of the first plugin that objects, and we
-say all reasons of every node. What the scheduler said before the cluster changed it does not take back; so that a pod
-on which we differ is posed to it again, as a copy, and that answer counts.
+A refusal is compared word by word: kube-scheduler counts nodes by the reasons of the first plugin that refuses them,
+and explain names all reasons of every node. kube-scheduler does not withdraw a message when the cluster changes later.
+A pod on which the two differ is therefore created again as a copy, and the outcome of the copy counts.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.stage import eventually, read_pod
 
 LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
-"""What kube-scheduler counts itself, and says as Insufficient, with all else of NodeResourcesFit."""
+"""Codes of what kube-scheduler counts itself, and reports as Insufficient with the rest of NodeResourcesFit."""
 FITS_NOT = InTreeCause.InsufficientResource.name
 FIT = {FITS_NOT, InTreeCause.TooManyPods.name, *LACKING}
 PLUGINS = (
@@ -53,71 +53,76 @@ PLUGINS = (
         InTreeCause.ExistingPodAntiAffinity.name,
     },
 )
-"""Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that objects."""
-OURS_ALONE = {each.name for each in Code} - LACKING
+"""Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that refuses."""
+OURS_ALONE = {code.name for code in Code} - LACKING
 MOST_POSED = 20
-"""Of some 500; where more differ it is not the cluster that changed. One takes a second or two."""
+"""Most pods that are created again, of about 500. Each takes a second or two; a change of the cluster affects fewer."""
 ATTEMPTS = 3
-"""A copy is judged in one moment and explained in the next."""
+"""Attempts per pod, since the cluster may change between the verdict on a copy and its explanation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the scheduler did: bound to a node, or refused with these words."""
+    """What kube-scheduler did with a pod: it bound the pod to a node, or refused it with this message."""
 
     node: str = ""
     words: str = ""
 
 
 def disagreements(plane: ControlPlane, policies: Path | None = None) -> list[str]:
-    """List the pods of running schedulers on which explain and the scheduler differ. `policies`: of the service.
+    """List the pods of the running schedulers on which explain and kube-scheduler differ.
 
-    Prints how many there were, how many of them were posed again, and the CPU that explaining took.
+    `policies` is the directory of the service's policies. Prints how many pods were explained, how many of them were
+    created again, and the CPU time of the explanations.
     """
-    asking = {name: asks for each in plane.schedulers.values() for name, asks in _profiles(each.configuration)}
+    asking = {
+        name: asks_extender
+        for scheduler in plane.schedulers.values()
+        for name, asks_extender in _profiles(scheduler.configuration)
+    }
     world, pods = read_world(plane, policies)
     if _unchanged(plane, world, pods):
         return []
     answered = [(pod, answer) for pod in pods if pod["spec"]["schedulerName"] in asking and (answer := answer_of(pod))]
     started = time.process_time()
-    apart = [each for each in answered if differs(*each, world, asking[each[0]["spec"]["schedulerName"]])]
+    apart = [pair for pair in answered if difference(*pair, world, asking[pair[0]["spec"]["schedulerName"]])]
     print(
         f"explained {len(answered)} pods on {len(world.nodes)} nodes in {time.process_time() - started:.2f} s of CPU,"
     )
     print(f"{sum(bool(answer.words) for _, answer in answered)} of them refused, {len(apart)} posed again")
-    found = []
+    disagreeing = []
     for pod, answer in apart if len(apart) <= MOST_POSED else ():
-        if why := _still(plane, policies, pod, answer, asking[pod["spec"]["schedulerName"]]):
-            found.append(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}: {why}")
-    return found or [differs(*each, world, True) for each in apart[MOST_POSED:]]
+        if why := _difference_when_created_again(plane, policies, pod, answer, asking[pod["spec"]["schedulerName"]]):
+            disagreeing.append(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}: {why}")
+    return disagreeing or [difference(*pair, world, True) for pair in apart[MOST_POSED:]]
 
 
 def _unchanged(plane: ControlPlane, world: ClusterSnapshot, pods: list[Object]) -> bool:
-    """Tell whether this very cluster was looked at before: scenarios that only read leave it as it was."""
-    versions = sorted(each["metadata"]["resourceVersion"] for each in pods)
-    state = hash((repr(versions), repr(sorted(world.nodes.items(), key=lambda each: each[0]))))
-    before, LOOKED_AT[plane.url] = LOOKED_AT.get(plane.url), state
+    """Tell whether the cluster is in a state that was compared before, as scenarios that only read leave it."""
+    versions = sorted(pod["metadata"]["resourceVersion"] for pod in pods)
+    state = hash((repr(versions), repr(sorted(world.nodes.items(), key=lambda item: item[0]))))
+    before, COMPARED_STATES[plane.url] = COMPARED_STATES.get(plane.url), state
     return before == state
 
 
-LOOKED_AT: dict[str, int] = {}
+COMPARED_STATES: dict[str, int] = {}
 
 
 def _profiles(configuration: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     profiles: list[Object] = configuration.get("profiles") or [{}]
-    for each in profiles:
-        yield each.get("schedulerName", "default-scheduler"), bool(configuration.get("extenders"))
+    for profile in profiles:
+        yield profile.get("schedulerName", "default-scheduler"), bool(configuration.get("extenders"))
 
 
 def read_world(plane: ControlPlane, policies: Path | None) -> tuple[ClusterSnapshot, list[Object]]:
     """Read the cluster as the command does, once for all pods."""
     cluster = find_cluster(plane.kubeconfig("admin"), None)
     objects = asyncio.run(read_objects(cluster, *LIVE, optional=OPTIONAL))
-    return snapshot_of(objects, policies), [each for each in objects if each["kind"] == "Pod"]
+    return snapshot_of(objects, policies), [item for item in objects if item["kind"] == "Pod"]
 
 
 def answer_of(pod: Object) -> Answer | None:
-    """Read what the scheduler did with a pod; None where it did nothing, could not, or the pod is going."""
+    """Read what kube-scheduler did with a pod; None where it did nothing, or where the pod is deleted or finished."""
     status = pod.get("status") or {}
     condition: Object = next((c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {})
     if pod["metadata"].get("deletionTimestamp") or status.get("phase") in FINISHED:
@@ -129,121 +134,137 @@ def answer_of(pod: Object) -> Answer | None:
     return None
 
 
-def differs(pod: Object, answer: Answer, world: ClusterSnapshot, asks: bool) -> str:
-    """Say how we differ; empty where we agree. `asks`: the scheduler asks our extender."""
-    found = finish(explain(pod, world, live=True, by_node=True, find_fixes=False))
+def difference(pod: Object, answer: Answer, world: ClusterSnapshot, asks_extender: bool) -> str:
+    """Return how explain and kube-scheduler differ on a pod, or "" where they agree.
+
+    `asks_extender` is whether the scheduler calls our extender.
+    """
+    explanation = finish(explain(pod, world, live=True, by_node=True, find_fixes=False))
     if answer.node:
-        bound = found.bound and _seen(found.bound, asks)
+        bound = explanation.bound and _without_extender_reasons(explanation.bound, asks_extender)
         if bound is None or bound.node != answer.node:
             return f"is bound to {answer.node}, we say {bound}"
         return "" if bound.fits else f"is bound to {answer.node}, we say {bound.messages}"
-    words = expected(pod, found, world, asks)
+    words = expected_message(pod, explanation, world, asks_extender)
     if words is not None and answer.words.startswith(words):
         return ""
     return f"the scheduler says {answer.words[:800]!r}, we {words!r}"
 
 
-def expected(pod: Object, found: Explanation, world: ClusterSnapshot, asks: bool) -> str | None:
-    """Write what the scheduler will say of a pod; None where we think that it fits (FitError.Error, types.go).
+def expected_message(pod: Object, explanation: Explanation, world: ClusterSnapshot, asks_extender: bool) -> str | None:
+    """Write the message that kube-scheduler will give for a pod, or None where explain says that the pod fits.
 
-    Where the affinity that admission wrote keeps a node out we say why it was written; the scheduler does not know.
+    The form is that of FitError.Error in kube-scheduler's types.go. Where affinity that admission wrote refuses a node,
+    explain gives the cause of that affinity, which kube-scheduler does not know.
     """
-    if found.in_tree and found.in_tree[0].reason == InTreeCause.SchedulingGated.name:
+    if explanation.in_tree and explanation.in_tree[0].reason == InTreeCause.SchedulingGated.name:
         return ""
     pod_constraints = read_pod_constraints(pod, lambda _resource: False)
-    verdicts = [_heard(each, pod_constraints, world, asks) for each in found.verdicts or ()]
-    if found.unjudged:
-        verdicts = [_unallocated(each) if each.fits else each for each in verdicts]
-    if any(each.fits for each in verdicts):
+    verdicts = [
+        _as_the_scheduler_reports(verdict, pod_constraints, world, asks_extender)
+        for verdict in explanation.verdicts or ()
+    ]
+    if explanation.unjudged:
+        verdicts = [_refused_by_dra(verdict) if verdict.fits else verdict for verdict in verdicts]
+    if any(verdict.fits for verdict in verdicts):
         return None
     if not verdicts:
         return "no nodes available to schedule pods"
-    counted = predicted(verdicts, named(pod))
-    return f"0/{found.nodes} nodes are available: {', '.join(sorted(f'{n} {text}' for text, n in counted.items()))}."
+    counted = predicted_reasons(verdicts, named_nodes(pod))
+    histogram = ", ".join(sorted(f"{n} {text}" for text, n in counted.items()))
+    return f"0/{explanation.nodes} nodes are available: {histogram}."
 
 
-def _seen(verdict: NodeVerdict, asks: bool) -> NodeVerdict:
-    """Leave out what a scheduler does not hear that does not ask us."""
-    if asks or verdict.fits:
+def _without_extender_reasons(verdict: NodeVerdict, asks_extender: bool) -> NodeVerdict:
+    """Leave out the reasons that only our extender gives, where the scheduler does not call it."""
+    if asks_extender or verdict.fits:
         return verdict
-    said = [each for each in zip(verdict.reasons, verdict.messages, strict=True) if each[0] not in OURS_ALONE]
-    return NodeVerdict(verdict.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
+    reasons = [reason for reason in zip(verdict.reasons, verdict.messages, strict=True) if reason[0] not in OURS_ALONE]
+    return NodeVerdict(
+        verdict.node, not reasons, tuple(code for code, _ in reasons), tuple(text for _, text in reasons)
+    )
 
 
-def _unallocated(verdict: NodeVerdict) -> NodeVerdict:
-    """Take a node that only its devices can speak against for one without (dynamicresources.go)."""
+def _refused_by_dra(verdict: NodeVerdict) -> NodeVerdict:
+    """Return the verdict on a node that fits in all but its devices, as refused for them (dynamicresources.go)."""
     return NodeVerdict(verdict.node, fits=False, reasons=("resourceClaims",), messages=("cannot allocate all claims",))
 
 
-def _heard(verdict: NodeVerdict, pod_constraints: PodConstraints, world: ClusterSnapshot, asks: bool) -> NodeVerdict:
-    """Put a verdict as the scheduler does: it counts GPUs as it counts CPU, and takes admission's affinity as any."""
+def _as_the_scheduler_reports(
+    verdict: NodeVerdict, pod_constraints: PodConstraints, world: ClusterSnapshot, asks_extender: bool
+) -> NodeVerdict:
+    """Return a verdict as kube-scheduler reports it: GPUs counted like CPU, admission's affinity like any other."""
     if verdict.fits:
         return verdict
-    seen, node = _seen(verdict, asks), world.nodes[verdict.node]
-    said = list(zip(seen.reasons, seen.messages, strict=True))
-    if short := [each.message for each in resources_left(pod_constraints, node, world.used.get(node.name, {}))]:
-        said = [*((FITS_NOT, text) for text in short), *(each for each in said if each[0] not in FIT)]
+    seen, node = _without_extender_reasons(verdict, asks_extender), world.nodes[verdict.node]
+    reasons = list(zip(seen.reasons, seen.messages, strict=True))
+    if short := [resource.message for resource in resources_left(pod_constraints, node, world.used.get(node.name, {}))]:
+        reasons = [*((FITS_NOT, text) for text in short), *(reason for reason in reasons if reason[0] not in FIT)]
     if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(
         node_affinity_matches(pod_constraints, node, {})
     ):
-        said.append((InTreeCause.NodeAffinityMismatch.name, UNSELECTED))
-    return NodeVerdict(seen.node, not said, tuple(code for code, _ in said), tuple(text for _, text in said))
+        reasons.append((InTreeCause.NodeAffinityMismatch.name, UNSELECTED))
+    return NodeVerdict(seen.node, not reasons, tuple(code for code, _ in reasons), tuple(text for _, text in reasons))
 
 
-def predicted(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Counter[str]:
-    """Say what the scheduler will say: of each node the texts of the first plugin that objects, or ours.
+def predicted_reasons(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Counter[str]:
+    """Count the reasons that kube-scheduler will give: per node those of the first plugin that refuses it, or ours.
 
-    `names`: the only nodes that it looks at, where node affinity names them (NodeAffinity PreFilter).
+    `names` holds the only nodes that it considers, where node affinity names them (NodeAffinity PreFilter).
     """
     texts: Counter[str] = Counter()
-    for each in verdicts:
-        if names is not None and each.node not in names:
+    for verdict in verdicts:
+        if names is not None and verdict.node not in names:
             texts["node(s) didn't satisfy plugin(s) [NodeAffinity]"] += 1
             continue
-        said = list(zip(each.reasons, each.messages, strict=True))
-        plugin = next((codes for codes in PLUGINS if codes & set(each.reasons)), None)
+        reasons = list(zip(verdict.reasons, verdict.messages, strict=True))
+        plugin = next((codes for codes in PLUGINS if codes & set(verdict.reasons)), None)
         if plugin is None:
-            texts.update([said[0][1]])
+            texts.update([reasons[0][1]])
             continue
-        theirs = [text.partition(": ")[0] for code, text in said if code in plugin]
+        theirs = [text.partition(": ")[0] for code, text in reasons if code in plugin]
         texts.update(set(theirs) if plugin is FIT else theirs[:1])
     return texts
 
 
-def named(pod: Object) -> set[str] | None:
-    """List the nodes that required node affinity names; None where a term names none."""
+def named_nodes(pod: Object) -> set[str] | None:
+    """List the nodes that required node affinity names, or None where a term names none."""
     required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
-    found: set[str] = set()
+    node_names: set[str] = set()
     for term in required.get("nodeSelectorTerms") or ():
-        fields = [each for each in term.get("matchFields") or () if each["operator"] == "In"]
+        fields = [field for field in term.get("matchFields") or () if field["operator"] == "In"]
         if not fields:
             return None
-        found.update(*(each["values"] for each in fields))
-    return found or None
+        node_names.update(*(field["values"] for field in fields))
+    return node_names or None
 
 
-def _still(plane: ControlPlane, policies: Path | None, pod: Object, answer: Answer, asks: bool) -> str:
-    """Pose a pod again, to the node that it has or to all, and say how we differ then."""
+def _difference_when_created_again(
+    plane: ControlPlane, policies: Path | None, pod: Object, answer: Answer, asks_extender: bool
+) -> str:
+    """Create a copy of a pod, for the node that the pod has or for all, and return how the verdicts on it differ."""
     why = ""
     for _ in range(ATTEMPTS):
-        made = plane.api.try_create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", again(pod, answer.node))
+        made = plane.api.try_create(
+            f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", copy_of(pod, answer.node)
+        )
         if not made.is_success:
             return f"cannot be posed again: {made.text[:300]}"
-        asked: Object = made.json()
+        copied: Object = made.json()
         try:
-            eventually("it is judged", lambda asked=asked: answer_of(asked := read_pod(plane, asked)))  # type: ignore[misc]
-            asked = read_pod(plane, asked)
+            eventually("it is judged", lambda copied=copied: answer_of(read_pod(plane, copied)))  # type: ignore[misc]
+            copied = read_pod(plane, copied)
             world, _ = read_world(plane, policies)
-            why = differs(asked, answer_of(asked) or Answer(), world, asks)
+            why = difference(copied, answer_of(copied) or Answer(), world, asks_extender)
         finally:
-            plane.api.delete(pod_path(asked))
+            plane.api.delete(pod_path(copied))
         if not why:
             return ""
     return why
 
 
-def again(pod: Object, node: str) -> Object:
-    """Copy a pod; without priority, so that it evicts nobody. `node`: the only one that it may go to, unless empty."""
+def copy_of(pod: Object, node: str) -> Object:
+    """Copy a pod without its priority, so that it preempts nothing; `node` is the only node for it, if any."""
     metadata, spec = pod["metadata"], copy.deepcopy(pod["spec"])
     for key in ("nodeName", "priority", "priorityClassName", "preemptionPolicy", "ephemeralContainers"):
         spec.pop(key, None)
@@ -252,13 +273,14 @@ def again(pod: Object, node: str) -> Object:
         terms = affinity.setdefault(REQUIRED, {}).setdefault("nodeSelectorTerms", [{}])
         for term in terms:
             term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    for each in _with_selectors(spec):
+    for constraint in _with_selectors(spec):
         for key in ("matchLabelKeys", "mismatchLabelKeys"):
-            each.pop(key, None)  # which the API server has put into the selector already
-    annotations = {key: each for key, each in (metadata.get("annotations") or {}).items() if key != DECISION}
-    labels = {} if metadata.get("ownerReferences") else metadata.get("labels") or {}  # else its controller adopts it
-    kept = {"generateName": "again-", "namespace": metadata["namespace"], "annotations": annotations, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
+            constraint.pop(key, None)  # which the API server has added to the selector already
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != DECISION}
+    labels = {} if metadata.get("ownerReferences") else metadata.get("labels") or {}  # a controller would adopt it
+    names = {"generateName": "again-", "namespace": metadata["namespace"]}
+    metadata = {**names, "annotations": annotations, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _with_selectors(spec: Object) -> Iterator[Object]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One control plane a module: it starts in some four seconds, and no module sees another's leavings."""
+"""One control plane per module: it starts in about four seconds, and no module sees the objects of another."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,26 +14,26 @@ from tests.e2e.stage import Service
 
 @pytest.fixture(scope="session")
 def binaries() -> Binaries:
-    """The programs of the control plane; skips, with the remedy, where there are none."""
-    found = find_binaries()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    """The programs of the control plane; the tests skip, with the remedy, where there are none."""
+    programs = find_binaries()
+    if isinstance(programs, str):
+        pytest.skip(programs)
+    return programs
 
 
 @pytest.fixture(scope="module")
 def plane(binaries: Binaries) -> Iterator[ControlPlane]:
-    """A control plane of this module's own."""
+    """A control plane for this module alone."""
     with control_plane(binaries) as running:
         yield running
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
-    """After each scenario, before anything is taken down: explain agrees with the scheduler on every pod (F83)."""
+    """After each scenario, before it is torn down, check that explain and scheduler agree on every pod (F83)."""
     yield
     plane = item.funcargs.get("plane")
     if isinstance(plane, ControlPlane) and plane.schedulers:
-        services = [each for each in item.funcargs.values() if isinstance(each, Service)]
+        services = [value for value in item.funcargs.values() if isinstance(value, Service)]
         folder = services[-1].flags.get("policies") if services else None
         assert disagreements(plane, Path(folder) if folder else None) == []

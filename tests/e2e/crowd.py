@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A seeded crowd: mixed nodes and mixed pods for the real scheduler, drawn in the words of the twin."""
+"""Mixed nodes and mixed pods for the real scheduler, drawn from a seed, and described as the twin describes them."""
 
 import random
 from collections.abc import Iterator
@@ -22,16 +22,16 @@ POOLS: dict[str, tuple[Policy, ...]] = {
     "strict": (Policy(unknown="Refuse", unhealthy="Refuse", memory="16Gi"),),
     "modern": (Policy(allow=("H100", "A100", "L4", "A10", "H200"), deny=("NVIDIA-A100-SXM4-40GB",), capability="8.0"),),
 }
-"""What the policies of a namespace say, by its label `pool`."""
+"""The policies of a namespace, as the twin reads them, by its label `pool`."""
 SHARES = {"plain": 5}
-"""How often a pool is drawn; once unless named here."""
+"""Weight with which a pool is drawn; 1 unless named here."""
 GPU_TAINT, TEAM_TAINT = "nvidia.com/gpu", "dedicated"
 PRIORITIES: dict[str, Object] = {"urgent": {"value": 1000}, "patient": {"value": 1000, "preemptionPolicy": "Never"}}
-"""PriorityClasses; most pods have none, which is 0."""
+"""PriorityClasses; most pods have none, which means the priority 0."""
 SIZES = (4, 4, 4, 8)
-"""Units of a node at most, so that the pods of low priority leave too little for those of a high one."""
+"""Most units of a node, so that pods of low priority leave too few for those of high priority."""
 LABEL_CHARACTERS = 63
-"""Of a label's value (apimachinery validation LabelValueMaxLength); the longest product names do not fit."""
+"""Longest label value (apimachinery validation LabelValueMaxLength); the longest product names do not fit."""
 MEMORIES = ("4Gi", "8GB", "12Gi", "16Gi", "20Gi", "20Gi")
 EVERYDAY = (
     Wish(),
@@ -52,14 +52,15 @@ EVERYDAY = (
     Wish(parts=(Part(), Part(amount=2), Part(kind="init", amount=4))),
     Wish(sharing="Shared", parts=(Part(), Part(kind="sidecar"))),
 )
-"""What most pods ask: the twin's own wishes are so particular that half of them fit nowhere."""
+"""The wishes of most pods, since half of the twin's own wishes fit nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A pod as its author writes it. `admitted`: its namespace is one in which the webhooks are asked.
+class DrawnPod:
+    """A pod as its author writes it.
 
-    `tolerated`: keys of taints; `priority`: a class of PRIORITIES, or nothing; `namespace`: another than the pool's.
+    `admitted` is whether its namespace is one for which the webhooks are called. `tolerated` holds keys of taints.
+    `priority` is a class of PRIORITIES, or "". `namespace` is one other than its pool's, or "".
     """
 
     name: str
@@ -72,9 +73,9 @@ class Drawn:
     namespace: str = ""
 
     @property
-    def where(self) -> str:
-        """Name its namespace."""
-        return self.namespace or where(self.pool, self.admitted)
+    def effective_namespace(self) -> str:
+        """Return the name of the pod's namespace."""
+        return self.namespace or pool_namespace(self.pool, self.admitted)
 
     def document(self) -> Object:
         """Write the Pod."""
@@ -93,18 +94,18 @@ class Drawn:
         parts = [(part.kind, written(part, f"c{index}")) for index, part in enumerate(wish.containers)]
         spec: Object = {
             "schedulerName": OURS,
-            "containers": [each for kind, each in parts if kind == "app"],
-            "initContainers": [each for kind, each in parts if kind != "app"],
+            "containers": [document for kind, document in parts if kind == "app"],
+            "initContainers": [document for kind, document in parts if kind != "app"],
             "nodeSelector": dict(self.selector),
             "tolerations": [{"key": key, "operator": "Exists"} for key in self.tolerated],
             **({"priorityClassName": self.priority} if self.priority else {}),
         }
-        metadata = {"name": self.name, "namespace": self.where, "annotations": annotations}
+        metadata = {"name": self.name, "namespace": self.effective_namespace, "annotations": annotations}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def where(pool: str, admitted: bool) -> str:
-    """Name the namespace of a pool in which the webhooks are asked, or are not."""
+def pool_namespace(pool: str, admitted: bool) -> str:
+    """Return the name of a pool's namespace, of which there are two: the webhooks are called for one of them only."""
     return f"{pool}-{'admitted' if admitted else 'bare'}"
 
 
@@ -117,7 +118,7 @@ def policy_texts() -> Iterator[tuple[str, str]]:
 
 
 def nodes(draw: random.Random, prefix: str, count: int) -> Iterator[Object]:
-    """Draw nodes: every kind of the twin's, many tainted as GPU nodes are, some by a team, some cordoned."""
+    """Draw nodes of every kind that the twin knows; many have the GPU taint, some a team's taint, some are cordoned."""
     for index in range(count):
         document = registered(node_document(f"{prefix}-n{index}", _node(draw)))
         keys = [GPU_TAINT] * (draw.random() < 0.4) + [TEAM_TAINT] * (draw.random() < 0.08)
@@ -126,26 +127,30 @@ def nodes(draw: random.Random, prefix: str, count: int) -> Iterator[Object]:
 
 
 def _node(draw: random.Random) -> RawNode:
-    """Draw a device plugin's node that the API server takes, with few units; what is withdrawn stays withdrawn."""
+    """Draw a device plugin's node that the API server accepts, with few units; units that are withdrawn stay so."""
     units = draw.choice(SIZES)
     node = twin_draw.node(draw)
     while node.devices or any(len(value) > LABEL_CHARACTERS for value in node.labels.values()):
         node = twin_draw.node(draw)
-    offers = {each: min(count, units) for each, count in node.allocatable.items()}
-    return replace(node, allocatable=offers, capacity={each: offers[each] + node.withdrawn(each) for each in offers})
+    offers = {resource: min(count, units) for resource, count in node.allocatable.items()}
+    return replace(
+        node,
+        allocatable=offers,
+        capacity={resource: offers[resource] + node.withdrawn(resource) for resource in offers},
+    )
 
 
-def pods(draw: random.Random, prefix: str, count: int, high: float) -> list[Drawn]:
-    """Draw pods; `high`: the share of those with a high priority, one in four of which may not preempt."""
+def pods(draw: random.Random, prefix: str, count: int, high: float) -> list[DrawnPod]:
+    """Draw pods; `high` is the share with a high priority, one in four of which may not preempt."""
     return [_pod(draw, f"{prefix}-{index}", high) for index in range(count)]
 
 
-def _pod(draw: random.Random, name: str, high: float) -> Drawn:
-    pool = draw.choice([each for each in POOLS for _ in range(SHARES.get(each, 1))])
+def _pod(draw: random.Random, name: str, high: float) -> DrawnPod:
+    pool = draw.choice([name for name in POOLS for _ in range(SHARES.get(name, 1))])
     admitted = draw.random() < 0.5
     zone = (("zone", draw.choice(twin_draw.ZONES)),)
     keys = [GPU_TAINT] * (not admitted and draw.random() < 0.85) + [TEAM_TAINT] * (draw.random() < 0.15)
-    return Drawn(
+    return DrawnPod(
         name=name,
         pool=pool,
         admitted=admitted,
@@ -162,10 +167,10 @@ def _wish(draw: random.Random) -> Wish:
         return draw.choice(EVERYDAY)
     if kind == "image":
         return Wish(amount=draw.choice([1, 2]), image=draw.choice(IMAGES))
-    if kind == "memory":  # of shares of one GPU that have more room for pods than for their memory
+    if kind == "memory":  # for shares of one GPU, whose memory is used up before its shares
         return Wish(sharing="Shared", memory=draw.choice(MEMORIES))
     if kind == "shared":
         return Wish(resource=f"{GPU}.shared", memory=draw.choice(MEMORIES))
     while (drawn := twin_draw.wish(draw)).claimed:
-        pass  # the crowd's pods ask for resources
+        pass  # pods of the crowd request resources, and claim nothing
     return replace(drawn, accept="ForwardCompatible")

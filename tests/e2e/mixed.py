@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mixed fleet of any size, and the questions that an independent oracle answers about it."""
+"""A mixed fleet of any size, and pods for which an independent oracle says which nodes can serve them."""
 
 import ssl
 from collections.abc import Iterable, Iterator
@@ -19,65 +19,66 @@ TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A pod to make, and the same wish in the oracle's words."""
+class PodRequest:
+    """A pod to create, and the same request in the form that the oracle reads."""
 
     name: str
     wish: Wish
     annotations: dict[str, str] = field(default_factory=dict)
     image: str = "train:1"
 
-    def pod(self, name: str, where: str, **more: Any) -> Object:
-        """Make the pod."""
+    def pod(self, name: str, namespace: str, **more: Any) -> Object:
+        """Write the Pod."""
         limits = {self.wish.resource: self.wish.amount}
-        return gpu_pod(name, where, limits, annotations=self.annotations, image=self.image, **more)
+        return gpu_pod(name, namespace, limits, annotations=self.annotations, image=self.image, **more)
 
 
-def ask(name: str, annotations: dict[str, str] | None = None, **wish: Any) -> Ask:
-    """Make an ask whose annotations say what the wish says."""
-    found = annotations or {}
+def make_request(name: str, annotations: dict[str, str] | None = None, **wish: Any) -> PodRequest:
+    """Make a request whose annotations say what its wish says."""
+    stated = annotations or {}
     words = {"products": "products", "cuda": "cuda", "sharing": "sharing", "gpu-memory": "memory"}
-    said = {words[key]: value for key, value in found.items()}
-    return Ask(name, Wish(**{**said, **wish}), found, wish.get("image", "train:1"))
+    pod_wish = {words[key]: value for key, value in stated.items()}
+    return PodRequest(name, Wish(**{**pod_wish, **wish}), stated, wish.get("image", "train:1"))
 
 
-ASKS = (
-    ask("any GPU"),
-    ask("two", amount=2),
-    ask("A10 and never A100", {"products": "A10"}),
-    ask("A100 or H100", {"products": "A100, H100"}, amount=2),
-    ask("a whole GPU", {"sharing": "Exclusive"}),
-    ask("a shared one", {"sharing": "Shared"}),
-    ask("a new driver by the image", image=TORCH),
-    ask("a new driver by annotation", {"cuda": "12.4"}),
-    ask("much memory", {"gpu-memory": "40Gi", "sharing": "Exclusive"}),
-    ask("a slice", resource="nvidia.com/mig-1g.10gb"),
+REQUESTS = (
+    make_request("any GPU"),
+    make_request("two", amount=2),
+    make_request("A10 and never A100", {"products": "A10"}),
+    make_request("A100 or H100", {"products": "A100, H100"}, amount=2),
+    make_request("a whole GPU", {"sharing": "Exclusive"}),
+    make_request("a shared one", {"sharing": "Shared"}),
+    make_request("a new driver by the image", image=TORCH),
+    make_request("a new driver by annotation", {"cuda": "12.4"}),
+    make_request("much memory", {"gpu-memory": "40Gi", "sharing": "Exclusive"}),
+    make_request("a slice", resource="nvidia.com/mig-1g.10gb"),
 )
 
 
 def fleet(count: int) -> Iterator[Object]:
-    """Make that many nodes: the demo fleet's, again and again."""
-    models = [each for each in demo_fleet() if each["kind"] == "Node"]
+    """Make that many nodes by repeating those of the demo fleet."""
+    models = [document for document in demo_fleet() if document["kind"] == "Node"]
     for index in range(count):
         model = models[index % len(models)]
         name = f"{model['metadata']['name']}-{index // len(models)}"
         yield registered({**model, "metadata": {**model["metadata"], "name": name}})
 
 
-def serves(asked: Ask, node: Object) -> bool:
-    """Ask the oracle whether a node could ever serve an ask."""
+def serves(pod_request: PodRequest, node: Object) -> bool:
+    """Tell whether, by the oracle, a node could ever serve a request."""
     offers = {key: int(value) for key, value in node["status"]["allocatable"].items() if key.startswith("nvidia.com/")}
-    return could_serve(asked.wish, node["metadata"].get("labels") or {}, offers)
+    return could_serve(pod_request.wish, node["metadata"].get("labels") or {}, offers)
 
 
-def asked_of(service: Service, verb: str, pod: Object, names: Iterable[str]) -> Any:
-    """Ask an extender verb as the scheduler does."""
+def call_extender(service: Service, verb: str, pod: Object, names: Iterable[str]) -> Any:
+    """Call a verb of the extender as kube-scheduler does."""
     with httpx.Client(verify=ssl.create_default_context(cafile=str(service.ca)), trust_env=False) as client:
         answer = client.post(f"{service.url}/scheduler/{verb}", json={"Pod": pod, "NodeNames": sorted(names)})
     return answer.json()
 
 
 def winner(service: Service, pod: Object, names: Iterable[str]) -> str:
-    """Ask the extender itself which node it would have."""
-    fitting = asked_of(service, "filter", pod, names)["NodeNames"]
-    return next(str(each["Host"]) for each in asked_of(service, "prioritize", pod, fitting) if each["Score"] == 10)
+    """Return the node to which the extender itself gives the highest score."""
+    fitting = call_extender(service, "filter", pod, names)["NodeNames"]
+    scores = call_extender(service, "prioritize", pod, fitting)
+    return next(str(score["Host"]) for score in scores if score["Score"] == 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scenario plays on: a control plane, the service as its own process, webhooks, a scheduler that asks us."""
+"""What a scenario runs on: a control plane, the service as its own process, webhooks, a scheduler with our extender."""
 
 import base64
 import json
@@ -24,12 +24,12 @@ from tests.controlplane.processes import Process, free_port, wait_until
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 READY_SECONDS = 60
 SOON_SECONDS = 60
-"""Bound on what kube-scheduler or a watch does by itself; most take a fraction of a second."""
+"""Seconds for an effect of kube-scheduler or of a watch, most of which take a fraction of a second."""
 OURS = "gpu-usher-scheduler"
 
 
 class Service:
-    """`gpu-usher serve` as a process of its own, following the control plane by its kubeconfig."""
+    """`gpu-usher serve` as a process of its own, which follows the control plane by its kubeconfig."""
 
     def __init__(self, plane: ControlPlane, name: str = "gpu-usher", **flags: str) -> None:
         self._plane = plane
@@ -67,25 +67,25 @@ class Service:
         wait_until("gpu-usher is ready", self.ready, READY_SECONDS, self.process)
 
     def ready(self) -> bool:
-        """Tell what /readyz says."""
+        """Tell whether /readyz answers that the service is ready."""
         try:
             return httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=20).status_code == 200
         except httpx.HTTPError as error:
             raise ConnectionError(str(error)) from error
 
     def health(self) -> Object:
-        """Give the body of /readyz."""
-        found: Object = httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=20).json()
-        return found
+        """Return the body of /readyz."""
+        body: Object = httpx.get(f"{self._ops}/readyz", trust_env=False, timeout=20).json()
+        return body
 
     def explain(self, pod: Object, **params: str) -> Object:
-        """Ask /explain about a Pod, or the pod of the cluster that a reference names."""
+        """Post to /explain a Pod, or a reference that names a pod of the cluster, and return the explanation."""
         url = f"{self._people}/explain"
-        found: Object = httpx.post(url, json=pod, params=params, trust_env=False, timeout=30).json()
-        return found
+        explanation: Object = httpx.post(url, json=pod, params=params, trust_env=False, timeout=30).json()
+        return explanation
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum a metric's samples that carry these labels; 0 where there is none."""
+        """Return the sum of a metric's samples that have these labels, or 0 where there is none."""
         text = httpx.get(f"{self._ops}/metrics", trust_env=False, timeout=20).text
         samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
         return sum(
@@ -99,7 +99,7 @@ class Service:
 
 @contextmanager
 def serving(plane: ControlPlane, name: str = "gpu-usher", **flags: str) -> Iterator[Service]:
-    """Run the service as long as the block lasts; its identity and rights are those of deploy/."""
+    """Run the service for as long as the block lasts, with the identity and the rights that deploy/ gives it."""
     grant(plane)
     service = Service(plane, name, **flags)
     try:
@@ -110,44 +110,44 @@ def serving(plane: ControlPlane, name: str = "gpu-usher", **flags: str) -> Itera
 
 
 def grant(plane: ControlPlane) -> None:
-    """Give our identity the rights that deploy/ gives it."""
+    """Create the roles and bindings of deploy/ for the service's account."""
     if plane.api.client.get("/api/v1/namespaces/gpu-usher").status_code == 404:
-        namespace(plane, "gpu-usher")
+        create_namespace(plane, "gpu-usher")
     rights = (DEPLOY / "base" / "rbac.yaml", DEPLOY / "components" / "dra" / "rbac.yaml")
-    said = plane.kubectl("apply", *(word for path in rights for word in ("-f", str(path))))
-    assert said.code == 0, said.err
+    result = plane.kubectl("apply", *(word for path in rights for word in ("-f", str(path))))
+    assert result.code == 0, result.err
 
 
-def namespace(plane: ControlPlane, name: str, **labels: str) -> str:
-    """Make a namespace, and wait until pods can be made in it; labels with `__` for `/` and `_` for `-`."""
-    found = {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()}
-    plane.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": found}})
+def create_namespace(plane: ControlPlane, name: str, **labels: str) -> str:
+    """Create a namespace, and wait until pods can be created in it; labels have `__` for `/` and `_` for `-`."""
+    namespace_labels = {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()}
+    plane.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": namespace_labels}})
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
     wait_until(f"namespace {name} has its account", lambda: plane.api.client.get(account).is_success, SOON_SECONDS)
     return name
 
 
 def install_webhooks(plane: ControlPlane, service: Service, **changes: Any) -> None:
-    """Install the webhooks of deploy/, pointed at the process; `changes` replace fields of every webhook."""
+    """Install the webhooks of deploy/ with the URL of the process; `changes` replace fields of every webhook."""
     ca = base64.b64encode(service.ca.read_bytes()).decode()
     for document in yaml.safe_load_all((DEPLOY / "base" / "webhooks.yaml").read_text("utf-8")):
         for webhook in document["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
             webhook["clientConfig"] = {"url": service.url + path, "caBundle": ca}
             webhook.update(changes)
-        said = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
-        assert said.code == 0, said.err
+        result = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        assert result.code == 0, result.err
     _wait_for_webhooks(plane, service)
 
 
 def remove_webhooks(plane: ControlPlane) -> None:
-    """Take the webhooks away."""
+    """Delete the webhook configurations."""
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         plane.api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/gpu-usher")
 
 
 def _wait_for_webhooks(plane: ControlPlane, service: Service) -> None:
-    """Wait until the API server's own watch has brought it the configurations: dry runs are called for."""
+    """Wait until the API server's own watch has brought it the configurations, so that dry runs reach the service."""
 
     def called() -> bool:
         before = service.calls("mutate"), service.calls("validate")
@@ -158,12 +158,12 @@ def _wait_for_webhooks(plane: ControlPlane, service: Service) -> None:
 
 
 def scheduler_configuration(service: Service, *words: str) -> Object:
-    """Take the configuration that `gpu-usher scheduler-config` writes, for the process at hand."""
+    """Return the configuration that `gpu-usher scheduler-config` writes for this process."""
     command = [sys.executable, "-m", "app.cli.main", "scheduler-config", "--for", "second", "-o", "json"]
     place = ["--url", f"{service.url}/scheduler", "--ca", str(service.ca)]
     done = subprocess.run([*command, *place, *words], capture_output=True, text=True, timeout=60, check=True)
-    found: Object = json.loads(done.stdout)
-    return found
+    configuration: Object = json.loads(done.stdout)
+    return configuration
 
 
 def start_scheduler(
@@ -176,14 +176,14 @@ def start_scheduler(
     return plane.start_scheduler(configuration, name)
 
 
-def gpu_pod(name: str, where: str, limits: Mapping[str, Any] | None = None, **more: Any) -> Object:
-    """Make a GPU pod for our scheduler. `more`: annotations, labels, image, requests, env, and fields of the spec."""
+def gpu_pod(name: str, namespace: str, limits: Mapping[str, Any] | None = None, **more: Any) -> Object:
+    """Write a GPU pod for our scheduler; `more`: annotations, labels, image, requests, env, and fields of the spec."""
     container: Object = {"name": "main", "image": more.pop("image", "train:1"), "env": more.pop("env", [])}
     resources = {"limits": {"nvidia.com/gpu": 1} if limits is None else dict(limits)}
     if "requests" in more:
         resources = {"requests": dict(more.pop("requests")), **({"limits": dict(limits)} if limits else {})}
     annotations = {f"gpu-usher.io/{key}": value for key, value in more.pop("annotations", {}).items()}
-    metadata = {"name": name, "namespace": where, "annotations": annotations, "labels": more.pop("labels", {})}
+    metadata = {"name": name, "namespace": namespace, "annotations": annotations, "labels": more.pop("labels", {})}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -197,71 +197,77 @@ def create_pod(plane: ControlPlane, pod: Object) -> Object:
     return plane.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
 
+def pods_of(plane: ControlPlane, namespace: str) -> list[Object]:
+    """List the pods of a namespace."""
+    return plane.api.items(f"/api/v1/namespaces/{namespace}/pods")
+
+
 def read_pod(plane: ControlPlane, pod: Object) -> Object:
-    """Read a pod again."""
+    """Read the current version of a pod."""
     return plane.api.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
 
 
-def node_of(plane: ControlPlane, pod: Object, seconds: float = SOON_SECONDS) -> str:
-    """Wait until a pod is bound, and say to which node."""
-    found: Object = {}
+def wait_for_node(plane: ControlPlane, pod: Object, seconds: float = SOON_SECONDS) -> str:
+    """Wait until a pod is bound, and return the name of its node."""
+    stored: Object = {}
 
     def bound() -> bool:
-        found.update(read_pod(plane, pod))
-        return bool(found["spec"].get("nodeName"))
+        stored.update(read_pod(plane, pod))
+        return bool(stored["spec"].get("nodeName"))
 
     try:
         wait_until(f"{pod['metadata']['name']} is bound", bound, seconds)
     except AssertionError as error:
-        raise AssertionError(f"{error}: {refusal(found)}") from error
-    return str(found["spec"]["nodeName"])
+        raise AssertionError(f"{error}: {refusal(stored)}") from error
+    return str(stored["spec"]["nodeName"])
 
 
 def refusal(pod: Object) -> str:
-    """Give the text of the PodScheduled condition, which the FailedScheduling event repeats; empty if there is none."""
+    """Return the message of the PodScheduled condition, which the FailedScheduling event repeats; "" without one."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next(
         (c.get("message", "") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
     )
 
 
-def refused(plane: ControlPlane, pod: Object, seconds: float = SOON_SECONDS) -> str:
-    """Wait until the scheduler says that a pod cannot be placed, and give its words."""
+def wait_for_refusal(plane: ControlPlane, pod: Object, seconds: float = SOON_SECONDS) -> str:
+    """Wait until the scheduler reports that a pod cannot be placed, and return its message."""
     wait_until(f"{pod['metadata']['name']} is refused", lambda: bool(refusal(read_pod(plane, pod))), seconds)
     return refusal(read_pod(plane, pod))
 
 
-def plain_pod(where: str, limits: Mapping[str, Any] | None = None, name: str = "p", **more: Any) -> Object:
-    """Make a GPU pod that nothing schedules, without the randomly named volume of a service account."""
+def plain_pod(namespace: str, limits: Mapping[str, Any] | None = None, name: str = "p", **more: Any) -> Object:
+    """Write a GPU pod that nothing schedules, without the randomly named volume of a service account."""
     spec = {"schedulerName": "default-scheduler", "automountServiceAccountToken": False, **more}
-    return gpu_pod(name, where, limits, **spec)
+    return gpu_pod(name, namespace, limits, **spec)
 
 
 def tolerated(pod: Object) -> list[Object]:
-    """List a pod's tolerations, less those that every pod gets from the API server or the DaemonSet controller."""
-    return [each for each in pod["spec"].get("tolerations", []) if not each["key"].startswith("node.kubernetes.io/")]
+    """List a pod's tolerations, without those that the API server or the DaemonSet controller adds to every pod."""
+    tolerations = pod["spec"].get("tolerations", [])
+    return [toleration for toleration in tolerations if not toleration["key"].startswith("node.kubernetes.io/")]
 
 
 def decision(pod: Object) -> Object:
-    """Read the decision annotation; empty where there is none."""
-    found: Object = json.loads((pod["metadata"].get("annotations") or {}).get(DECISION, "{}"))
-    return found
+    """Read the decision annotation; {} where there is none."""
+    recorded: Object = json.loads((pod["metadata"].get("annotations") or {}).get(DECISION, "{}"))
+    return recorded
 
 
 @contextmanager
-def counted(service: Service) -> Iterator[list[float]]:
+def counted_calls(service: Service) -> Iterator[list[float]]:
     """Count the calls of [/mutate, /validate] while the block lasts."""
     calls = [-service.calls("mutate"), -service.calls("validate")]
     yield calls
     calls[:] = [calls[0] + service.calls("mutate"), calls[1] + service.calls("validate")]
 
 
-def written(pod: Object) -> Object:
-    """Give what people and webhooks write in a pod, as the API server has it."""
+def authored_fields(pod: Object) -> Object:
+    """Return what people and webhooks wrote in a pod, as the API server stores it."""
     metadata = {key: pod["metadata"].get(key) for key in ("labels", "annotations", "finalizers")}
     return {"metadata": metadata, "spec": pod["spec"]}
 
 
 def eventually(what: str, true: Callable[[], object], seconds: float = SOON_SECONDS) -> None:
-    """Wait for what a controller or a watch brings about."""
+    """Wait for an effect of a controller or of a watch."""
     wait_until(what, true, seconds)

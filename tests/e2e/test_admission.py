@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees who creates a GPU pod: every repair is one that the API server takes, every denial says why."""
+"""What a person sees who creates a GPU pod: the API server accepts every repair, and every denial gives its cause."""
 
 import json
 import shutil
@@ -15,18 +15,18 @@ from app.nodes.labels import PRODUCT, SHARING
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
-from tests.controlplane.kubectl import Object, Said
+from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import (
     Service,
+    authored_fields,
+    create_namespace,
     create_pod,
     decision,
     install_webhooks,
-    namespace,
     plain_pod,
     read_pod,
     serving,
     tolerated,
-    written,
 )
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -55,10 +55,8 @@ OWN = {
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The service with the shipped policies and some of the tests' own, on a fleet whose GPUs are tainted."""
-    folder = tmp_path_factory.mktemp("policies")
-    for path in shipped_policies().glob("*.yaml"):
-        shutil.copy(path, folder)
+    """The service with the shipped policies and some for these tests, on a fleet whose GPU nodes are tainted."""
+    folder = shutil.copytree(shipped_policies(), tmp_path_factory.mktemp("own") / "policies")
     for name, spec in OWN.items():
         (folder / f"own-{name}.yaml").write_text(policy(name, spec), "utf-8")
     add_nodes(plane.api, FLEET)
@@ -69,17 +67,17 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def where(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace of the test's own, where the webhooks are at work."""
+def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
+    """A namespace for this test alone, for which the webhooks are called."""
     assert service.process.running
-    return namespace(plane, f"admission-{zlib.crc32(request.node.name.encode()):08x}")
+    return create_namespace(plane, f"admission-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 LIMITS = "limits set to 2 as in requests: the API server refuses requests without limits"
 
 
 @pytest.mark.parametrize(
-    ("resource", "amounts", "said"),
+    ("resource", "amounts", "warning"),
     [
         pytest.param(GPU, {"requests": {GPU: 2}}, LIMITS, id="requests only"),
         pytest.param(SLICE, {"requests": {SLICE: 2}}, LIMITS, id="requests only, slices"),
@@ -92,16 +90,16 @@ LIMITS = "limits set to 2 as in requests: the API server refuses requests withou
     ],
 )
 def test_amounts_the_api_server_would_refuse_are_repaired_and_the_pod_created(
-    plane: ControlPlane, where: str, resource: str, amounts: dict[str, Any], said: str
+    plane: ControlPlane, namespace: str, resource: str, amounts: dict[str, Any], warning: str
 ) -> None:
-    """P36, F7: kubernetes#54917, k8s-device-plugin#154; the Warning says what was done."""
-    pod = plain_pod(where, **amounts)
+    """P36, F7: kubernetes#54917, k8s-device-plugin#154. The warning says what was repaired."""
+    pod = plain_pod(namespace, **amounts)
 
     answer = plane.kubectl.create(pod)
 
-    found = read_pod(plane, pod)["spec"]["containers"][0]["resources"]
-    assert Said(0, "pod/p created\n", f"Warning: main: {resource} {said}\n") == answer
-    assert found == {"limits": {resource: "2"}, "requests": {resource: "2"}}
+    resources = read_pod(plane, pod)["spec"]["containers"][0]["resources"]
+    assert KubectlResult(0, "pod/p created\n", f"Warning: main: {resource} {warning}\n") == answer
+    assert resources == {"limits": {resource: "2"}, "requests": {resource: "2"}}
 
 
 DENIED = 'error when creating "STDIN": admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher:'
@@ -120,7 +118,7 @@ TORN = f"no GPU product is left by ampere-only and hopper-only ({WIDEN})"
 
 
 @pytest.mark.parametrize(
-    ("limit", "more", "said"),
+    ("limit", "more", "reason"),
     [
         pytest.param("500m", {}, FRACTION, id="fraction"),
         pytest.param(-1, {}, NEGATIVE, id="negative"),
@@ -131,13 +129,13 @@ TORN = f"no GPU product is left by ampere-only and hopper-only ({WIDEN})"
     ],
 )
 def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
-    plane: ControlPlane, where: str, limit: object, more: dict[str, Any], said: str
+    plane: ControlPlane, namespace: str, limit: object, more: dict[str, Any], reason: str
 ) -> None:
-    """F8, F26 and the reasons InvalidAnnotation, NoProductLeft: one line that says what to do instead."""
-    answer = plane.kubectl.create(plain_pod(where, {GPU: limit}, **more))
+    """F8, F26 and the reasons InvalidAnnotation, NoProductLeft. The message is one line that names the alternative."""
+    answer = plane.kubectl.create(plain_pod(namespace, {GPU: limit}, **more))
 
-    assert Said(1, "", f"Error from server (Forbidden): {DENIED} {said}\n") == answer
-    assert plane.api.items(f"/api/v1/namespaces/{where}/pods") == []
+    assert KubectlResult(1, "", f"Error from server (Forbidden): {DENIED} {reason}\n") == answer
+    assert plane.api.items(f"/api/v1/namespaces/{namespace}/pods") == []
 
 
 @pytest.mark.parametrize(
@@ -149,10 +147,10 @@ def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
     ],
 )
 def test_gpu_taint_of_the_nodes_is_tolerated_and_no_teams_taint(
-    plane: ControlPlane, where: str, resource: str, given: list[Object], expected: list[Object]
+    plane: ControlPlane, namespace: str, resource: str, given: list[Object], expected: list[Object]
 ) -> None:
-    """P35, F2, F3, F4: copied from the node as it is; `dedicated=team` on that very node stays the team's."""
-    admitted = create_pod(plane, plain_pod(where, {resource: 1}, tolerations=given))
+    """P35, F2, F3, F4: the toleration copies the node's GPU taint; its `dedicated=team` is not tolerated."""
+    admitted = create_pod(plane, plain_pod(namespace, {resource: 1}, tolerations=given))
 
     assert expected == tolerated(admitted)
 
@@ -163,59 +161,59 @@ INIT_ONLY = {"initContainers": [container({GPU: 1}, name="warm-up")], "container
 @pytest.mark.parametrize(
     "more", [{"limits": {GPU: 1}}, {"limits": {SLICE: 1}}, INIT_ONLY], ids=["GPU", "slice", "init container only"]
 )
-def test_runtime_class_that_exists_is_set(plane: ControlPlane, where: str, more: dict[str, Any]) -> None:
-    """P34, F5: for slices and for pods of which an init container alone asks, too."""
-    admitted = create_pod(plane, plain_pod(where, **more))
+def test_runtime_class_that_exists_is_set(plane: ControlPlane, namespace: str, more: dict[str, Any]) -> None:
+    """P34, F5: this also holds for MIG slices and for pods of which only an init container requests a GPU."""
+    admitted = create_pod(plane, plain_pod(namespace, **more))
 
     assert admitted["spec"]["runtimeClassName"] == "nvidia"
 
 
-def test_runtime_class_that_does_not_exist_is_not_set_and_nothing_is_said(plane: ControlPlane, where: str) -> None:
-    """P34, F6: named in the pod, it would have the API server reject it; doctor tells the operator."""
-    pod = plain_pod(where, labels={"test": "absent"})
+def test_runtime_class_that_does_not_exist_is_not_set_and_nothing_is_said(plane: ControlPlane, namespace: str) -> None:
+    """P34, F6: a pod that names a missing class would be rejected. The doctor reports the missing class instead."""
+    pod = plain_pod(namespace, labels={"test": "absent"})
 
     answer = plane.kubectl.create(pod)
 
-    assert Said(0, "pod/p created\n", "") == answer
+    assert KubectlResult(0, "pod/p created\n", "") == answer
     assert "runtimeClassName" not in read_pod(plane, pod)["spec"]
 
 
-def test_api_server_merges_what_the_runtime_class_we_set_brings(plane: ControlPlane, where: str) -> None:
-    """F5, F23: its RuntimeClass plugin runs again after our patch, and we again after it, for nothing new."""
-    pod = plain_pod(where, labels=HEAVILY, nodeSelector={"zone": "a"})
+def test_api_server_merges_what_the_runtime_class_we_set_brings(plane: ControlPlane, namespace: str) -> None:
+    """F5, F23: its RuntimeClass plugin runs again after our patch; we are then called again, and change nothing."""
+    pod = plain_pod(namespace, labels=HEAVILY, nodeSelector={"zone": "a"})
 
     answer = plane.kubectl.create(pod)
 
     spec = read_pod(plane, pod)["spec"]
-    assert Said(0, "pod/p created\n", "") == answer
+    assert KubectlResult(0, "pod/p created\n", "") == answer
     assert spec["overhead"] == OVERHEAD["podFixed"]
     assert spec["nodeSelector"] == {"zone": "a", "nvidia.com/gpu.present": "true"}
     assert tolerated({"spec": spec}) == [ANY_GPU]
 
 
-def test_products_annotation_becomes_affinity_in_each_term_of_the_user(plane: ControlPlane, where: str) -> None:
-    """F10: terms are alternatives, so the need stands in every one of them."""
+def test_products_annotation_becomes_affinity_in_each_term_of_the_user(plane: ControlPlane, namespace: str) -> None:
+    """F10: the terms of node affinity are alternatives, so each of them gets the requirement."""
     a, b = ({"key": "zone", "operator": "In", "values": [name]} for name in "ab")
     terms = {"nodeSelectorTerms": [{"matchExpressions": [a]}, {"matchExpressions": [b]}]}
     wished = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
-    admitted = create_pod(plane, plain_pod(where, annotations={"products": "H100"}, affinity=wished))
+    admitted = create_pod(plane, plain_pod(namespace, annotations={"products": "H100"}, affinity=wished))
 
-    found = admitted["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    need = found["nodeSelectorTerms"][0]["matchExpressions"][-1]
-    assert [{"matchExpressions": [a, need]}, {"matchExpressions": [b, need]}] == found["nodeSelectorTerms"]
+    required = admitted["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    need = required["nodeSelectorTerms"][0]["matchExpressions"][-1]
+    assert [{"matchExpressions": [a, need]}, {"matchExpressions": [b, need]}] == required["nodeSelectorTerms"]
     assert (need["key"], need["operator"]) == (PRODUCT, "In")
     assert "NVIDIA-H100-80GB-HBM3" in need["values"]
     assert all("H100" in value for value in need["values"])
 
 
-def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPlane, where: str) -> None:
-    """F25: in one versioned annotation."""
-    admitted = create_pod(plane, plain_pod(where, requests={GPU: 1}, annotations={"workload-class": "training"}))
+def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPlane, namespace: str) -> None:
+    """F25: one versioned annotation records it."""
+    admitted = create_pod(plane, plain_pod(namespace, requests={GPU: 1}, annotations={"workload-class": "training"}))
 
-    found = decision(admitted)
-    assert [found["v"], found["policies"]] == [1, ["training", "default"]]
-    assert found["actions"] == [
+    recorded = decision(admitted)
+    assert [recorded["v"], recorded["policies"]] == [1, ["training", "default"]]
+    assert recorded["actions"] == [
         f"main: {GPU} limits set to 1 as in requests",
         "runtimeClassName set to nvidia",
         f"toleration added for {GPU}",
@@ -228,11 +226,11 @@ READY: Object = {"tolerations": [ANY_GPU], "runtimeClassName": "nvidia"}
 FORGED = '{"v":1,"actions":["approved"],"hash":"HASH","of":"0"}'
 
 
-@pytest.mark.parametrize("forged", [FORGED, "{", ""], ids=["whole", "torn", "empty"])
-def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPlane, where: str, forged: str) -> None:
-    """P19, F15: whoever reads the record reads what really happened; the hash in force stands on every pod to copy."""
-    honest = create_pod(plane, plain_pod(where, name="honest", **READY))
-    pod = plain_pod(where, annotations={"decision": forged.replace("HASH", decision(honest)["hash"])}, **READY)
+@pytest.mark.parametrize("fake", [FORGED, "{", ""], ids=["whole", "torn", "empty"])
+def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPlane, namespace: str, fake: str) -> None:
+    """P19, F15: the annotation holds what really happened, though its policy hash can be copied from any pod."""
+    honest = create_pod(plane, plain_pod(namespace, name="honest", **READY))
+    pod = plain_pod(namespace, annotations={"decision": fake.replace("HASH", decision(honest)["hash"])}, **READY)
 
     answer = plane.kubectl.create(pod)
 
@@ -240,60 +238,61 @@ def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPla
     assert decision(honest) == decision(read_pod(plane, pod))
 
 
-def test_init_containers_and_sidecars_are_repaired_too(plane: ControlPlane, where: str) -> None:
+def test_init_containers_and_sidecars_are_repaired_too(plane: ControlPlane, namespace: str) -> None:
     """F16, F17."""
     before = [container(None, {GPU: 2}, name="before"), container(None, {GPU: 1}, name="side", restartPolicy="Always")]
 
-    admitted = create_pod(plane, plain_pod(where, initContainers=before, containers=[container(None, {GPU: 1})]))
+    admitted = create_pod(plane, plain_pod(namespace, initContainers=before, containers=[container(None, {GPU: 1})]))
 
     spec = admitted["spec"]
-    limits = [each["resources"]["limits"] for each in (*spec["initContainers"], *spec["containers"])]
+    limits = [document["resources"]["limits"] for document in (*spec["initContainers"], *spec["containers"])]
     assert limits == [{GPU: "2"}, {GPU: "1"}, {GPU: "1"}]
 
 
 @pytest.mark.parametrize(("restart", "code"), [({}, 0), ({"restartPolicy": "Always"}, 1)], ids=["init", "sidecar"])
 def test_gpus_are_counted_as_kubernetes_counts_them(
-    plane: ControlPlane, where: str, restart: dict[str, Any], code: int
+    plane: ControlPlane, namespace: str, restart: dict[str, Any], code: int
 ) -> None:
-    """F16, F17, fault 37: an init container's GPU is free again when the notebook starts, a sidecar's is not."""
+    """F16, F17, fault 37: an init container's GPU is free again when the main container starts, a sidecar's is not."""
     first = container({GPU: 1}, name="first", **restart)
+    pod = plain_pod(namespace, initContainers=[first], annotations={"workload-class": "notebook"})
 
-    answer = plane.kubectl.create(plain_pod(where, initContainers=[first], annotations={"workload-class": "notebook"}))
+    answer = plane.kubectl.create(pod)
 
     assert (answer.code, "2 GPUs asked: wants at most 1 per pod" in answer.err) == (code, bool(code))
 
 
-def test_warnings_are_few_and_short(plane: ControlPlane, where: str) -> None:
-    """F19: the API server cuts all of them once they are too many."""
+def test_warnings_are_few_and_short(plane: ControlPlane, namespace: str) -> None:
+    """F19: the API server truncates all warnings once they are too long together."""
     named = [container(None, {GPU: 1}, name=f"{index}{'x' * 62}") for index in range(9)]
 
-    answer = plane.kubectl.create(plain_pod(where, containers=named))
+    answer = plane.kubectl.create(plain_pod(namespace, containers=named))
 
     assert len(answer.warnings) == len(answer.err.splitlines()) == 3
     assert max(map(len, answer.warnings)) == 120
     assert answer.warnings[-1] == "and 7 more"
 
 
-def test_dry_run_shows_the_very_pod_that_would_be_and_stores_nothing(plane: ControlPlane, where: str) -> None:
-    """F7: `kubectl create --dry-run=server` calls us, since we have no side effects."""
-    pod = plain_pod(where, requests={GPU: 1})
+def test_dry_run_shows_the_very_pod_that_would_be_and_stores_nothing(plane: ControlPlane, namespace: str) -> None:
+    """F7: `kubectl create --dry-run=server` calls the webhook, since the webhook has no side effects."""
+    pod = plain_pod(namespace, requests={GPU: 1})
 
     shown = plane.kubectl.create(pod, dry_run=True)
 
-    assert plane.api.items(f"/api/v1/namespaces/{where}/pods") == []
-    assert written(create_pod(plane, pod)) == written(json.loads(shown.out))
+    assert plane.api.items(f"/api/v1/namespaces/{namespace}/pods") == []
+    assert authored_fields(create_pod(plane, pod)) == authored_fields(json.loads(shown.out))
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["with our record", "spec alone"])
-def test_admitted_pod_made_again_gains_nothing(plane: ControlPlane, where: str, recorded: bool) -> None:
-    """F23: whatever the RuntimeClass brought is in the spec by then."""
-    first = create_pod(plane, plain_pod(where, requests={GPU: 1}, annotations={"products": "H100"}, labels=HEAVILY))
+def test_admitted_pod_made_again_gains_nothing(plane: ControlPlane, namespace: str, recorded: bool) -> None:
+    """F23: what the RuntimeClass adds is in the spec by then."""
+    first = create_pod(plane, plain_pod(namespace, requests={GPU: 1}, annotations={"products": "H100"}, labels=HEAVILY))
     notes = {key: value for key, value in first["metadata"]["annotations"].items() if recorded or key != DECISION}
-    again = {**first, "metadata": {"name": "again", "namespace": where, "labels": HEAVILY, "annotations": notes}}
+    again = {**first, "metadata": {"name": "again", "namespace": namespace, "labels": HEAVILY, "annotations": notes}}
 
     answer = plane.kubectl.create(again)
 
     second = read_pod(plane, again)
-    assert Said(0, "pod/again created\n", "") == answer
+    assert KubectlResult(0, "pod/again created\n", "") == answer
     assert first["spec"] == second["spec"]
     assert decision(second)["actions"] == (decision(first)["actions"] if recorded else [])

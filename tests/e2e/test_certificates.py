@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keeper of certificates on a real API server, with the identity and rights of deploy/ and nothing more."""
+"""The certificate controller on a real API server, with the identity and the rights of deploy/ and no others."""
 
 import datetime as dt
 import itertools
@@ -21,17 +21,17 @@ from app.values.errors import ApiError
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
-from tests.e2e.keeping import (
+from tests.e2e.certificate_stage import (
     MUTATING,
     PODS,
     SECRETS,
     Interrupted,
     Mount,
     Stage,
-    Watched,
+    VersionWatch,
     data,
     published,
-    start_keeper,
+    start_certificate_controller,
 )
 from tests.e2e.stage import DEPLOY, SOON_SECONDS, Service, grant, plain_pod, serving
 
@@ -41,47 +41,47 @@ EMPTY: Object = {"data": None, "metadata": {"annotations": None}}
 
 @pytest.fixture(scope="module")
 def prepared(plane: ControlPlane) -> ControlPlane:
-    """Rights, the Lease and the empty Secrets of deploy/."""
+    """A control plane with the rights, the Lease and the empty Secrets of deploy/."""
     grant(plane)
     for name in ("rbac.yaml", "objects.yaml"):
-        said = plane.kubectl("apply", "-f", str(COMPONENT / name))
-        assert said.code == 0, said.err
+        result = plane.kubectl("apply", "-f", str(COMPONENT / name))
+        assert result.code == 0, result.err
     return plane
 
 
 @pytest.fixture(scope="module")
 def stage(prepared: ControlPlane) -> Iterator[Stage]:
     plane = prepared
-    keeper = start_keeper(plane, "keeper")
+    controller = start_certificate_controller(plane, "controller")
     try:
-        wait_until("there is a certificate", lambda: data(plane, "tls", "tls.crt"), SOON_SECONDS, keeper)
+        wait_until("there is a certificate", lambda: data(plane, "tls", "tls.crt"), SOON_SECONDS, controller)
         mount = Mount(plane, plane.folder / "mount")
         try:
-            where = mount.folder
-            with serving(plane, cert=str(where / "tls.crt"), key=str(where / "tls.key")) as service:
+            certificate, key = mount.folder / "tls.crt", mount.folder / "tls.key"
+            with serving(plane, cert=str(certificate), key=str(key)) as service:
                 install_without_trust(plane, service)
-                yield (built := Stage(plane, keeper, service))
-                built.keeper.stop()
+                yield (built := Stage(plane, controller, service))
+                built.controller.stop()
         finally:
             mount.stop()
     finally:
-        keeper.stop()
+        controller.stop()
 
 
 def install_without_trust(plane: ControlPlane, service: Service) -> None:
-    """Install the webhooks of deploy/, pointed at the process; whom to trust is the keeper's to write."""
+    """Install the webhooks of deploy/ with the URL of the process; the controller writes the CA bundle."""
     for document in yaml.safe_load_all((DEPLOY / "base" / "webhooks.yaml").read_text("utf-8")):
         for webhook in document["webhooks"]:
             webhook["clientConfig"] = {"url": service.url + webhook["clientConfig"]["service"]["path"]}
             webhook["failurePolicy"] = "Fail"
-        said = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
-        assert said.code == 0, said.err
+        result = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        assert result.code == 0, result.err
 
 
 @contextmanager
-def creating(plane: ControlPlane) -> Iterator[list[str]]:
-    """Create GPU pods without a pause, as dry runs; gives the errors, and after the block, last, the count."""
-    said: list[str] = []
+def pods_created_without_pause(plane: ControlPlane) -> Iterator[list[str]]:
+    """Create GPU pods without a pause, as dry runs; yields the list of errors, to which the count is added last."""
+    errors: list[str] = []
     stop = threading.Event()
     count = 0
 
@@ -92,48 +92,48 @@ def creating(plane: ControlPlane) -> Iterator[list[str]]:
                 answer = api.try_create(PODS, plain_pod("default"))
                 count += 1
                 if not answer.is_success:
-                    said.append(answer.text[:300])
+                    errors.append(answer.text[:300])
 
     thread = threading.Thread(target=go)
     thread.start()
     try:
-        yield said
+        yield errors
     finally:
         stop.set()
         thread.join(SOON_SECONDS)
-        said.append(str(count))
+        errors.append(str(count))
 
 
 def test_keeper_fills_the_secrets_and_every_bundle(stage: Stage) -> None:
-    """TLS-01: with webhooks that fail closed, a pod can be created as soon as they are trusted."""
-    stage.keep()
+    """TLS-01: with webhooks that fail closed, a pod can be created as soon as their CA is trusted."""
+    stage.run_controller()
 
     assert stage.passes()
     assert stage.service.calls("validate") > 0
 
 
 def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> None:
-    """Fault 45: a tool that applies the manifest again takes it away."""
-    stage.keep()
+    """Fault 45: a tool that applies the manifest again removes the CA bundle."""
+    stage.run_controller()
     prepared.api.client.patch(
         MUTATING,
         content=json.dumps([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]),
         headers={"Content-Type": "application/json-patch+json"},
     ).raise_for_status()
 
-    wait_until("it is there again", lambda: published(prepared), SOON_SECONDS, stage.keeper)
+    wait_until("it is there again", lambda: published(prepared), SOON_SECONDS, stage.controller)
 
 
 def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Stage) -> None:
-    """P44, TLS-06, fault 44: asked for with the CLI, while pods are created without a pause."""
+    """P44, TLS-06, fault 44: the CLI requests the rotation while pods are created without a pause."""
     plane = prepared
-    stage.keep()
+    stage.run_controller()
     before = data(plane, "ca", "ca.crt")
     served = stage.service.metric("gpu_usher_cert_reload_total", result="success")
 
-    with creating(plane) as said:
+    with pods_created_without_pause(plane) as outcome:
         command = ["certs", "rotate", f"--kubeconfig={plane.kubeconfig('admin')}"]
-        asked = Process("rotate", [sys.executable, "-m", "app.cli.main", *command], plane.folder / "rotate.log")
+        rotation = Process("rotate", [sys.executable, "-m", "app.cli.main", *command], plane.folder / "rotate.log")
         wait_until("two CAs are trusted", lambda: len(read_bundle(data(plane, "ca", "ca.crt"))) == 2, SOON_SECONDS)
         new = read_bundle(data(plane, "ca", "ca.crt"))[0]
         wait_until("the new one signs", lambda: signed_by(data(plane, "tls", "tls.crt"), new), SOON_SECONDS)
@@ -144,8 +144,8 @@ def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Sta
         )
         wait_until("some more pods are created", lambda: published(plane), SOON_SECONDS)
 
-    *errors, count = said
-    assert asked.stop() == 0
+    *errors, count = outcome
+    assert rotation.stop() == 0
     assert errors == []
     assert int(count) > 100
     assert new not in read_bundle(before)
@@ -153,12 +153,12 @@ def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Sta
 
 
 def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: Stage) -> None:
-    """Fault 48: without any Lease, one does a whole rotation between any two requests of the other's."""
+    """Fault 48: without any Lease, one writer does a whole rotation between any two requests of the other."""
     plane = prepared
-    stage.keep()
-    stage.keeper.stop()
+    stage.run_controller()
+    stage.controller.stop()
     load = find_cluster(plane.kubeconfig("certificates"), None)
-    watched = Watched(plane)
+    watched = VersionWatch(plane)
     conflicts = 0
 
     def rotate() -> None:
@@ -169,10 +169,10 @@ def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane
             writer.turn()
         kube.close()
 
-    for number, asked in itertools.product(range(1, 11), (True, False)):
+    for number, requested in itertools.product(range(1, 11), (True, False)):
         kube = Interrupted(load, number, rotate)
         writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
-        if asked:
+        if requested:
             plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
         try:
             writer.turn()
@@ -182,18 +182,18 @@ def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane
         kube.close()
 
     leaf = bundle = b""
-    for _, kind, content in watched.ended():
+    for _, kind, content in watched.finish():
         leaf, bundle = (content, bundle) if kind == "leaf" else (leaf, content)
-        assert not (leaf and bundle) or any(signed_by(leaf, each) for each in read_bundle(bundle))
+        assert not (leaf and bundle) or any(signed_by(leaf, authority) for authority in read_bundle(bundle))
     assert len({content for _, kind, content in watched.versions if kind == "leaf"}) >= 10
     assert conflicts >= 3
 
 
 def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) -> None:
-    """TLS-06, the last step, by a clock that is set forward; the lost Secret before it is mended with overlap."""
+    """TLS-06, its last step, with a clock set forward. A Secret lost before that is issued anew, with overlap."""
     plane = prepared
-    stage.keep()
-    stage.keeper.stop()
+    stage.run_controller()
+    stage.controller.stop()
     before = read_bundle(data(plane, "ca", "ca.crt"))
     plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
     clock = [now()]
@@ -217,12 +217,12 @@ def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) ->
 def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane, stage: Stage) -> None:
     """Fault 48."""
     plane = prepared
-    stage.keeper.stop()
-    first = start_keeper(plane, "first")
+    stage.controller.stop()
+    first = start_certificate_controller(plane, "first")
     second = None
     try:
         wait_until("the first leads", lambda: '"leading"' in first.tail(), SOON_SECONDS, first)
-        second = start_keeper(plane, "second")
+        second = start_certificate_controller(plane, "second")
         wait_until("the first works", lambda: published(plane), SOON_SECONDS, first)
         assert '"leading"' not in second.tail()
         first.stop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor on a real API server: silent on what deploy/ installs, and one word for each thing that is broken."""
+"""The doctor on a real API server: no finding on what deploy/ installs, and one for each thing that is broken."""
 
 import base64
 import json
@@ -16,8 +16,8 @@ from app.tls.authority import make_authority
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
-from tests.e2e.keeping import MUTATING, VALIDATING, bundles, published, start_keeper
-from tests.e2e.stage import eventually, namespace, plain_pod
+from tests.e2e.certificate_stage import MUTATING, VALIDATING, bundles, published, start_certificate_controller
+from tests.e2e.stage import create_namespace, eventually, plain_pod
 from tests.e2e.test_install import OTHERS, apply
 
 OVERLAY = "webhook-only"
@@ -37,34 +37,34 @@ def daemon(name: str) -> Object:
     return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
 
 
-def make_ready(plane: ControlPlane, where: str, ready: bool = True) -> None:
-    """Say of a namespace's pods what a kubelet would."""
-    said = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": READY_SINCE}
-    for pod in plane.api.items(f"/api/v1/namespaces/{where}/pods"):
-        path = f"/api/v1/namespaces/{where}/pods/{pod['metadata']['name']}/status"
-        plane.api.patch(path, {"status": {"phase": "Running", "conditions": [said]}})
+def make_ready(plane: ControlPlane, namespace: str, ready: bool = True) -> None:
+    """Set the Ready condition of a namespace's pods, as a kubelet would."""
+    condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": READY_SINCE}
+    for pod in plane.api.items(f"/api/v1/namespaces/{namespace}/pods"):
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/status"
+        plane.api.patch(path, {"status": {"phase": "Running", "conditions": [condition]}})
 
 
 @pytest.fixture(scope="module")
 def cluster(plane: ControlPlane) -> ControlPlane:
     """A cluster with one GPU node and NVIDIA's operands, and gpu-usher installed as deploy/README says."""
     add_nodes(plane.api, [node_object("h100-0", taints=TAINTS), node_object("cpu-0", None, None, {})])
-    namespace(plane, "gpu-operator")
+    create_namespace(plane, "gpu-operator")
     for name in ("nvidia-device-plugin", "gpu-feature-discovery"):
         plane.api.create(DAEMONS, daemon(name))
     make_runtime_class(plane)
     assert apply(plane, OVERLAY, "-l", OTHERS).code == 0
-    keeper = start_keeper(plane, "keeper")
+    controller = start_certificate_controller(plane, "controller")
     try:
         assert apply(plane, OVERLAY).code == 0
         eventually("every webhook has its CA", lambda: published(plane))
     finally:
-        keeper.stop()
+        controller.stop()
 
     def mended() -> bool:
-        for where in ("gpu-operator", "gpu-usher"):
-            make_ready(plane, where)
-        return said(plane) == set()
+        for namespace in ("gpu-operator", "gpu-usher"):
+            make_ready(plane, namespace)
+        return failing_checks(plane) == set()
 
     eventually("the doctor finds nothing", mended)
     return plane
@@ -78,17 +78,17 @@ def doctor(plane: ControlPlane, *words: str, user: str = "admin") -> Result:
     return CliRunner().invoke(app, ["doctor", "--kubeconfig", str(plane.kubeconfig(user)), "-o", "json", *words])
 
 
-def said(plane: ControlPlane) -> set[str]:
-    """Ask the doctor: which checks found something."""
+def failing_checks(plane: ControlPlane) -> set[str]:
+    """Run the doctor, and return the names of the checks that found something."""
     done = doctor(plane)
     assert done.exit_code in (0, 1), done.exception
     assert done.output, done.exception
-    return {each["check"] for each in json.loads(done.output)}
+    return {finding["check"] for finding in json.loads(done.output)}
 
 
 @contextmanager
-def changed(plane: ControlPlane, path: str, *operations: Object) -> Iterator[None]:
-    """Change an object by JSON patch while the block lasts."""
+def patched_object(plane: ControlPlane, path: str, *operations: Object) -> Iterator[None]:
+    """Change an object by JSON patch for as long as the block lasts."""
     before = plane.api.get(path)
     plane.api.client.patch(
         path, content=json.dumps(operations), headers={"Content-Type": "application/json-patch+json"}
@@ -137,18 +137,20 @@ def test_broken_object_is_named_until_it_is_mended(
     cluster: ControlPlane, path: str, operation: Object, check: str
 ) -> None:
     """F87, P11, P43, P44, fault 45."""
-    with changed(cluster, path, operation):
-        eventually(f"{check} is said", lambda: said(cluster) == {check})
+    with patched_object(cluster, path, operation):
+        eventually(f"{check} is said", lambda: failing_checks(cluster) == {check})
 
-    eventually("nothing is said", lambda: said(cluster) == set())
+    eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
 def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:
-    """P44: two CAs after a rotation that went half way."""
+    """P44: a rotation that stopped half way leaves two CAs."""
     other = make_authority(now()).certificate
     [real] = bundles(cluster)
     assert real
-    with changed(cluster, MUTATING, replaced(f"{FIRST}/clientConfig/caBundle", base64.b64encode(other).decode())):
+    with patched_object(
+        cluster, MUTATING, replaced(f"{FIRST}/clientConfig/caBundle", base64.b64encode(other).decode())
+    ):
         done = doctor(cluster)
 
     [finding] = json.loads(done.output)
@@ -162,47 +164,47 @@ def test_missing_runtime_class_is_advice_and_fails_only_when_strict(cluster: Con
 
     codes = (doctor(cluster).exit_code, doctor(cluster, "--strict").exit_code)
 
-    assert said(cluster) == {"RuntimeClassAbsent"}
+    assert failing_checks(cluster) == {"RuntimeClassAbsent"}
     assert codes == (0, 1)
     make_runtime_class(cluster)
-    assert said(cluster) == set()
+    assert failing_checks(cluster) == set()
 
 
 @pytest.mark.parametrize(
-    ("where", "check"),
+    ("namespace", "check"),
     [("gpu-operator", {"DevicePlugin", "GPUFeatureDiscovery"}), ("gpu-usher", {"ReplicasUnavailable"})],
 )
-def test_pods_that_are_not_ready_are_named(cluster: ControlPlane, where: str, check: set[str]) -> None:
+def test_pods_that_are_not_ready_are_named(cluster: ControlPlane, namespace: str, check: set[str]) -> None:
     """F87."""
-    make_ready(cluster, where, ready=False)
-    eventually("they are missed", lambda: said(cluster) == check)
+    make_ready(cluster, namespace, ready=False)
+    eventually("they are missed", lambda: failing_checks(cluster) == check)
 
-    make_ready(cluster, where)
+    make_ready(cluster, namespace)
 
-    eventually("nothing is said", lambda: said(cluster) == set())
+    eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
 def test_pod_made_while_webhooks_were_away_has_slipped(cluster: ControlPlane) -> None:
     """F98, P11."""
-    where = namespace(cluster, "slipping")
+    namespace = create_namespace(cluster, "slipping")
     for path in (MUTATING, VALIDATING):
         cluster.api.delete(path)
-    pods = f"/api/v1/namespaces/{where}/pods"
-    cluster.api.create(pods, plain_pod(where, name="early", nodeName="h100-0"))
-    gone = said(cluster)
-    keeper = start_keeper(cluster, "keeper-again")
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    cluster.api.create(pods, plain_pod(namespace, name="early", nodeName="h100-0"))
+    gone = failing_checks(cluster)
+    controller = start_certificate_controller(cluster, "controller-again")
     try:
         assert apply(cluster, OVERLAY).code == 0
         eventually("every webhook has its CA", lambda: published(cluster))
     finally:
-        keeper.stop()
+        controller.stop()
 
     left = json.loads(doctor(cluster).output)
 
     assert gone == {"WebhookAbsent", "Unadmitted"}
-    assert [(each["check"], each["objects"]) for each in left] == [("Unadmitted", [f"Pod {where}/early"])]
+    assert [(finding["check"], finding["objects"]) for finding in left] == [("Unadmitted", [f"Pod {namespace}/early"])]
     cluster.api.delete(f"{pods}/early")
-    eventually("nothing is said", lambda: said(cluster) == set())
+    eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
 def test_dangerous_configuration_of_the_second_scheduler_is_named(cluster: ControlPlane) -> None:
@@ -211,13 +213,13 @@ def test_dangerous_configuration_of_the_second_scheduler_is_named(cluster: Contr
     config = {"metadata": {"name": "gpu-usher-scheduler"}, "data": {"config.yaml": json.dumps(bad)}}
     cluster.api.create("/api/v1/namespaces/gpu-usher/configmaps", config)
 
-    assert said(cluster) == {"SchedulerConfiguration"}
+    assert failing_checks(cluster) == {"SchedulerConfiguration"}
     cluster.api.delete("/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-scheduler")
-    assert said(cluster) == set()
+    assert failing_checks(cluster) == set()
 
 
 def test_node_pool_that_makes_bare_gpu_nodes_is_named(cluster: ControlPlane) -> None:
-    """P16, P39: where Karpenter's kind is served."""
+    """P16, P39: where the API server serves Karpenter's NodePool."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
     names = {"plural": "nodepools", "singular": "nodepool", "kind": "NodePool", "listKind": "NodePoolList"}
@@ -234,20 +236,20 @@ def test_node_pool_that_makes_bare_gpu_nodes_is_named(cluster: ControlPlane) -> 
     pools = "/apis/karpenter.sh/v1/nodepools"
     eventually("the kind is served", lambda: cluster.api.try_create(pools, pool).is_success)
 
-    assert said(cluster) == {"NodePoolUntainted", "NodePoolUnlabelled"}
+    assert failing_checks(cluster) == {"NodePoolUntainted", "NodePoolUnlabelled"}
     cluster.api.delete(f"{definitions}/nodepools.karpenter.sh")
-    eventually("nothing is said", lambda: said(cluster) == set())
+    eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
 def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: ControlPlane) -> None:
-    """F104: with the eyes of the serving replicas' own account."""
-    with changed(cluster, NODE, {"op": "remove", "path": "/spec/taints"}):
+    """F104: the doctor runs here with the account of the serving replicas."""
+    with patched_object(cluster, NODE, {"op": "remove", "path": "/spec/taints"}):
         done = doctor(cluster, user="gpu-usher")
 
-    found = json.loads(done.output)
-    blind = {name for each in found if each["check"] == "NotLookedAt" for name in each["objects"]}
+    findings = json.loads(done.output)
+    blind = {name for finding in findings if finding["check"] == "NotLookedAt" for name in finding["objects"]}
     assert done.exit_code == 0
-    assert {each["check"] for each in found} == {"NotLookedAt", "UntaintedGPUNodes"}
+    assert {finding["check"] for finding in findings} == {"NotLookedAt", "UntaintedGPUNodes"}
     assert blind == {
         "DaemonSet",
         "Deployment",
@@ -261,7 +263,7 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
 
 
 def test_api_server_that_is_not_there_is_a_finding(tmp_path: Any) -> None:
-    """Exit 1: that is what hurts."""
+    """The exit code is 1, because an unreachable API server is a problem and not bad input."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -276,4 +278,4 @@ def test_api_server_that_is_not_there_is_a_finding(tmp_path: Any) -> None:
     done = CliRunner().invoke(app, ["doctor", "--kubeconfig", str(path), "-o", "json"])
 
     assert done.exit_code == 1
-    assert [each["check"] for each in json.loads(done.output)] == ["APIServerUnreachable"]
+    assert [finding["check"] for finding in json.loads(done.output)] == ["APIServerUnreachable"]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim that we say is equivalent, judged by the real API server, which compiles its CEL, and by the real
+"""The equivalent claim that we write is judged by the real API server, which compiles its CEL, and by the real
 kube-scheduler, which evaluates it on hand-made ResourceSlices (S13, F135).
 """
 
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -20,13 +21,13 @@ from tests.cluster import dynamic
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import Service, eventually, namespace, read_pod, refusal, serving
+from tests.e2e.stage import Service, create_namespace, eventually, read_pod, refusal, serving
 
 GROUP = "/apis/resource.k8s.io/v1"
 PLAIN = "plain-scheduler"
 DRAWN = 16
 DEVICES = 128
-"""Devices of one make a node, so that none runs out: what a claim took stays taken, without a kubelet."""
+"""Devices of one make per node, enough for all claims, because without a kubelet no device is released."""
 
 MAKES: dict[str, tuple[str, str, str, str, str | None]] = {
     "h100": ("NVIDIA H100 80GB HBM3", "570.124.6", "12.8.0", "9.0.0", "81559Mi"),
@@ -38,7 +39,7 @@ MAKES: dict[str, tuple[str, str, str, str, str | None]] = {
     "b200": ("NVIDIA B200", "580.82.7", "13.0.0", "10.0.0", "183359Mi"),
     "gb10": ("NVIDIA GB10", "580.95.5", "13.0.0", "12.1.0", None),
 }
-"""By node, as NVIDIA's driver publishes them: product, driver, CUDA, compute capability, memory (GB10 has none)."""
+"""Node → facts as NVIDIA's driver publishes them: product, driver, CUDA, capability, memory (GB10 has none)."""
 
 WISHES: dict[str, tuple[str, ...]] = {
     "products": (
@@ -66,7 +67,7 @@ IMAGES = (
 
 
 def device(number: int, kind: str, make: str, **more: str) -> Object:
-    """Write a device of resource.k8s.io/v1."""
+    """Write a device in the form of resource.k8s.io/v1."""
     product, driver, cuda, capability, memory = MAKES[make]
     attributes: Object = {
         "type": {"string": kind},
@@ -101,10 +102,10 @@ SLICES = {
 
 @pytest.fixture(scope="module")
 def stage(plane: ControlPlane) -> ControlPlane:
-    """Nodes, their slices, the classes, and a scheduler that asks nobody."""
+    """Nodes, their ResourceSlices, the DeviceClasses, and a scheduler without an extender."""
     add_nodes(plane.api, [node_object(name, offers={}) for name in SLICES])
-    for each in SLICES.values():
-        plane.api.create(f"{GROUP}/resourceslices", each)
+    for document in SLICES.values():
+        plane.api.create(f"{GROUP}/resourceslices", document)
     for name, kind in (("gpu.nvidia.com", "gpu"), ("mig.nvidia.com", "mig")):
         plane.api.create(f"{GROUP}/deviceclasses", device_class(name, kind))
     header = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -113,9 +114,9 @@ def stage(plane: ControlPlane) -> ControlPlane:
 
 
 def demands() -> list[tuple[str, Demand]]:
-    """List every wish and every image by itself, then draw combinations, the same ones each time.
+    """List every wish and every image by itself, and then combinations, which are the same in each run.
 
-    Unknown facts refuse where native CUDA is asked.
+    Unknown facts refuse a node where native CUDA compatibility is demanded.
     """
     chance = random.Random(13)
     drawn: list[tuple[dict[str, str], str, AcceptedCompatibility]] = [
@@ -132,76 +133,77 @@ def demands() -> list[tuple[str, Demand]]:
                 AcceptedCompatibility.MinorVersion,
             )
         )
-    return [(f"{asked} {image} {accept.name}", _demand(asked, image, accept)) for asked, image, accept in drawn]
+    return [(f"{wishes} {image} {accept.name}", _demand(wishes, image, accept)) for wishes, image, accept in drawn]
 
 
-def _demand(asked: dict[str, str], image: str, accept: AcceptedCompatibility) -> Demand:
-    compiled = demand(pod(gpus(1 + len(asked) % 2, image=image), annotations=asked))
+def _demand(annotations: dict[str, str], image: str, accept: AcceptedCompatibility) -> Demand:
+    compiled = demand(pod(gpus(1 + len(annotations) % 2, image=image), annotations=annotations))
     assert compiled.invalid is None
     return replace(compiled, accept=accept, refuse_unknown=accept is AcceptedCompatibility.Native)
 
 
-def create_template(plane: ControlPlane, where: str, name: str, asked: Demand) -> Object:
-    template = dra_equivalent(asked, knowledge(), name)["template"]
-    return plane.api.create(f"{GROUP}/namespaces/{where}/resourceclaimtemplates", template)
+def create_template(plane: ControlPlane, namespace: str, name: str, pod_demand: Demand) -> Object:
+    template = dra_equivalent(pod_demand, knowledge(), name)["template"]
+    return plane.api.create(f"{GROUP}/namespaces/{namespace}/resourceclaimtemplates", template)
 
 
-def claiming(where: str, name: str, template: str, node: str) -> Object:
-    """Make a pod that claims by a template and may run on one node only."""
+def claiming(namespace: str, name: str, template: str, node: str) -> Object:
+    """Write a pod that claims by a template and may run on one node only."""
     spec: dict[str, Any] = {
         "schedulerName": PLAIN,
         "nodeSelector": {"kubernetes.io/hostname": node},
         "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
         "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "gpus"}]}}],
     }
-    return {"metadata": {"name": name, "namespace": where}, "spec": spec}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
 def outcomes(plane: ControlPlane, pods: dict[tuple[str, str], Object]) -> dict[tuple[str, str], str]:
-    """Create pods, and wait until each is bound or refused; gives the refusal, empty where it is bound."""
-    found: dict[tuple[str, str], str] = {}
-    for each in pods.values():
-        plane.api.create(f"/api/v1/namespaces/{each['metadata']['namespace']}/pods", each)
+    """Create pods, wait until each is bound or refused, and return the refusals, "" for a pod that is bound."""
+    refusals: dict[tuple[str, str], str] = {}
+    for document in pods.values():
+        plane.api.create(f"/api/v1/namespaces/{document['metadata']['namespace']}/pods", document)
 
     def decided() -> bool:
-        for key, each in pods.items():
-            now = read_pod(plane, each) if key not in found else {}
+        for key, document in pods.items():
+            now = read_pod(plane, document) if key not in refusals else {}
             if now and (now["spec"].get("nodeName") or "cannot allocate" in refusal(now) or "CEL" in refusal(now)):
-                found[key] = "" if now["spec"].get("nodeName") else refusal(now)
-        return len(found) == len(pods)
+                refusals[key] = "" if now["spec"].get("nodeName") else refusal(now)
+        return len(refusals) == len(pods)
 
     eventually("every pod is bound or refused", decided, 120)
-    return found
+    return refusals
 
 
-def fits(make: str, asked: Demand) -> bool:
-    """Say what our own filter says of a node whose facts come from the same slice (F135)."""
+def fits(make: str, pod_demand: Demand) -> bool:
+    """Tell whether our own filter accepts a node whose facts come from the same slice (F135)."""
     state = State(knowledge())
     state.put_node({"metadata": {"name": make}})
     state.put_slice(SLICES[make])
     state.put_device_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}})
-    return judge(asked, state.nodes[make], recount=False) is None
+    return judge(pod_demand, state.nodes[make], recount=False) is None
 
 
 def test_claim_takes_just_the_devices_that_filter_lets_a_demand_have(stage: ControlPlane) -> None:
-    """S13, F135: the API server compiles every template's CEL; the scheduler evaluates it on every make of device."""
-    where = namespace(stage, "random")
-    asked = demands()
-    for number, (_, each) in enumerate(asked):
-        create_template(stage, where, f"d{number}", each)
-    pods = {(str(n), make): claiming(where, f"p{n}-{make}", f"d{n}", make) for n in range(len(asked)) for make in MAKES}
+    """S13, F135: the API server compiles each template's CEL; kube-scheduler evaluates it on every make of device."""
+    namespace = create_namespace(stage, "random")
+    named_demands = demands()
+    for number, (_, pod_demand) in enumerate(named_demands):
+        create_template(stage, namespace, f"d{number}", pod_demand)
+    keys = itertools.product(range(len(named_demands)), MAKES)
+    pods = {(str(n), make): claiming(namespace, f"p{n}-{make}", f"d{n}", make) for n, make in keys}
 
-    found = outcomes(stage, pods)
+    refusals = outcomes(stage, pods)
 
-    got = {(asked[int(n)][0], make): not words for (n, make), words in found.items()}
-    expected = {(words, make): fits(make, each) for words, each in asked for make in MAKES}
+    got = {(named_demands[int(n)][0], make): not words for (n, make), words in refusals.items()}
+    expected = {(words, make): fits(make, pod_demand) for words, pod_demand in named_demands for make in MAKES}
     assert got == expected
-    assert not [words for words in found.values() if "CEL" in words]
+    assert not [words for words in refusals.values() if "CEL" in words]
     assert 0.1 < sum(expected.values()) / len(expected) < 0.9
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"),
+    ("pod_demand", "taken"),
     [
         (demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"))), ["gpu-0"]),
         (demand(pod(gpus(1, "nvidia.com/mig-1g.10gb.me"))), ["gpu-1"]),
@@ -213,18 +215,19 @@ def test_claim_takes_just_the_devices_that_filter_lets_a_demand_have(stage: Cont
     ids=["profile", "with media", "at least", "another profile", "two where one is", "a whole GPU"],
 )
 def test_slice_is_taken_by_its_profile(
-    stage: ControlPlane, asked: Demand, taken: list[str] | None, request: pytest.FixtureRequest
+    stage: ControlPlane, pod_demand: Demand, taken: list[str] | None, request: pytest.FixtureRequest
 ) -> None:
-    """S13: mig.nvidia.com, and `1g.10gb+me` is not `1g.10gb`."""
-    where = namespace(stage, request.node.callspec.id.replace(" ", "-").lower())
-    create_template(stage, where, "d", asked)
-    one = claiming(where, "p", "d", "mig")
+    """S13: the class is mig.nvidia.com, and the profile `1g.10gb+me` is not `1g.10gb`."""
+    namespace = create_namespace(stage, request.node.callspec.id.replace(" ", "-").lower())
+    create_template(stage, namespace, "d", pod_demand)
+    one = claiming(namespace, "p", "d", "mig")
 
     words = outcomes(stage, {("", ""): one})["", ""]
 
-    claims = stage.api.get(f"{GROUP}/namespaces/{where}/resourceclaims")["items"]
-    results = [each["status"]["allocation"]["devices"]["results"] for each in claims if "allocation" in each["status"]]
-    assert (not words, [each["device"] for found in results for each in found]) == (taken is not None, taken or [])
+    claims = stage.api.get(f"{GROUP}/namespaces/{namespace}/resourceclaims")["items"]
+    allocations = [claim["status"]["allocation"] for claim in claims if "allocation" in claim["status"]]
+    devices = [result["device"] for allocation in allocations for result in allocation["devices"]["results"]]
+    assert (not words, devices) == (taken is not None, taken or [])
 
 
 CARVED = "carved"
@@ -232,37 +235,37 @@ PROFILES = ("1g.10gb", "1g.10gb.me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")
 
 
 def test_slice_carved_on_demand_finds_a_place_just_where_our_layout_has_one(stage: ControlPlane) -> None:
-    """F60: two GPUs fill up, wish after wish; the real scheduler counts by KEP-4815, we by the slots of the facts."""
-    where, chance = namespace(stage, "carved"), random.Random(60)
+    """F60: two GPUs fill up with wishes. kube-scheduler counts by KEP-4815, and we by the slots of the fact table."""
+    namespace, chance = create_namespace(stage, "carved"), random.Random(60)
     add_nodes(stage.api, [node_object(CARVED, offers={})])
     counters = [dynamic.counter_set(minor) for minor in range(2)]
     slices = [dynamic.resource_slice(dynamic.carved(minor), f"carved-{minor}", CARVED, count=3) for minor in range(2)]
     apart = dynamic.resource_slice([], "carved-counters", CARVED, count=3, sharedCounters=counters)
     apart["spec"].pop("devices")
-    for each in (apart, *slices):
-        stage.api.create(f"{GROUP}/resourceslices", each)
+    for document in (apart, *slices):
+        stage.api.create(f"{GROUP}/resourceslices", document)
     wishes = [(chance.choice(PROFILES), chance.choice((1, 1, 2))) for _ in range(18)]
 
     verdicts = []
     for number, (profile, count) in enumerate(wishes):
-        asked = demand(pod(gpus(count, f"nvidia.com/mig-{profile}")))
-        ours = judge(asked, as_we_see(stage), recount=True)
-        create_template(stage, where, f"d{number}", asked)
-        theirs = outcomes(stage, {("", ""): claiming(where, f"p{number}", f"d{number}", CARVED)})["", ""]
+        pod_demand = demand(pod(gpus(count, f"nvidia.com/mig-{profile}")))
+        ours = judge(pod_demand, node_from_slices(stage), recount=True)
+        create_template(stage, namespace, f"d{number}", pod_demand)
+        theirs = outcomes(stage, {("", ""): claiming(namespace, f"p{number}", f"d{number}", CARVED)})["", ""]
         verdicts.append((profile, count, ours is None, not theirs))
 
-    assert [each[2] for each in verdicts] == [each[3] for each in verdicts], verdicts
-    assert {True, False} == {each[2] for each in verdicts}
+    assert [verdict[2] for verdict in verdicts] == [verdict[3] for verdict in verdicts], verdicts
+    assert {True, False} == {verdict[2] for verdict in verdicts}
 
 
-def as_we_see(stage: ControlPlane) -> Node:
-    """Read the carved node from its slices, and from the claims as the scheduler allocated them."""
+def node_from_slices(stage: ControlPlane) -> Node:
+    """Read the carved node from its slices, and from the claims as kube-scheduler allocated them."""
     state = State(knowledge())
     state.put_node({"metadata": {"name": CARVED}})
-    for each in stage.api.items(f"{GROUP}/resourceslices"):
-        state.put_slice(each)
-    for each in stage.api.items(f"{GROUP}/resourceclaims"):
-        state.put_claim(each)
+    for document in stage.api.items(f"{GROUP}/resourceslices"):
+        state.put_slice(document)
+    for document in stage.api.items(f"{GROUP}/resourceclaims"):
+        state.put_claim(document)
     for profile in PROFILES:
         state.put_device_class(dynamic.device_class(f"nvidia.com/mig-{profile}", profile))
     assert state.nodes[CARVED].free.layouts is not None
@@ -270,22 +273,22 @@ def as_we_see(stage: ControlPlane) -> Node:
 
 
 def test_service_follows_claims_and_templates(stage: ControlPlane) -> None:
-    """S13: with the rights of deploy/components/dra, in all namespaces."""
-    where = namespace(stage, "followed")
-    create_template(stage, where, "d", demand(pod()))
+    """S13: with the rights of deploy/components/dra, the service follows those of all namespaces."""
+    namespace = create_namespace(stage, "followed")
+    create_template(stage, namespace, "d", demand(pod()))
     claim = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": []}}}
     with serving(stage) as service:
-        before = followed(service)
-        stage.api.create(f"{GROUP}/namespaces/{where}/resourceclaims", claim)
+        before = followed_objects(service)
+        stage.api.create(f"{GROUP}/namespaces/{namespace}/resourceclaims", claim)
 
-        eventually("the claim is seen", lambda: followed(service)[0] == before[0] + 1)
+        eventually("the claim is seen", lambda: followed_objects(service)[0] == before[0] + 1)
 
-        stage.api.delete(f"{GROUP}/namespaces/{where}/resourceclaimtemplates/d")
-        eventually("the template is gone", lambda: followed(service)[1] == before[1] - 1)
+        stage.api.delete(f"{GROUP}/namespaces/{namespace}/resourceclaimtemplates/d")
+        eventually("the template is gone", lambda: followed_objects(service)[1] == before[1] - 1)
 
 
-def followed(service: Service) -> tuple[int, int]:
-    """Count the claims and the templates that the service knows."""
+def followed_objects(service: Service) -> tuple[int, int]:
+    """Return how many claims and how many templates the service knows."""
     caches = service.health()["caches"]
-    assert not any("error" in each for each in caches.values())
+    assert not any("error" in cache for cache in caches.values())
     return int(caches["resourceclaims"]["objects"]), int(caches["resourceclaimtemplates"]["objects"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may exempt a namespace, on a real kube-apiserver: a tenant who may create and label them may not (F21)."""
+"""Who may exempt a namespace, on a real kube-apiserver: a tenant who may create and label namespaces may not (F21)."""
 
 import json
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import pytest
 
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.kubectl import Object, Said
-from tests.e2e.stage import DEPLOY, Service, eventually, install_webhooks, namespace, plain_pod, serving
+from tests.controlplane.kubectl import KubectlResult, Object
+from tests.e2e.stage import DEPLOY, Service, create_namespace, eventually, install_webhooks, plain_pod, serving
 
 TENANT = ("--as", "tenant", "--as-group", "system:authenticated")
 EXEMPTER = ("--as", "exempter", "--as-group", "system:authenticated")
@@ -25,7 +25,7 @@ EXEMPTIONS = {"apiGroups": ["gpu-usher.io"], "resources": ["exemptions"], "verbs
 
 @pytest.fixture(scope="module")
 def guarded(plane: ControlPlane) -> ControlPlane:
-    """A cluster with the policy of deploy/, and users who may do anything with namespaces, one of them exempt them."""
+    """A cluster with the policy of deploy/ and two users who may write namespaces, one of whom may also exempt them."""
     for user, rules in (("tenant", [NAMESPACES]), ("exempter", [NAMESPACES, EXEMPTIONS])):
         role: Object = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}}
         bound = {
@@ -34,20 +34,20 @@ def guarded(plane: ControlPlane) -> ControlPlane:
             "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
             "roleRef": {"kind": "ClusterRole", "name": user, "apiGroup": "rbac.authorization.k8s.io"},
         }
-        said = plane.kubectl.create({**role, "rules": rules}, bound)
-        assert said.code == 0, said.err
-    said = plane.kubectl("apply", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
-    assert (said.code, said.warnings) == (0, []), said.err
+        result = plane.kubectl.create({**role, "rules": rules}, bound)
+        assert result.code == 0, result.err
+    result = plane.kubectl("apply", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
+    assert (result.code, result.warnings) == (0, []), result.err
     create = ("create", "namespace", "gpu-operator", "--dry-run=server", *TENANT)
     eventually("the policy is in force", lambda: plane.kubectl(*create).code != 0)
     return plane
 
 
 @pytest.fixture(scope="module")
-def mine(guarded: ControlPlane) -> str:
-    """A namespace that the tenant made."""
-    said = guarded.kubectl("create", "namespace", "mine", *TENANT)
-    assert said.code == 0, said.err
+def tenant_namespace(guarded: ControlPlane) -> str:
+    """A namespace that the tenant created."""
+    result = guarded.kubectl("create", "namespace", "mine", *TENANT)
+    assert result.code == 0, result.err
     return "mine"
 
 
@@ -56,8 +56,8 @@ def labelled(name: str, value: str = "true") -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-def create(plane: ControlPlane, item: Object, *who: str) -> Said:
-    return plane.kubectl("create", "-f", "-", "--dry-run=server", *who, stdin=json.dumps(item))
+def create(plane: ControlPlane, item: Object, *flags: str) -> KubectlResult:
+    return plane.kubectl("create", "-f", "-", "--dry-run=server", *flags, stdin=json.dumps(item))
 
 
 @pytest.mark.parametrize(
@@ -65,37 +65,39 @@ def create(plane: ControlPlane, item: Object, *who: str) -> Said:
 )
 def test_tenant_cannot_make_a_namespace_of_an_exempt_name(guarded: ControlPlane, name: str) -> None:
     """F21."""
-    said = guarded.kubectl("create", "namespace", name, "--dry-run=server", *TENANT)
+    result = guarded.kubectl("create", "namespace", name, "--dry-run=server", *TENANT)
 
-    assert (said.code, RESERVED in said.err) == (1, True), said.err
+    assert (result.code, RESERVED in result.err) == (1, True), result.err
     assert guarded.kubectl("create", "namespace", name, "--dry-run=server").code == 0
 
 
-def test_tenant_cannot_put_the_label(guarded: ControlPlane, mine: str) -> None:
-    """F21: when it makes the namespace, afterwards, or through a subresource."""
+def test_tenant_cannot_put_the_label(guarded: ControlPlane, tenant_namespace: str) -> None:
+    """F21: neither when it creates the namespace, nor afterwards, nor through a subresource."""
     patch = json.dumps({"metadata": {"labels": {IGNORE: "true"}}})
-    path = f"/api/v1/namespaces/{mine}/finalize"
+    path = f"/api/v1/namespaces/{tenant_namespace}/finalize"
     tries = [
         create(guarded, labelled("other"), *TENANT),
-        guarded.kubectl("label", "namespace", mine, f"{IGNORE}=true", *TENANT),
-        guarded.kubectl("label", "namespace", mine, "gpu-usher.io/infrastructure=true", *TENANT),
-        guarded.kubectl("patch", "namespace", mine, "--subresource=status", "-p", patch, *TENANT),
-        guarded.kubectl("replace", "--raw", path, "-f", "-", *TENANT, stdin=json.dumps(labelled(mine))),
+        guarded.kubectl("label", "namespace", tenant_namespace, f"{IGNORE}=true", *TENANT),
+        guarded.kubectl("label", "namespace", tenant_namespace, "gpu-usher.io/infrastructure=true", *TENANT),
+        guarded.kubectl("patch", "namespace", tenant_namespace, "--subresource=status", "-p", patch, *TENANT),
+        guarded.kubectl("replace", "--raw", path, "-f", "-", *TENANT, stdin=json.dumps(labelled(tenant_namespace))),
     ]
 
-    assert [(said.code, RESERVED in said.err) for said in tries] == [(1, True)] * 5
-    assert IGNORE not in guarded.api.client.get(f"/api/v1/namespaces/{mine}").json()["metadata"].get("labels", {})
+    assert [(result.code, RESERVED in result.err) for result in tries] == [(1, True)] * 5
+    assert IGNORE not in guarded.api.client.get(f"/api/v1/namespaces/{tenant_namespace}").json()["metadata"].get(
+        "labels", {}
+    )
 
 
-def test_tenant_may_do_all_else_with_namespaces(guarded: ControlPlane, mine: str) -> None:
-    """F22: nobody is held up who exempts nothing."""
+def test_tenant_may_do_all_else_with_namespaces(guarded: ControlPlane, tenant_namespace: str) -> None:
+    """F22: the policy concerns only requests that would exempt a namespace."""
     assert create(guarded, labelled("other", "false"), *TENANT).code == 0
-    assert guarded.kubectl("label", "namespace", mine, "team=a", *TENANT).code == 0
+    assert guarded.kubectl("label", "namespace", tenant_namespace, "team=a", *TENANT).code == 0
     assert guarded.kubectl("create", "namespace", "kube-like", "--dry-run=server", *TENANT).code == 0
 
 
 def test_who_has_the_right_exempts_and_the_exempt_stays_editable(guarded: ControlPlane) -> None:
-    """F21: a label that is there already is nobody's doing now."""
+    """F21: an edit by another user may leave a label as it is."""
     assert create(guarded, labelled("kept"), *EXEMPTER).code == 0
     assert guarded.kubectl("create", "-f", "-", stdin=json.dumps(labelled("kept"))).code == 0
 
@@ -114,12 +116,13 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 
 
 def test_namespace_that_only_begins_like_the_systems_is_not_exempt(plane: ControlPlane, service: Service) -> None:
-    """F21: kube-evil is anybody's."""
+    """F21: any tenant may create a namespace named kube-evil."""
     assert service.process.running
     taking = plain_pod(
-        namespace(plane, "kube-evil"), containers=[container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])]
+        create_namespace(plane, "kube-evil"),
+        containers=[container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])],
     )
 
-    said = plane.kubectl.create(taking, dry_run=True)
+    result = plane.kubectl.create(taking, dry_run=True)
 
-    assert "NVIDIA_VISIBLE_DEVICES without a GPU" in said.err
+    assert "NVIDIA_VISIBLE_DEVICES without a GPU" in result.err

@@ -16,18 +16,18 @@ from app.intree.existing_pods import REQUIRED
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.agreement import LACKING, predicted
+from tests.e2e.agreement import LACKING, predicted_reasons
 from tests.e2e.stage import (
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     install_webhooks,
-    namespace,
-    node_of,
-    refused,
     serving,
     start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 BARE, ADMITTED = "bare", "admitted"
@@ -37,13 +37,13 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """Twelve nodes of four makes, two zones; one is cordoned, two are tainted, one has little CPU."""
+    """The service on twelve nodes of four makes in two zones; one is cordoned, two are tainted, one has little CPU."""
     add_nodes(plane.api, fleet())
     with serving(plane) as running, kubelets(plane.api):
         install_webhooks(plane, running)
         start_scheduler(plane, running)
-        namespace(plane, ADMITTED)
-        namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
+        create_namespace(plane, ADMITTED)
+        create_namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
         yield running
 
 
@@ -67,8 +67,8 @@ def fleet() -> Iterator[Object]:
         yield made
 
 
-def drawn(random: Random, index: int) -> Object:
-    """Draw a pod that asks this and that of the scheduler, and of us."""
+def draw_pod(random: Random, index: int) -> Object:
+    """Draw a pod with a random choice of the scheduler's constraints and of ours."""
     annotations = random.choice([{}, {}, {"products": "H100"}, {"products": "A10"}, {"gpu-memory": "40Gi"}])
     limits = {GPU: random.choice([1, 1, 2, 4, 9]), "cpu": random.choice([1, 1, 3, 50, 70])}
     pod = gpu_pod(f"drawn-{index}", BARE, limits, annotations=annotations)
@@ -93,38 +93,37 @@ EXPRESSIONS = (
 )
 
 
-def counting(verdict: Object) -> NodeVerdict:
-    """Read a verdict, GPUs that lack as the scheduler says it."""
+def as_the_scheduler_counts(verdict: Object) -> NodeVerdict:
+    """Read a verdict of explain; missing GPUs get the words of kube-scheduler."""
     messages = (text if code not in LACKING else f"Insufficient {GPU}"
                 for code, text in zip(verdict["reasons"], verdict["messages"], strict=True))  # fmt: skip
     return NodeVerdict(verdict["node"], verdict["fits"], tuple(verdict["reasons"]), tuple(messages))
 
 
-def counted(text: str) -> Counter[str]:
-    """Read the scheduler's words: how many nodes for which reason."""
-    told = text.partition(" available: ")[2].partition(". ")[0]
-    found = re.findall(r"(\d+) ((?:(?!, \d+ ).)+)", told)
-    return Counter({words.rstrip(","): int(count) for count, words in found})
+def counted_reasons(text: str) -> Counter[str]:
+    """Read the scheduler's message as the number of nodes per reason."""
+    histogram = text.partition(" available: ")[2].partition(". ")[0]
+    entries = re.findall(r"(\d+) ((?:(?!, \d+ ).)+)", histogram)
+    return Counter({words.rstrip(","): int(count) for count, words in entries})
 
 
 def test_explain_agrees_with_the_real_scheduler_on_every_pod(plane: ControlPlane, service: Service) -> None:
-    """F83: where it is bound we said it fits; where it is refused we count the same nodes for the same reasons."""
+    """F83: a bound pod fits by explain; of a refused one, explain counts the same nodes for the same reasons."""
     random, refusals = Random(83), 0
-    left = {each["metadata"]["name"]: int(each["status"]["allocatable"]["cpu"]) for each in fleet()}
+    left = {made["metadata"]["name"]: int(made["status"]["allocatable"]["cpu"]) for made in fleet()}
     for index in range(PODS):
-        pod = drawn(random, index)
-        found = service.explain(pod, nodes="true")
+        pod = draw_pod(random, index)
+        explanation = service.explain(pod, nodes="true")
         create_pod(plane, pod)
-        if found["fits"]:
-            node = node_of(plane, pod)
-            assert node in {each["node"] for each in found["verdicts"] if each["fits"]}
+        if explanation["fits"]:
+            node = wait_for_node(plane, pod)
+            assert node in {verdict["node"] for verdict in explanation["verdicts"] if verdict["fits"]}
             left[node] -= int(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
             wait_for_booking(service, node, left[node])
         else:
-            assert predicted(list(map(counting, found["verdicts"]))) == counted(refused(plane, pod)), (
-                pod["spec"],
-                refused(plane, pod),
-            )
+            reasons = predicted_reasons(list(map(as_the_scheduler_counts, explanation["verdicts"])))
+            message = wait_for_refusal(plane, pod)
+            assert reasons == counted_reasons(message), (pod["spec"], message)
             refusals += 1
             plane.api.delete(pod_path(pod))
 
@@ -132,45 +131,45 @@ def test_explain_agrees_with_the_real_scheduler_on_every_pod(plane: ControlPlane
 
 
 def wait_for_booking(service: Service, node: str, left: int) -> None:
-    """Wait until the service knows that no more CPU than this is left on a node."""
+    """Wait until the service knows that this much CPU is left on a node, or less."""
     probe = gpu_pod("probe", BARE, {"cpu": f"{left * 1000 + 1}m"}, nodeSelector={"kubernetes.io/hostname": node})
     probe["spec"]["tolerations"] = [{"operator": "Exists"}]
     eventually("the booking is known", lambda: not service.explain(probe)["fits"])
 
 
-def waiting(plane: ControlPlane, service: Service, name: str, **more: object) -> tuple[Object, Object]:
-    """Make a pod that waits; gives it, and why, by its name."""
+def create_waiting_pod(plane: ControlPlane, service: Service, name: str, **more: object) -> tuple[Object, Object]:
+    """Create a pod that cannot be placed; return it, and the explanation of it by its name."""
     pod = gpu_pod(name, ADMITTED, **more)  # type: ignore[arg-type]
     create_pod(plane, pod)
-    refused(plane, pod)
+    wait_for_refusal(plane, pod)
     return pod, service.explain({"namespace": ADMITTED, "name": name})
 
 
-def fixed(found: Object, kind: str) -> Mapping[str, object]:
-    """Find the fix of one edit of a kind."""
-    return next(each for each in found["fixes"] if [edit["kind"] for edit in each["edits"]] == [kind])
+def fix_of_kind(explanation: Object, kind: str) -> Mapping[str, object]:
+    """Return the fix that consists of one edit of this kind."""
+    return next(fix for fix in explanation["fixes"] if [edit["kind"] for edit in fix["edits"]] == [kind])
 
 
 def test_pod_without_the_selector_that_the_fix_names_is_bound(plane: ControlPlane, service: Service) -> None:
     """F84."""
-    pod, found = waiting(plane, service, "gold", nodeSelector={"pool": "gold"})
+    pod, explanation = create_waiting_pod(plane, service, "gold", nodeSelector={"pool": "gold"})
 
-    assert fixed(found, "drop-selector")
+    assert fix_of_kind(explanation, "drop-selector")
     plane.api.delete(pod_path(pod))
     again = gpu_pod("gold-again", ADMITTED)
     create_pod(plane, again)
-    assert node_of(plane, again)
+    assert wait_for_node(plane, again)
 
 
 def test_uncordoned_node_takes_the_pod(plane: ControlPlane, service: Service) -> None:
     """F84."""
     add_nodes(plane.api, [cordoned("only-b200", "NVIDIA-B200")])
     eventually("we know it", lambda: "only-b200" in str(service.explain(gpu_pod("x", ADMITTED), nodes="true")))
-    pod, found = waiting(plane, service, "wants-b200", annotations={"products": "B200"})
+    pod, explanation = create_waiting_pod(plane, service, "wants-b200", annotations={"products": "B200"})
 
-    assert "kubectl uncordon only-b200" in str(fixed(found, "uncordon"))
+    assert "kubectl uncordon only-b200" in str(fix_of_kind(explanation, "uncordon"))
     assert plane.kubectl("uncordon", "only-b200").code == 0
-    assert node_of(plane, pod) == "only-b200"
+    assert wait_for_node(plane, pod) == "only-b200"
 
 
 def cordoned(name: str, product: str) -> Object:
@@ -184,18 +183,18 @@ def test_pod_named_as_holding_the_gpus_gone_the_other_is_bound(plane: ControlPla
     add_nodes(plane.api, [node_object("only-l40s", "NVIDIA-L40S", "580.95.05", {GPU: 1})])
     holder = gpu_pod("holder", ADMITTED, annotations={"products": "L40S"})
     create_pod(plane, holder)
-    assert node_of(plane, holder) == "only-l40s"
-    pod, found = waiting(plane, service, "waits", annotations={"products": "L40S"})
+    assert wait_for_node(plane, holder) == "only-l40s"
+    pod, explanation = create_waiting_pod(plane, service, "waits", annotations={"products": "L40S"})
 
-    freed = fixed(found, "free-gpus")
-    assert [each["pod"] for each in freed["edits"][0]["evicts"]] == [f"{ADMITTED}/holder"]  # type: ignore[index]
+    freed = fix_of_kind(explanation, "free-gpus")
+    assert [victim["pod"] for victim in freed["edits"][0]["evicts"]] == [f"{ADMITTED}/holder"]  # type: ignore[index]
     plane.api.delete(pod_path(holder))
-    assert node_of(plane, pod) == "only-l40s"
+    assert wait_for_node(plane, pod) == "only-l40s"
 
 
 @pytest.mark.usefixtures("service")
 def test_command_reads_the_cluster_once_and_says_the_same(plane: ControlPlane) -> None:
-    """F83: and names the volume's node affinity, which the service does not follow."""
+    """F83: the command also names the volume's node affinity, which the service does not follow."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["nowhere"]}]}]
     volume = {
         "metadata": {"name": "far"},
@@ -212,12 +211,12 @@ def test_command_reads_the_cluster_once_and_says_the_same(plane: ControlPlane) -
     mount = [{"name": "v", "persistentVolumeClaim": {"claimName": "far"}}]
     pod = gpu_pod("mounts", ADMITTED, volumes=mount)
     create_pod(plane, pod)
-    text = refused(plane, pod)
+    text = wait_for_refusal(plane, pod)
 
     words = ["explain", "pod", f"{ADMITTED}/mounts", "-o", "json", "--kubeconfig", str(plane.kubeconfig("admin"))]
     done = subprocess.run([sys.executable, "-m", "app.cli.main", *words], capture_output=True, text=True, timeout=60)
-    found = json.loads(done.stdout or "{}")
+    explanation = json.loads(done.stdout or "{}")
 
     assert done.returncode == 1, done.stderr
     assert "node(s) didn't match PersistentVolume's node affinity" in text
-    assert "VolumeNodeAffinityConflict" in {each["reason"] for each in found["in_tree"]}
+    assert "VolumeNodeAffinityConflict" in {objection["reason"] for objection in explanation["in_tree"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample fleets before the real API server: every object of theirs is one that it takes, as it stands (S9, S15)."""
+"""The sample fleets on the real API server: it accepts every object of theirs as it stands (S9, S15)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from tests.controlplane.cluster import ControlPlane
-from tests.e2e.stage import namespace
+from tests.e2e.stage import create_namespace
 
 PATHS = {
     "Node": "/api/v1/nodes",
@@ -23,21 +23,23 @@ RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses?fieldValidation=Strict"
 
 @pytest.fixture(scope="module")
 def stage(plane: ControlPlane) -> ControlPlane:
-    """A control plane with the namespaces that the fleets' pods are in, and the RuntimeClass that they name."""
-    objects = [each for name in fleet_names() for each in demo_fleet(name)]
-    for name in sorted({each["metadata"]["namespace"] for each in objects if each["kind"] == "Pod"} - {"default"}):
-        namespace(plane, name)
-    classes = {each["metadata"]["name"]: each for each in objects if each["kind"] == "RuntimeClass"}
+    """A control plane with the namespaces of the fleets' pods, and the RuntimeClasses that they name."""
+    objects = [document for name in fleet_names() for document in demo_fleet(name)]
+    for name in sorted(
+        {document["metadata"]["namespace"] for document in objects if document["kind"] == "Pod"} - {"default"}
+    ):
+        create_namespace(plane, name)
+    classes = {document["metadata"]["name"]: document for document in objects if document["kind"] == "RuntimeClass"}
     plane.api.create_all(RUNTIME_CLASSES, classes.values())
     return plane
 
 
-def lost(sent: Any, got: Any, path: str = "") -> list[str]:
-    """List what was sent and did not come back; the API server adds defaults."""
+def lost_fields(sent: Any, got: Any, path: str = "") -> list[str]:
+    """List the fields that were sent and did not come back; the API server may add defaults."""
     if isinstance(sent, dict) and isinstance(got, dict):
-        return [each for key, value in sent.items() for each in lost(value, got.get(key), f"{path}.{key}")]
+        return [loss for key, value in sent.items() for loss in lost_fields(value, got.get(key), f"{path}.{key}")]
     if isinstance(sent, list) and isinstance(got, list) and len(sent) <= len(got):
-        return [each for n, value in enumerate(sent) for each in lost(value, got[n], f"{path}[{n}]")]
+        return [loss for n, value in enumerate(sent) for loss in lost_fields(value, got[n], f"{path}[{n}]")]
     return [] if sent == got else [f"{path}: {sent} became {got}"]
 
 
@@ -45,17 +47,17 @@ def lost(sent: Any, got: Any, path: str = "") -> list[str]:
 def test_api_server_takes_every_object_of_a_fleet_as_it_stands(stage: ControlPlane, name: str) -> None:
     """S9, S15, F65, F135: names, labels, taints, amounts, CEL and devices are valid, and no field is dropped."""
     refused, dropped = [], []
-    for each in demo_fleet(name):
-        if each["kind"] not in PATHS:
+    for document in demo_fleet(name):
+        if document["kind"] not in PATHS:
             continue
-        metadata = each["metadata"]
-        path = PATHS[each["kind"]].format(metadata.get("namespace"))
-        answer = stage.api.try_create(f"{path}?dryRun=All&fieldValidation=Strict", each)
+        metadata = document["metadata"]
+        path = PATHS[document["kind"]].format(metadata.get("namespace"))
+        answer = stage.api.try_create(f"{path}?dryRun=All&fieldValidation=Strict", document)
         if not answer.is_success:
             refused.append(f"{metadata['name']}: {answer.text}")
-        elif each["kind"] == "Pod":
-            dropped += lost(each["spec"], answer.json()["spec"], metadata["name"])
+        elif document["kind"] == "Pod":
+            dropped += lost_fields(document["spec"], answer.json()["spec"], metadata["name"])
         else:
-            dropped += lost(each, answer.json(), metadata["name"])
+            dropped += lost_fields(document, answer.json(), metadata["name"])
 
     assert (refused, dropped) == ([], [])

@@ -1,35 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following the cluster through whatever breaks between us and it."""
+"""The service follows the cluster through failures of the network and of the API server."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
 
+from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.relay import Relay
 from tests.e2e.stage import (
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     install_webhooks,
-    namespace,
-    node_of,
     read_pod,
     refusal,
     serving,
     start_scheduler,
+    wait_for_node,
 )
 
 STALE_SECONDS = 90
-"""Bound on the 30 s after which a lost watch makes the view stale, and on the 30 s until the next try after that."""
+"""Seconds for the 30 s after which a lost watch makes the view stale, and the 30 s until the next try after that."""
 
 
 @pytest.fixture(scope="module")
 def relay(plane: ControlPlane) -> Iterator[Relay]:
-    """The network between the service and the API server."""
+    """The network between the service and the API server, which a test can cut."""
     made = Relay(plane.port)
     yield made
     made.close()
@@ -37,7 +38,7 @@ def relay(plane: ControlPlane) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, relay: Relay) -> Iterator[Service]:
-    """The service behind the relay, with webhooks and a scheduler that asks it."""
+    """The service behind the relay, with webhooks and a scheduler that calls it."""
     add_nodes(plane.api, [node_object(f"h100-{index}") for index in range(3)])
     with serving(plane, kubeconfig=str(plane.kubeconfig("gpu-usher", relay.port))) as running:
         install_webhooks(plane, running)
@@ -54,7 +55,7 @@ def label(plane: ControlPlane, node: str, key: str, value: str | None) -> None:
 
 
 def test_broken_watch_goes_on_where_it_stopped(plane: ControlPlane, relay: Relay, service: Service) -> None:
-    """CACHE-02, CACHE-03: no new list, nothing lost, ready all the while."""
+    """CACHE-02, CACHE-03: there is no new list, nothing is lost, and the service stays ready."""
     lists = service.metric("gpu_usher_relists_total", kind="nodes")
     relay.cut()
     add_nodes(plane.api, [node_object("while-away", "Tesla-T4", "535.104.05", {"nvidia.com/gpu": 4})])
@@ -70,7 +71,7 @@ def test_broken_watch_goes_on_where_it_stopped(plane: ControlPlane, relay: Relay
 
 
 def test_compaction_while_away_brings_410_and_one_new_list(plane: ControlPlane, relay: Relay, service: Service) -> None:
-    """CACHE-02, fault 4: history is gone; the difference is swapped in, a node that left leaves."""
+    """CACHE-02, fault 4: as the history is gone, the kind is listed again, and a deleted node leaves the index."""
     add_nodes(plane.api, [node_object("leaves")])
     eventually("the node is seen", lambda: nodes_seen(service) == 4)
     lists = service.metric("gpu_usher_relists_total", kind="nodes")
@@ -90,7 +91,7 @@ def test_compaction_while_away_brings_410_and_one_new_list(plane: ControlPlane, 
 
 
 def test_api_server_restarted_is_followed_again(plane: ControlPlane, service: Service) -> None:
-    """HA-05, fault 2: readiness never goes back for a lost watch."""
+    """HA-05, fault 2: a lost watch does not end readiness."""
     plane.stop("kube-apiserver")
     assert service.ready()
     plane.start_apiserver()
@@ -104,11 +105,11 @@ def test_api_server_restarted_is_followed_again(plane: ControlPlane, service: Se
 def test_stale_view_places_nothing_and_says_so_until_it_is_back(
     plane: ControlPlane, relay: Relay, service: Service
 ) -> None:
-    """CACHE-06: an old view is worse than none; admission goes on, the pod is placed when the view is back."""
-    where = namespace(plane, "stale")
+    """CACHE-06: filter fails while the view is stale; admission goes on, and the pod is placed once it is current."""
+    namespace = create_namespace(plane, "stale")
     relay.cut()
     eventually("the view is stale", lambda: service.health()["caches"]["nodes"].get("stale"), STALE_SECONDS)
-    pod = gpu_pod("waits", where)
+    pod = gpu_pod("waits", namespace)
     create_pod(plane, pod)
     eventually("the scheduler says why", lambda: refusal(read_pod(plane, pod)))
     assert refusal(read_pod(plane, pod)) == "gpu-usher: node cache is stale"
@@ -116,48 +117,44 @@ def test_stale_view_places_nothing_and_says_so_until_it_is_back(
     assert service.ready()
 
     relay.mend()
-    assert node_of(plane, pod, STALE_SECONDS).startswith("h100-")
+    assert wait_for_node(plane, pod, STALE_SECONDS).startswith("h100-")
 
 
 def test_edited_policy_file_rules_on_the_next_pod_and_a_broken_one_changes_nothing(plane: ControlPlane) -> None:
-    """F76, fault 12: no restart; the last good set stays while an edit is broken."""
-    where = namespace(plane, "edited")
+    """F76, fault 12: there is no restart, and the last good set stays in force while an edit is broken."""
+    namespace = create_namespace(plane, "edited")
     folder = plane.folder / "edited-policies"
     folder.mkdir()
     file = folder / "default.yaml"
-    file.write_text(policy("default", "{}"), "utf-8")
+    file.write_text(policy("default", ""), "utf-8")
     with serving(plane, "editing", policies=str(folder)) as editing:
         install_webhooks(plane, editing)
-        create_pod(plane, gpu_pod("before", where, {"nvidia.com/gpu": 4}))
-        file.write_text(policy("default", "{admission: {maxGPUsPerPod: 2}}"), "utf-8")
+        create_pod(plane, gpu_pod("before", namespace, {"nvidia.com/gpu": 4}))
+        file.write_text(policy("default", "admission: {maxGPUsPerPod: 2}"), "utf-8")
         eventually("the edit is taken", lambda: editing.metric("gpu_usher_policy_loads_total", result="success") >= 2)
-        said = plane.kubectl.create(gpu_pod("after", where, {"nvidia.com/gpu": 4}))
-        assert "wants at most 2" in said.err
+        result = plane.kubectl.create(gpu_pod("after", namespace, {"nvidia.com/gpu": 4}))
+        assert "wants at most 2" in result.err
 
         file.write_text("spec: [broken", "utf-8")
         eventually("the edit is seen", lambda: editing.metric("gpu_usher_policy_error") == 1)
-        said = plane.kubectl.create(gpu_pod("broken", where, {"nvidia.com/gpu": 4}))
-        assert "wants at most 2" in said.err
+        result = plane.kubectl.create(gpu_pod("broken", namespace, {"nvidia.com/gpu": 4}))
+        assert "wants at most 2" in result.err
         assert "default.yaml:" in editing.health()["policies"]["error"]
 
 
 def test_policy_in_a_config_map_is_followed_live(plane: ControlPlane, service: Service) -> None:
-    """ConfigMaps labelled as policy, in our own namespace, are part of the set (docs/reference/policy.md#sources)."""
+    """ConfigMaps labelled as policy, in our own namespace, are sources (docs/reference/policy.md#sources)."""
     install_webhooks(plane, service)
-    where = namespace(plane, "by-config-map")
+    namespace = create_namespace(plane, "by-config-map")
     document = {
         "metadata": {"name": "team", "labels": {"gpu-usher.io/policy": "true"}},
-        "data": {"team.yaml": policy("team", "{priority: 10, placement: {products: {allow: [T4]}}}")},
+        "data": {"team.yaml": policy("team", "priority: 10, placement: {products: {allow: [T4]}}")},
     }
     plane.api.create("/api/v1/namespaces/gpu-usher/configmaps", document)
     eventually("it is loaded", lambda: service.metric("gpu_usher_policy_info", policy="team") == 1)
-    pod = create_pod(plane, gpu_pod("bound", where))
+    pod = create_pod(plane, gpu_pod("bound", namespace))
     record = json.loads(pod["metadata"]["annotations"]["gpu-usher.io/decision"])
     assert "team" in record["policies"]
 
     plane.api.delete("/api/v1/namespaces/gpu-usher/configmaps/team")
     eventually("it is forgotten", lambda: service.metric("gpu_usher_policy_info", policy="team") == 0)
-
-
-def policy(name: str, spec: str) -> str:
-    return f"apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {{name: {name}}}\nspec: {spec}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every overlay on a real API server: applied in the order of deploy/README, taken down, and what may be done there."""
+"""Every overlay on a real API server: applied in the order of deploy/README, deleted, and its accounts' rights."""
 
 import json
 from collections.abc import Iterator
@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.kubectl import Object, Said
+from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import DEPLOY, eventually
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-WEBHOOKS = "app.kubernetes.io/component=webhook"
 OTHERS = "app.kubernetes.io/component!=webhook"
 REPLICAS = {"dev": (1, 0, 1), "webhook-only": (3, 0, 1), "production": (3, 2, 0)}
 """Pods of the Deployments gpu-usher, gpu-usher-scheduler and gpu-usher-certificates."""
@@ -23,7 +22,7 @@ FOREIGN = {
     "podmonitors.monitoring.coreos.com": "PodMonitor",
     "prometheusrules.monitoring.coreos.com": "PrometheusRule",
 }
-"""Kinds of other people's operators: here their definitions alone, without a schema."""
+"""Kinds of other operators, of which the tests create only the definition, without a schema."""
 READS = {"get", "list", "watch"}
 EVERYBODY = ("selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews")
 """What every account may ask about itself (system:basic-user)."""
@@ -54,11 +53,11 @@ CERTIFICATES = {
 def cluster(plane: ControlPlane) -> ControlPlane:
     """A control plane that knows the kinds of cert-manager and of the Prometheus operator."""
     definitions = [_definition(name, kind) for name, kind in FOREIGN.items()]
-    said = plane.kubectl.create(*definitions)
-    assert said.code == 0, said.err
+    result = plane.kubectl.create(*definitions)
+    assert result.code == 0, result.err
     for name in FOREIGN:
-        said = plane.kubectl("wait", "--for=condition=established", f"crd/{name}", "--timeout=30s")
-        assert said.code == 0, said.err
+        result = plane.kubectl("wait", "--for=condition=established", f"crd/{name}", "--timeout=30s")
+        assert result.code == 0, result.err
     return plane
 
 
@@ -66,8 +65,8 @@ def cluster(plane: ControlPlane) -> ControlPlane:
 def overlay(cluster: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
     """Install an overlay up to its webhooks, and take it down afterwards."""
     name: str = request.param
-    said = apply(cluster, name, "-l", OTHERS)
-    assert (said.code, said.warnings) == (0, []), said.err
+    result = apply(cluster, name, "-l", OTHERS)
+    assert (result.code, result.warnings) == (0, []), result.err
     yield name
     cluster.kubectl("delete", "-k", str(DEPLOY / "overlays" / name), "--ignore-not-found", "--wait=false")
     eventually("the namespace is gone", lambda: cluster.api.client.get("/api/v1/namespaces/gpu-usher").is_error)
@@ -90,13 +89,13 @@ def _definition(name: str, kind: str) -> Object:
     }
 
 
-def apply(plane: ControlPlane, name: str, *words: str) -> Said:
+def apply(plane: ControlPlane, name: str, *words: str) -> KubectlResult:
     """Apply an overlay server-side, as deploy/README says."""
     return plane.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / name), *words)
 
 
 def configurations(plane: ControlPlane) -> list[Object]:
-    return [each for kind in CONFIGURATIONS for each in plane.api.items(f"{REGISTRATION}/{kind}")]
+    return [configuration for kind in CONFIGURATIONS for configuration in plane.api.items(f"{REGISTRATION}/{kind}")]
 
 
 def pods(plane: ControlPlane, component: str) -> int:
@@ -105,83 +104,83 @@ def pods(plane: ControlPlane, component: str) -> int:
 
 
 def rights(plane: ControlPlane, account: str) -> dict[str, set[str]]:
-    """Ask the API server what an account of ours may do in our namespace: verbs by resource, and name if narrowed."""
+    """Return an account's verbs in our namespace by resource, with the name where a rule is limited to one."""
     review: Object = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
         "spec": {"namespace": "gpu-usher"},
     }
-    who = ["--as", f"system:serviceaccount:gpu-usher:{account}", "--as-group", "system:authenticated"]
-    said = plane.kubectl("create", "-f", "-", "-o", "json", "--validate=false", *who, stdin=json.dumps(review))
-    assert said.code == 0, said.err
-    found: dict[str, set[str]] = {}
-    for rule in json.loads(said.out)["status"]["resourceRules"]:
+    identity = ["--as", f"system:serviceaccount:gpu-usher:{account}", "--as-group", "system:authenticated"]
+    result = plane.kubectl("create", "-f", "-", "-o", "json", "--validate=false", *identity, stdin=json.dumps(review))
+    assert result.code == 0, result.err
+    verbs: dict[str, set[str]] = {}
+    for rule in json.loads(result.out)["status"]["resourceRules"]:
         for resource in set(rule["resources"]) - set(EVERYBODY):
             for name in rule.get("resourceNames") or [""]:
-                found.setdefault(f"{resource} {name}".strip(), set()).update(rule["verbs"])
-    return found
+                verbs.setdefault(f"{resource} {name}".strip(), set()).update(rule["verbs"])
+    return verbs
 
 
 @pytest.mark.parametrize("overlay", REPLICAS, indirect=True)
 def test_overlay_is_taken_without_a_warning_and_its_pods_are_restricted(cluster: ControlPlane, overlay: str) -> None:
     """F133, F114, PSS-01: Pod Security warns on apply, and refuses pods that are not restricted."""
-    wanted = REPLICAS[overlay]
+    expected = REPLICAS[overlay]
 
     def made() -> tuple[int, ...]:
-        return tuple(pods(cluster, each) for each in ("admission", "scheduler", "certificates"))
+        return tuple(pods(cluster, component) for component in ("admission", "scheduler", "certificates"))
 
-    eventually(f"{overlay} has its pods", lambda: made() == wanted)
+    eventually(f"{overlay} has its pods", lambda: made() == expected)
     assert configurations(cluster) == []
 
-    said = apply(cluster, overlay)
+    result = apply(cluster, overlay)
 
-    assert (said.code, said.warnings) == (0, []), said.err
+    assert (result.code, result.warnings) == (0, []), result.err
     assert configurations(cluster)
 
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
 def test_pod_that_is_not_restricted_is_warned_of_in_our_namespace(cluster: ControlPlane, overlay: str) -> None:
-    """PSS-01: the check above can fail."""
+    """PSS-01: this shows that the test above can fail."""
     assert overlay
-    said = cluster.kubectl("-n", "gpu-usher", "create", "deployment", "loose", "--image=loose:1")
+    result = cluster.kubectl("-n", "gpu-usher", "create", "deployment", "loose", "--image=loose:1")
 
-    assert any("PodSecurity" in each for each in said.warnings), said.err
+    assert any("PodSecurity" in warning for warning in result.warnings), result.err
 
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
 def test_ca_bundle_stays_when_the_overlay_is_applied_again(cluster: ControlPlane, overlay: str) -> None:
-    """ADM-10, fault 45: kubectl does not own what the controller fills in."""
+    """ADM-10, fault 45: kubectl does not own the field that the controller fills in."""
     assert apply(cluster, overlay).code == 0
     change: dict[str, Any] = {"webhooks": [{"name": "mutate.gpu-usher.io", "clientConfig": {"caBundle": "Q0E="}}]}
     kind = "mutatingwebhookconfiguration/gpu-usher"
     patched = cluster.kubectl("patch", kind, "--type=strategic", "-p", json.dumps(change))
     assert patched.code == 0, patched.err
 
-    said = apply(cluster, overlay)
+    result = apply(cluster, overlay)
 
-    assert said.code == 0, said.err
-    found = cluster.api.get(f"{REGISTRATION}/mutatingwebhookconfigurations/gpu-usher")
-    assert found["webhooks"][0]["clientConfig"].get("caBundle") == "Q0E="
+    assert result.code == 0, result.err
+    configuration = cluster.api.get(f"{REGISTRATION}/mutatingwebhookconfigurations/gpu-usher")
+    assert configuration["webhooks"][0]["clientConfig"].get("caBundle") == "Q0E="
 
 
 @pytest.mark.parametrize("overlay", ["production"], indirect=True)
 def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
-    """ADM-10: the line of deploy/README."""
+    """ADM-10: the command is the one of deploy/README."""
     assert apply(cluster, overlay).code == 0
     line = next(
-        each for each in (DEPLOY / "README.md").read_text("utf-8").splitlines() if "kubectl delete mutating" in each
+        text for text in (DEPLOY / "README.md").read_text("utf-8").splitlines() if "kubectl delete mutating" in text
     )
 
-    said = cluster.kubectl(*line.removeprefix("$ ").split()[1:])
+    result = cluster.kubectl(*line.removeprefix("$ ").split()[1:])
 
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     assert configurations(cluster) == []
     assert cluster.kubectl("-n", "gpu-usher", "get", "deployment", "gpu-usher").code == 0
 
 
 @pytest.mark.parametrize("overlay", ["production"], indirect=True)
 def test_extender_beside_the_scheduler_may_read_as_the_webhook_does(cluster: ControlPlane, overlay: str) -> None:
-    """P9, P10, F104: what it parses is the tenants'; the scheduler's rights are another account's."""
+    """P9, P10, F104: it parses what tenants write, so the scheduler's rights belong to another account."""
     assert overlay
 
     eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-extender") == SERVING)
@@ -191,7 +190,7 @@ def test_extender_beside_the_scheduler_may_read_as_the_webhook_does(cluster: Con
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
 def test_each_identity_may_do_what_is_listed_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
-    """P9, P10, F104: the serving replicas read; the certificates' controller writes its own objects, by name."""
+    """P9, P10, F104: the serving replicas read; the certificate controller writes its own objects, by name."""
     assert overlay
 
     eventually("the rights are in force", lambda: rights(cluster, "gpu-usher") == SERVING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kubectl gpu-usher`: kubectl runs the program kubectl-gpu_usher that it finds on PATH, which the wheel installs."""
+"""`kubectl gpu-usher` runs the program kubectl-gpu_usher, which the wheel installs on PATH."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 from app import __version__
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import ControlPlane
-from tests.e2e.stage import create_pod, eventually, gpu_pod, namespace, read_pod
+from tests.e2e.stage import create_namespace, create_pod, eventually, gpu_pod, read_pod
 
 WHERE = "plugin"
 SECONDS = 120
@@ -30,8 +30,8 @@ def plugin(binaries: Binaries, kubeconfig: Path, *words: str) -> subprocess.Comp
 def test_kubectl_runs_our_commands_against_the_cluster_of_its_kubeconfig(
     plane: ControlPlane, binaries: Binaries
 ) -> None:
-    """F83: the question of whoever has a Pending pod, in the tool that they have open."""
-    namespace(plane, WHERE)
+    """F83: explain a pending pod with kubectl."""
+    create_namespace(plane, WHERE)
     pod = create_pod(plane, gpu_pod("train-0", WHERE, {"nvidia.com/gpu": 1}))
     eventually("it is there", lambda: read_pod(plane, pod)["metadata"]["uid"])
     kubeconfig = plane.kubeconfig("admin")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory budgets of shared GPUs on the real scheduler: a burst of pods runs none of them over."""
+"""Memory budgets of shared GPUs on the real scheduler: a burst of pods exceeds none of them."""
 
 import json
 import random
@@ -10,22 +10,22 @@ import pytest
 from tests.controlplane.cluster import ControlPlane, Scheduler
 from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.crowd import Drawn
-from tests.e2e.mixed import asked_of
+from tests.e2e.crowd import DrawnPod
+from tests.e2e.mixed import call_extender
 from tests.e2e.settling import QUICK, Run, create, read_outcome, settle
 from tests.e2e.stage import (
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
-    namespace,
-    node_of,
     read_pod,
     refusal,
     scheduler_configuration,
     serving,
+    wait_for_node,
 )
-from tests.e2e.verdicts import false_refusals, over_committed, read_nodes, untrue_words, wrong_bindings
+from tests.e2e.verdicts import false_refusals, over_committed, read_nodes, untrue_messages, wrong_bindings
 from tests.placement.twin import Wish
 
 PODS = 60
@@ -44,16 +44,16 @@ REFUSING = "hold-the-binding"
 
 
 def shared_node(name: str, strategy: str = "time-slicing", **labels: str) -> Object:
-    """Make a node of one A10 in ten shares."""
+    """Write a node of one A10 in ten shares."""
     shared = {"nvidia.com/gpu.sharing-strategy": strategy, "nvidia.com/gpu.replicas": str(SHARES)}
-    known = {"nvidia.com/gpu.memory": str(MEMORY_MIB), "nvidia.com/gpu.count": "1"}
+    features = {"nvidia.com/gpu.memory": str(MEMORY_MIB), "nvidia.com/gpu.count": "1"}
     offers = {"nvidia.com/gpu": SHARES}
-    return node_object(name, "NVIDIA-A10-SHARED", "550.54.15", offers, labels={**shared, **known, **labels})
+    return node_object(name, "NVIDIA-A10-SHARED", "550.54.15", offers, labels={**shared, **features, **labels})
 
 
 @pytest.fixture(scope="module")
 def fleet(plane: ControlPlane) -> int:
-    """Register three nodes of time-slices; one of them is alone in what a selector finds."""
+    """Register three nodes of time-slices, one of which is alone with the label of a selector."""
     made = [shared_node("slices-0"), shared_node("slices-1"), shared_node("slices-2", **ONE_NODE)]
     add_nodes(plane.api, made)
     return len(made)
@@ -61,33 +61,33 @@ def fleet(plane: ControlPlane) -> int:
 
 @pytest.fixture(params=MODES)
 def stage(plane: ControlPlane, fleet: int, request: pytest.FixtureRequest) -> Iterator[tuple[Service, Scheduler, str]]:
-    """A service and a scheduler in one of MODES, and a namespace; emptied afterwards."""
+    """A service and a scheduler in one of MODES, and a namespace; the pods are deleted afterwards."""
     flags, words = MODES[request.param]
-    where = namespace(plane, f"plain-{request.param}-{abs(hash(request.node.name)) % 10**6}")
+    namespace = create_namespace(plane, f"plain-{request.param}-{abs(hash(request.node.name)) % 10**6}")
     with serving(plane, request.param, **flags) as service:
         eventually("all nodes are known", lambda: service.health()["caches"]["nodes"]["objects"] == fleet)
         configuration = scheduler_configuration(service, *words)
-        yield service, plane.start_scheduler({**configuration, **QUICK}, "gpu-usher-scheduler"), where
+        yield service, plane.start_scheduler({**configuration, **QUICK}, "gpu-usher-scheduler"), namespace
         plane.stop("gpu-usher-scheduler")
-        plane.api.delete(f"/api/v1/namespaces/{where}/pods")
+        plane.api.delete(f"/api/v1/namespaces/{namespace}/pods")
         eventually("the pods are gone", lambda: not plane.api.items("/api/v1/pods"))
 
 
-def drawn(where: str) -> list[Drawn]:
-    """Draw the burst: each pod takes a share, and most say how much memory they will use."""
+def draw_burst(namespace: str) -> list[DrawnPod]:
+    """Draw the burst: each pod takes one share, and most declare how much memory they will use."""
     draw = random.Random(65)
     wishes = [Wish(memory=draw.choice(MEMORIES) if draw.random() < 0.95 else None) for _ in range(PODS)]
-    return [Drawn(f"burst-{index}", "plain", False, wish, namespace=where) for index, wish in enumerate(wishes)]
+    return [DrawnPod(f"burst-{index}", "plain", False, wish, namespace=namespace) for index, wish in enumerate(wishes)]
 
 
 def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """P21, P46, F65: until the last binding is seen, its memory is promised; no false refusal.
+    """P21, P46, F65: the memory of a pod is promised until its binding is seen, and there is no false refusal.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    service, scheduler, where = stage
-    burst = drawn(where)
-    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})
+    service, scheduler, namespace = stage
+    burst = draw_burst(namespace)
+    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {pod.name: pod for pod in burst})
 
     assert create(plane.api, burst) == {}
     settle(plane, scheduler)
@@ -97,70 +97,72 @@ def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Sc
     assert over_committed(run.cluster) == []
     assert wrong_bindings(run.cluster) == []
     assert false_refusals(run.cluster) == []
-    assert list(untrue_words(run.cluster)) == []
+    assert list(untrue_messages(run.cluster)) == []
     assert len(run.cluster.refused) > PODS / 4
     assert service.metric("gpu_usher_vram_overrun_nodes") == 0
-    assert (service.calls("prioritize") == 0) is ("best" in where)
+    assert (service.calls("prioritize") == 0) is ("best" in namespace)
 
 
 def test_pod_that_fails_to_bind_and_asks_again_counts_once(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """Fault 34: asking again replaces the promise; a smaller pod still fits beside it, no other does.
+    """Fault 34: a second filter call replaces the promise. A smaller pod fits beside it, and no further one does.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    service, _, where = stage
+    service, _, namespace = stage
     hold_bindings(plane, "large")
-    large, small, late = (declaring(where, *each) for each in (("large", "16Gi"), ("small", "6Gi"), ("late", "1Gi")))
+    large, small, late = (
+        memory_pod(namespace, *arguments) for arguments in (("large", "16Gi"), ("small", "6Gi"), ("late", "1Gi"))
+    )
     create_pod(plane, large)
     eventually("it has asked again", lambda: service.calls("filter") >= 3)
     assert not read_pod(plane, large)["spec"].get("nodeName")
 
     create_pod(plane, small)
-    assert node_of(plane, small) == "slices-2"
+    assert wait_for_node(plane, small) == "slices-2"
     create_pod(plane, late)
     eventually("the late one is refused", lambda: "memory of the shared GPUs" in refusal(read_pod(plane, late)))
 
     plane.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", REFUSING)
-    assert node_of(plane, large) == "slices-2"
+    assert wait_for_node(plane, large) == "slices-2"
     assert not read_pod(plane, late)["spec"].get("nodeName")
 
 
 def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """Gone when the pod is seen bound or deleted; its creation, a condition, a label are neither.
+    """A promise ends when the pod is bound or deleted, and not when it is created or gets a condition or a label.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    service, _, where = stage
-    on_its_way = create_pod(plane, {**(pod := declaring(where, "large", "16Gi")), "spec": nobodys(pod)})
-    late = declaring(where, "late", "16Gi")
+    service, _, namespace = stage
+    on_its_way = create_pod(plane, {**(pod := memory_pod(namespace, "large", "16Gi")), "spec": unscheduled_spec(pod)})
+    late = memory_pod(namespace, "late", "16Gi")
     late["metadata"]["uid"] = "late"
-    assert asked_of(service, "filter", on_its_way, ["slices-2"])["NodeNames"] == ["slices-2"]
+    assert call_extender(service, "filter", on_its_way, ["slices-2"])["NodeNames"] == ["slices-2"]
 
     plane.api.patch(pod_path(on_its_way), {"metadata": {"labels": {"turn": "1"}}})
-    create_pod(plane, declaring(where, "seen-later", "16Gi", "slices-0"))
-    eventually("what came later is seen", lambda: not asked_of(service, "filter", late, ["slices-0"])["NodeNames"])
+    create_pod(plane, memory_pod(namespace, "seen-later", "16Gi", "slices-0"))
+    eventually("what came later is seen", lambda: not call_extender(service, "filter", late, ["slices-0"])["NodeNames"])
 
-    assert asked_of(service, "filter", late, ["slices-2"])["NodeNames"] == []
+    assert call_extender(service, "filter", late, ["slices-2"])["NodeNames"] == []
 
 
 @pytest.mark.parametrize("stage", ["best"], indirect=True)
 def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:
-    """With one node in the answer nothing outweighs it; exact whatever else is preferred.
+    """Filter returns one node, so that no other preference of the scheduler changes the place that was promised.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    _, scheduler, where = stage
+    _, scheduler, namespace = stage
     taint = {"key": "spot", "value": "x", "effect": "PreferNoSchedule"}
     for name in ("slices-0", "slices-1"):
         plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}})
-    burst = [Drawn(f"large-{index}", "plain", False, Wish(memory="16Gi"), namespace=where) for index in range(6)]
-    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {each.name: each for each in burst})
+    burst = [DrawnPod(f"large-{index}", "plain", False, Wish(memory="16Gi"), namespace=namespace) for index in range(6)]
+    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {pod.name: pod for pod in burst})
 
     create(plane.api, burst)
     settle(plane, scheduler)
@@ -173,33 +175,33 @@ def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere
 
 @pytest.mark.parametrize("stage", ["ranked"], indirect=True)
 def test_budget_that_is_run_over_past_us_is_counted(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """Fault 57: pods that name their node never came by us; the metric says so until they go.
+    """Fault 57: pods that name their node never came to the extender; the metric counts the node until they are gone.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    service, _, where = stage
+    service, _, namespace = stage
     for name in ("one", "two"):
-        create_pod(plane, declaring(where, name, "16Gi", "slices-2"))
+        create_pod(plane, memory_pod(namespace, name, "16Gi", "slices-2"))
     eventually("it is counted", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 1)
 
-    plane.api.delete(f"/api/v1/namespaces/{where}/pods/one")
+    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/one")
 
     eventually("it is over", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 0)
 
 
-def declaring(where: str, name: str, memory: str, node: str | None = None) -> Object:
-    """Write a pod that takes a share: of the node that ONE_NODE selects, or of the node that it names itself."""
+def memory_pod(namespace: str, name: str, memory: str, node: str | None = None) -> Object:
+    """Write a pod that takes one share of the node that ONE_NODE selects, or of `node`, which it then names itself."""
     place = {"nodeName": node} if node else {"nodeSelector": ONE_NODE}
-    return gpu_pod(name, where, annotations={"gpu-memory": memory}, **place)
+    return gpu_pod(name, namespace, annotations={"gpu-memory": memory}, **place)
 
 
-def nobodys(pod: Object) -> Object:
-    """Give the pod's spec for a scheduler that does not run."""
+def unscheduled_spec(pod: Object) -> Object:
+    """Return the pod's spec with the name of a scheduler that does not run."""
     return {**pod["spec"], "schedulerName": "nobody"}
 
 
 def hold_bindings(plane: ControlPlane, name: str) -> None:
-    """Have the API server refuse to bind a pod, and wait until it does."""
+    """Have the API server refuse the binding of a pod, and wait until it does."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
     spec = {
         "failurePolicy": "Fail",
@@ -209,8 +211,8 @@ def hold_bindings(plane: ControlPlane, name: str) -> None:
     group = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": REFUSING}}
     bound = {"policyName": REFUSING, "validationActions": ["Deny"]}
     for kind, content in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", bound)):
-        said = plane.kubectl("apply", "-f", "-", stdin=json.dumps({**group, "kind": kind, "spec": content}))
-        assert said.code == 0, said.err
+        result = plane.kubectl("apply", "-f", "-", stdin=json.dumps({**group, "kind": kind, "spec": content}))
+        assert result.code == 0, result.err
     binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "nowhere"}}
     path = f"/api/v1/namespaces/default/pods/{name}/binding?dryRun=All"
     eventually("bindings are held", lambda: "held" in plane.api.try_create(path, binding).text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption where the memory of shared GPUs is what is short: nobody goes for a place that stays too small."""
+"""Preemption where memory of shared GPUs is short: no pod is evicted from a node whose memory would stay too small."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,19 +10,19 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.controlplane.relay import Relay
-from tests.e2e.mixed import asked_of
+from tests.e2e.mixed import call_extender
 from tests.e2e.stage import (
     OURS,
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
-    namespace,
-    node_of,
     read_pod,
-    refused,
     serving,
     start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 GIVEN_AWAY = "memory of the shared GPUs is given away"
@@ -30,9 +30,9 @@ MODES = {OURS: {}, "whole-nodes": {"nodeCacheCapable": False}}
 PRIORITIES = {"spare": 1, "low": 2, "middle": 10, "urgent": 1000}
 NODES, MEMORY_MIB = ("a10-x", "a10-y"), 23028
 GRACE_SECONDS = 90
-"""Bound on an eviction and the next try."""
+"""Seconds for an eviction and the next try."""
 STALE_SECONDS = 90
-"""Bound on the 30 s after which a lost watch makes the view stale."""
+"""Seconds for the 30 s after which a lost watch makes the view stale."""
 AT_X = {"place": "a10-x"}
 Pods = tuple[tuple[str, str], ...]
 """(priority, declared memory) of the pods on a node."""
@@ -44,7 +44,7 @@ TOO_LITTLE: Pods = (("middle", "6Gi"), ("middle", "6Gi"), ("middle", "6Gi"), ("s
 
 @pytest.fixture(scope="module")
 def relay(plane: ControlPlane) -> Iterator[Relay]:
-    """The network between the service and the API server."""
+    """The network between the service and the API server, which a test can cut."""
     made = Relay(plane.port)
     yield made
     made.close()
@@ -56,7 +56,7 @@ def service(plane: ControlPlane, relay: Relay) -> Iterator[Service]:
     shared = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
     labels = {**shared, "nvidia.com/gpu.memory": str(MEMORY_MIB), "nvidia.com/gpu.count": "1"}
     make = ("NVIDIA-A10-SHARED", "550.54.15", {"nvidia.com/gpu": 4})
-    add_nodes(plane.api, [node_object(each, *make, labels={**labels, "place": each}) for each in NODES])
+    add_nodes(plane.api, [node_object(node, *make, labels={**labels, "place": node}) for node in NODES])
     for name, value in PRIORITIES.items():
         plane.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
     behind = str(plane.kubeconfig("gpu-usher", relay.port))
@@ -68,191 +68,198 @@ def service(plane: ControlPlane, relay: Relay) -> Iterator[Service]:
 
 @pytest.fixture(params=MODES, ids=["names", "whole nodes"])
 def scheduler(request: pytest.FixtureRequest) -> str:
-    """How the scheduler talks to us."""
+    """The name of a scheduler that sends the extender node names, and of one that sends whole nodes."""
     return str(request.param)
 
 
 @pytest.fixture
-def where(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace; its pods are gone, and known to be gone, before the next test."""
+def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace whose pods are deleted, and known to be deleted, before the next test."""
     assert service.ready()
-    name = namespace(plane, f"memory-{abs(hash(request.node.name)) % 10**8}")
+    name = create_namespace(plane, f"memory-{abs(hash(request.node.name)) % 10**8}")
     pods = f"/api/v1/namespaces/{name}/pods"
     yield name
-    plane.api.delete(pods, fieldSelector="spec.nodeName=")  # first: a pod that waits would be tried once more
+    plane.api.delete(pods, fieldSelector="spec.nodeName=")  # first, as a waiting pod would be tried once more
     plane.api.delete(pods)
     eventually("the pods are gone", lambda: not plane.api.items(pods))
-    eventually("their memory is free", lambda: {left(service, name, each, "22Gi") for each in NODES} == {""})
+    eventually("their memory is free", lambda: {memory_left(service, name, node, "22Gi") for node in NODES} == {""})
 
 
-def declaring(where: str, name: str, memory: str | None, **spec: Any) -> Object:
-    """Write a pod that takes one share, and says how much memory it will use."""
-    return gpu_pod(name, where, annotations={"gpu-memory": memory} if memory else {}, **spec)
+def memory_pod(namespace: str, name: str, memory: str | None, **spec: Any) -> Object:
+    """Write a pod that takes one share and declares how much memory it will use."""
+    return gpu_pod(name, namespace, annotations={"gpu-memory": memory} if memory else {}, **spec)
 
 
-def left(service: Service, where: str, node: str, memory: str) -> str:
-    """Ask filter whether a node has memory left; empty if so. To ask again for too much takes the promise back."""
-    said = []
-    for each in (memory, "23Gi"):
-        pod = declaring(where, "probe", each)
+def memory_left(service: Service, namespace: str, node: str, memory: str) -> str:
+    """Ask filter whether a node has this memory left; "" if so. A second call for too much takes the promise back."""
+    refusals = []
+    for amount in (memory, "23Gi"):
+        pod = memory_pod(namespace, "probe", amount)
         pod["metadata"]["uid"] = "probe"
-        answer = asked_of(service, "filter", pod, [node])
-        said.append(answer["Error"] or answer["FailedNodes"].get(node, ""))
-    assert said[1]
-    return str(said[0])
+        answer = call_extender(service, "filter", pod, [node])
+        refusals.append(answer["Error"] or answer["FailedNodes"].get(node, ""))
+    assert refusals[1]
+    return str(refusals[0])
 
 
-def hold(plane: ControlPlane, service: Service, where: str, node: str, pods: Pods) -> None:
-    """Put pods on a node past the scheduler, and wait until the service has counted the last of them."""
+def fill_node(plane: ControlPlane, service: Service, namespace: str, node: str, pods: Pods) -> None:
+    """Bind pods to a node without the scheduler, and wait until the service has counted the last of them."""
     for index, (priority, memory) in enumerate(pods):
         name = f"{node}-{index}-{priority}"
-        create_pod(plane, declaring(where, name, memory, priorityClassName=priority, nodeName=node))
+        create_pod(plane, memory_pod(namespace, name, memory, priorityClassName=priority, nodeName=node))
     rest = MEMORY_MIB - sum(int(memory.removesuffix("Gi")) * 1024 for _, memory in pods)
     exactly, over = f"{rest}Mi", f"{rest + 1}Mi"
-    eventually("all are counted", lambda: left(service, where, node, over) and not left(service, where, node, exactly))
+    eventually(
+        "all are counted",
+        lambda: memory_left(service, namespace, node, over) and not memory_left(service, namespace, node, exactly),
+    )
 
 
-def urgent(where: str, scheduler: str, memory: str | None, name: str = "urgent", **spec: Any) -> Object:
-    pod = declaring(where, name, memory, priorityClassName="urgent")
+def urgent_pod(namespace: str, scheduler: str, memory: str | None, name: str = "urgent", **spec: Any) -> Object:
+    pod = memory_pod(namespace, name, memory, priorityClassName="urgent")
     pod["spec"].update(spec, schedulerName=scheduler)
     return pod
 
 
-def bound(plane: ControlPlane, pod: Object) -> bool:
+def is_bound(plane: ControlPlane, pod: Object) -> bool:
     return bool(read_pod(plane, pod)["spec"].get("nodeName"))
 
 
-def stale(service: Service) -> bool:
-    return any(each.get("stale") for each in service.health()["caches"].values())
+def is_stale(service: Service) -> bool:
+    return any(cache.get("stale") for cache in service.health()["caches"].values())
 
 
-def gone(plane: ControlPlane, where: str, before: set[str]) -> set[str]:
-    """Name the pods that were there before, and that somebody has asked to go."""
-    return before - staying(plane, where)
+def evicted_pods(plane: ControlPlane, namespace: str, before: set[str]) -> set[str]:
+    """Name the pods of `before` whose deletion was requested, or that are gone."""
+    return before - remaining_pods(plane, namespace)
 
 
-def staying(plane: ControlPlane, where: str) -> set[str]:
-    pods = plane.api.items(f"/api/v1/namespaces/{where}/pods")
-    return {each["metadata"]["name"] for each in pods if not each["metadata"].get("deletionTimestamp")}
+def remaining_pods(plane: ControlPlane, namespace: str) -> set[str]:
+    pods = plane.api.items(f"/api/v1/namespaces/{namespace}/pods")
+    return {pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")}
 
 
-def test_nobody_goes_where_the_victims_free_too_little_memory(
-    plane: ControlPlane, service: Service, where: str, scheduler: str
+def test_nothing_is_evicted_where_the_victims_free_too_little_memory(
+    plane: ControlPlane, service: Service, namespace: str, scheduler: str
 ) -> None:
-    """F43, F65: the scheduler would evict one pod for its share; 12Gi would not fit behind it."""
-    hold(plane, service, where, "a10-x", TOO_LITTLE)
-    before, prevented = staying(plane, where), service.metric("gpu_usher_evictions_prevented_total")
-    pod = urgent(where, scheduler, "12Gi", nodeSelector=AT_X)
+    """F43, F65: the scheduler would evict one pod for its share, after which 12Gi would still not fit."""
+    fill_node(plane, service, namespace, "a10-x", TOO_LITTLE)
+    before, prevented = remaining_pods(plane, namespace), service.metric("gpu_usher_evictions_prevented_total")
+    pod = urgent_pod(namespace, scheduler, "12Gi", nodeSelector=AT_X)
     create_pod(plane, pod)
 
-    text = refused(plane, pod)
+    text = wait_for_refusal(plane, pod)
     eventually("we were asked", lambda: service.metric("gpu_usher_evictions_prevented_total") > prevented)
 
     assert "1 Insufficient nvidia.com/gpu" in text
-    assert gone(plane, where, before) == set()
+    assert evicted_pods(plane, namespace, before) == set()
     assert not read_pod(plane, pod)["status"].get("nominatedNodeName")
 
 
 def test_pod_goes_where_it_frees_enough_memory(
-    plane: ControlPlane, service: Service, where: str, scheduler: str
+    plane: ControlPlane, service: Service, namespace: str, scheduler: str
 ) -> None:
-    """F43, F65: the one with 16Gi goes, and 12Gi fit behind it."""
-    hold(plane, service, where, "a10-x", HELPS)
-    before = staying(plane, where)
-    pod = urgent(where, scheduler, "12Gi", nodeSelector=AT_X)
+    """F43, F65: the pod with 16Gi is evicted, after which 12Gi fit."""
+    fill_node(plane, service, namespace, "a10-x", HELPS)
+    before = remaining_pods(plane, namespace)
+    pod = urgent_pod(namespace, scheduler, "12Gi", nodeSelector=AT_X)
     create_pod(plane, pod)
 
-    assert node_of(plane, pod, GRACE_SECONDS) == "a10-x"
-    assert gone(plane, where, before) == {"a10-x-3-low"}
+    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"
+    assert evicted_pods(plane, namespace, before) == {"a10-x-3-low"}
 
 
 def test_of_two_nodes_the_one_where_it_helps_loses_a_pod(
-    plane: ControlPlane, service: Service, where: str, scheduler: str
+    plane: ControlPlane, service: Service, namespace: str, scheduler: str
 ) -> None:
-    """F43, F65: the scheduler itself would take the other, whose victim has the lower priority."""
-    hold(plane, service, where, "a10-x", TOO_LITTLE)
-    hold(plane, service, where, "a10-y", HELPS)
-    before = staying(plane, where)
-    pod = urgent(where, scheduler, "12Gi")
+    """F43, F65: the scheduler itself would choose the other node, whose victim has the lower priority."""
+    fill_node(plane, service, namespace, "a10-x", TOO_LITTLE)
+    fill_node(plane, service, namespace, "a10-y", HELPS)
+    before = remaining_pods(plane, namespace)
+    pod = urgent_pod(namespace, scheduler, "12Gi")
     create_pod(plane, pod)
 
-    assert node_of(plane, pod, GRACE_SECONDS) == "a10-y"
-    assert gone(plane, where, before) == {"a10-y-3-low"}
+    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-y"
+    assert evicted_pods(plane, namespace, before) == {"a10-y-3-low"}
 
 
 def test_pod_that_declares_nothing_needs_a_share_only(
-    plane: ControlPlane, service: Service, where: str, scheduler: str
+    plane: ControlPlane, service: Service, namespace: str, scheduler: str
 ) -> None:
     """F43, F65."""
-    hold(plane, service, where, "a10-x", TOO_LITTLE)
-    before = staying(plane, where)
-    pod = urgent(where, scheduler, None, nodeSelector=AT_X)
+    fill_node(plane, service, namespace, "a10-x", TOO_LITTLE)
+    before = remaining_pods(plane, namespace)
+    pod = urgent_pod(namespace, scheduler, None, nodeSelector=AT_X)
     create_pod(plane, pod)
 
-    assert node_of(plane, pod, GRACE_SECONDS) == "a10-x"
-    assert gone(plane, where, before) == {"a10-x-3-spare"}
+    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"
+    assert evicted_pods(plane, namespace, before) == {"a10-x-3-spare"}
 
 
-def test_nobody_goes_where_shares_are_left_and_only_memory_is_short(
-    plane: ControlPlane, service: Service, where: str, scheduler: str
+def test_nothing_is_evicted_where_shares_are_left_and_only_memory_is_short(
+    plane: ControlPlane, service: Service, namespace: str, scheduler: str
 ) -> None:
-    """F65: the scheduler finds no victims, for it sees a share to be had; the pod waits until memory is freed.
+    """F65: the scheduler finds no victims, as a share is free; the pod waits until memory is freed.
 
-    It may try again before we have seen the deletion that woke it; then whatever happens next brings it back.
+    It may be tried again before the service has seen the deletion that woke it; then the next event wakes it once more.
     """
-    hold(plane, service, where, "a10-x", (("low", "7Gi"), ("low", "7Gi"), ("low", "7Gi")))
-    before = staying(plane, where)
-    pod = urgent(where, scheduler, "6Gi", nodeSelector=AT_X)
+    fill_node(plane, service, namespace, "a10-x", (("low", "7Gi"), ("low", "7Gi"), ("low", "7Gi")))
+    before = remaining_pods(plane, namespace)
+    pod = urgent_pod(namespace, scheduler, "6Gi", nodeSelector=AT_X)
     create_pod(plane, pod)
 
-    text = refused(plane, pod)
+    text = wait_for_refusal(plane, pod)
 
     assert f"1 {GIVEN_AWAY}" in text
     assert "at least one victim pod" in text
-    assert gone(plane, where, before) == set()
-    plane.api.delete(f"/api/v1/namespaces/{where}/pods/a10-x-0-low")
-    eventually("it is free, or taken", lambda: bound(plane, pod) or not left(service, where, "a10-x", "6Gi"))
+    assert evicted_pods(plane, namespace, before) == set()
+    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a10-x-0-low")
+    eventually(
+        "it is free, or taken", lambda: is_bound(plane, pod) or not memory_left(service, namespace, "a10-x", "6Gi")
+    )
     plane.api.patch("/api/v1/nodes/a10-y", {"metadata": {"labels": {"turn": scheduler}}})
-    assert node_of(plane, pod, GRACE_SECONDS) == "a10-x"
+    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"
 
 
 def test_second_preemptor_counts_on_no_memory_that_the_first_will_have(
-    plane: ControlPlane, service: Service, where: str, scheduler: str
+    plane: ControlPlane, service: Service, namespace: str, scheduler: str
 ) -> None:
-    """F43, F65: while the victim of the first is still going, its memory is promised already."""
-    hold(plane, service, where, "a10-x", (("middle", "2Gi"), ("middle", "1Gi"), ("low", "1Gi"), ("spare", "16Gi")))
-    before, slow = staying(plane, where), f"/api/v1/namespaces/{where}/pods/a10-x-3-spare"
+    """F43, F65: while the victim of the first preemptor is being deleted, its memory is promised already."""
+    fill_node(
+        plane, service, namespace, "a10-x", (("middle", "2Gi"), ("middle", "1Gi"), ("low", "1Gi"), ("spare", "16Gi"))
+    )
+    before, slow = remaining_pods(plane, namespace), f"/api/v1/namespaces/{namespace}/pods/a10-x-3-spare"
     plane.api.patch(slow, {"metadata": {"finalizers": ["e2e.test/slow"]}})
-    first, second = (urgent(where, scheduler, "16Gi", name, nodeSelector=AT_X) for name in ("first", "second"))
+    first, second = (urgent_pod(namespace, scheduler, "16Gi", name, nodeSelector=AT_X) for name in ("first", "second"))
     create_pod(plane, first)
     eventually("the first has its place", lambda: read_pod(plane, first)["status"].get("nominatedNodeName"))
-    eventually("the service has counted it", lambda: left(service, where, "a10-x", "1Gi"))
+    eventually("the service has counted it", lambda: memory_left(service, namespace, "a10-x", "1Gi"))
 
     create_pod(plane, second)
-    refused(plane, second)
+    wait_for_refusal(plane, second)
 
-    went = gone(plane, where, before)
+    went = evicted_pods(plane, namespace, before)
     plane.api.patch(slow, {"metadata": {"finalizers": None}})
     assert went == {"a10-x-3-spare"}
-    assert node_of(plane, first, GRACE_SECONDS) == "a10-x"
+    assert wait_for_node(plane, first, GRACE_SECONDS) == "a10-x"
 
 
-def test_stale_view_evicts_nobody(plane: ControlPlane, service: Service, relay: Relay, where: str) -> None:
-    """HTTP 503 to preempt, in both modes; the places are right, but who knows (docs/reference/scores.md#preemption)."""
-    hold(plane, service, where, "a10-x", HELPS)
-    before = staying(plane, where)
+def test_stale_view_evicts_nobody(plane: ControlPlane, service: Service, relay: Relay, namespace: str) -> None:
+    """Preempt answers HTTP 503 in both modes, as victims may have changed (docs/reference/scores.md#preemption)."""
+    fill_node(plane, service, namespace, "a10-x", HELPS)
+    before = remaining_pods(plane, namespace)
     relay.cut()
-    eventually("the view is stale", lambda: stale(service), STALE_SECONDS)
-    asked = service.calls("preempt")
-    pods = [urgent(where, each, "12Gi", f"urgent-{each}", nodeSelector=AT_X) for each in MODES]
+    eventually("the view is stale", lambda: is_stale(service), STALE_SECONDS)
+    calls_before = service.calls("preempt")
+    pods = [urgent_pod(namespace, name, "12Gi", f"urgent-{name}", nodeSelector=AT_X) for name in MODES]
     for pod in pods:
         create_pod(plane, pod)
 
-    eventually("both schedulers asked", lambda: service.calls("preempt") >= asked + len(MODES))
+    eventually("both schedulers asked", lambda: service.calls("preempt") >= calls_before + len(MODES))
 
     for pod in pods:
-        assert "code 503" in refused(plane, pod)
+        assert "code 503" in wait_for_refusal(plane, pod)
         plane.api.delete(pod_path(pod))
-    assert gone(plane, where, before) == set()
+    assert evicted_pods(plane, namespace, before) == set()
     relay.mend()
-    eventually("the view is back", lambda: not stale(service), STALE_SECONDS)
+    eventually("the view is back", lambda: not is_stale(service), STALE_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that mind their neighbours, beside the real scheduler: host ports, pod affinity, topology spread."""
+"""Pods with host ports, pod affinity or topology spread: explain agrees with the real scheduler on them."""
 
 import json
 from collections import Counter
@@ -16,15 +16,15 @@ from app.intree.inter_pod_constraints import (
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.agreement import answer_of, differs, read_world
-from tests.e2e.stage import create_pod, eventually, gpu_pod, namespace, read_pod
+from tests.e2e.agreement import answer_of, difference, read_world
+from tests.e2e.stage import create_namespace, create_pod, eventually, gpu_pod, read_pod
 from tests.e2e.test_explain import GPU, fleet
 
 PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
 
-def minding(random: Random, index: int) -> Object:
-    """Draw a pod, of three kinds, that minds its neighbours: by ports, by affinity of either sort, by spread."""
+def draw_pod(random: Random, index: int) -> Object:
+    """Draw a pod of one of three kinds, with host ports, pod affinity or anti-affinity, or topology spread."""
     labels = {"kind": random.choice("abc"), "batch": random.choice("xy")}
     pod = gpu_pod(f"minding-{index}", random.choice(CROWDS), {GPU: 1, "cpu": "1"}, labels=labels)
     spec, affinity = pod["spec"], {}
@@ -51,7 +51,7 @@ DOMAINS = ["zone", "cores", "kubernetes.io/hostname", "nvidia.com/gpu.product"]
 
 
 def term(random: Random, kind: str) -> Object:
-    """Draw a term; of those that repel, some are over nodes only, or nobody would find a place soon."""
+    """Draw a pod affinity term; some anti-affinity is over hostnames only, or soon no pod would find a node."""
     keys = ["kubernetes.io/hostname", "cores"] if kind == "podAntiAffinity" else DOMAINS
     spaces: list[Object] = [{}, {}, {"namespaces": ["crowd-a"]}, {"namespaceSelector": {}},
                             {"namespaceSelector": {"matchLabels": {"crowd": "b"}}}]  # fmt: skip
@@ -65,8 +65,8 @@ def term(random: Random, kind: str) -> Object:
 
 
 def selector(random: Random) -> Object:
-    wanted = [{"key": "kind", "operator": "NotIn", "values": ["a"]}]
-    return random.choice([{"matchLabels": {"kind": random.choice("abc")}}, {"matchExpressions": wanted}])
+    expressions = [{"key": "kind", "operator": "NotIn", "values": ["a"]}]
+    return random.choice([{"matchLabels": {"kind": random.choice("abc")}}, {"matchExpressions": expressions}])
 
 
 def spread(random: Random, key: str) -> Object:
@@ -75,35 +75,35 @@ def spread(random: Random, key: str) -> Object:
         "nodeTaintsPolicy": random.choice(["Honor", "Ignore"]),
     }
     more: list[Object] = [{}, policies, {"minDomains": random.choice([2, 5])}, {"matchLabelKeys": ["batch"]}]
-    said = {"topologyKey": key, "maxSkew": random.choice([1, 2]), "whenUnsatisfiable": "DoNotSchedule"}
-    return {**said, "labelSelector": selector(random), **random.choice(more)}
+    constraint = {"topologyKey": key, "maxSkew": random.choice([1, 2]), "whenUnsatisfiable": "DoNotSchedule"}
+    return {**constraint, "labelSelector": selector(random), **random.choice(more)}
 
 
 def test_pods_that_mind_their_neighbours_are_explained_as_the_scheduler_judges(plane: ControlPlane) -> None:
-    """F83: host ports, pod affinity and anti-affinity of both sides, topology spread; by whoever knows all pods."""
+    """F83: host ports, pod affinity and anti-affinity in both directions, topology spread, where all pods are known."""
     add_nodes(plane.api, fleet())
     plane.start_scheduler(PLAIN)
-    for each in CROWDS:
-        namespace(plane, each, crowd=each[-1])
-    random, said = Random(84), Counter[str]()
+    for name in CROWDS:
+        create_namespace(plane, name, crowd=name[-1])
+    random, refusals = Random(84), Counter[str]()
     for index in range(MOST):
-        if index >= LEAST and all(said[words] > 2 for words in COMPANY):
+        if index >= LEAST and all(refusals[words] > 2 for words in MESSAGES):
             break
-        pod = create_pod(plane, minding(random, index))
+        pod = create_pod(plane, draw_pod(random, index))
         eventually("it is judged", lambda pod=pod: answer_of(read_pod(plane, pod)))  # type: ignore[misc]
         pod = read_pod(plane, pod)
         answer = answer_of(pod)
         assert answer is not None
-        assert differs(pod, answer, read_world(plane, None)[0], asks=False) == "", json.dumps(pod["spec"])
-        said.update(words for words in COMPANY if words in answer.words)
+        assert difference(pod, answer, read_world(plane, None)[0], asks_extender=False) == "", json.dumps(pod["spec"])
+        refusals.update(words for words in MESSAGES if words in answer.words)
         if answer.words or index % 6 == 0:
             plane.api.delete(pod_path(pod))
             eventually("it is gone", lambda pod=pod: plane.api.client.get(pod_path(pod)).status_code == 404)  # type: ignore[misc]
 
-    assert all(said[words] > 2 for words in COMPANY), said
+    assert all(refusals[words] > 2 for words in MESSAGES), refusals
 
 
 LEAST = 110
 MOST = 440
-"""The scheduler chooses by chance among nodes of equal score, so that some crowds meet a rare reason late."""
-COMPANY = (PORT_TAKEN, POD_AFFINITY_MISMATCH, POD_ANTI_AFFINITY_CONFLICT, EXISTING_ANTI_AFFINITY, SPREAD_CONFLICT)
+"""The scheduler chooses at random among nodes of equal score, so that in some runs a rare reason comes late."""
+MESSAGES = (PORT_TAKEN, POD_AFFINITY_MISMATCH, POD_ANTI_AFFINITY_CONFLICT, EXISTING_ANTI_AFFINITY, SPREAD_CONFLICT)

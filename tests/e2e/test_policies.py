@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.kubectl import Object, Said
+from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import (
     DEPLOY,
     Service,
+    create_namespace,
     create_pod,
     eventually,
     install_webhooks,
-    namespace,
     plain_pod,
     remove_webhooks,
     serving,
@@ -31,17 +31,17 @@ def service(plane: ControlPlane) -> Iterator[Service]:
     with serving(plane) as running:
         install_webhooks(plane, running)
         assert "gpupolicies" not in running.health()["caches"]
-        said = plane.kubectl("apply", *DEFINITION)
-        assert said.code == 0, said.err
-        eventually("the definition is found", lambda: follows(running))
+        result = plane.kubectl("apply", *DEFINITION)
+        assert result.code == 0, result.err
+        eventually("the definition is found", lambda: follows_policies(running))
         yield running
 
 
-def follows(service: Service) -> bool:
+def follows_policies(service: Service) -> bool:
     """Tell whether GPUPolicy objects are listed and watched; the service must be ready all the while."""
     assert service.ready()
-    found = service.health()["caches"].get("gpupolicies", {})
-    return bool(found.get("synced")) and "error" not in found
+    cache = service.health()["caches"].get("gpupolicies", {})
+    return bool(cache.get("synced")) and "error" not in cache
 
 
 def gpu_policy(name: str, **spec: Any) -> Object:
@@ -49,7 +49,7 @@ def gpu_policy(name: str, **spec: Any) -> Object:
     return {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": name}, "spec": spec}
 
 
-def apply(plane: ControlPlane, document: Object) -> Said:
+def apply(plane: ControlPlane, document: Object) -> KubectlResult:
     """Apply an object as `kubectl apply -f -` does."""
     return plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
@@ -58,22 +58,22 @@ def in_force(service: Service, name: str) -> bool:
     return service.metric("gpu_usher_policy_info", policy=name) == 1
 
 
-def put(plane: ControlPlane, service: Service, document: Object) -> None:
+def apply_and_wait(plane: ControlPlane, service: Service, document: Object) -> None:
     """Apply a policy, and wait until it is in force."""
-    said = apply(plane, document)
-    assert said.code == 0, said.err
+    result = apply(plane, document)
+    assert result.code == 0, result.err
     eventually("the policy is in force", lambda: in_force(service, document["metadata"]["name"]))
 
 
-def delete(plane: ControlPlane, service: Service, name: str) -> None:
-    """Delete a policy, and wait until it is forgotten."""
-    said = plane.kubectl("delete", "gpupolicy", name)
-    assert said.code == 0, said.err
+def delete_and_wait(plane: ControlPlane, service: Service, name: str) -> None:
+    """Delete a policy, and wait until it is no longer in force."""
+    result = plane.kubectl("delete", "gpupolicy", name)
+    assert result.code == 0, result.err
     eventually("the policy is forgotten", lambda: not in_force(service, name))
 
 
-def capped(name: str, gpus: int) -> Object:
-    """Write a policy that caps the pods labelled `cap: <name>`."""
+def capping_policy(name: str, gpus: int) -> Object:
+    """Write a policy that limits the GPUs of the pods labelled `cap: <name>`."""
     selector = {"podSelector": {"matchLabels": {"cap": name}}}
     return gpu_policy(name, priority=2000, match=selector, admission={"maxGPUsPerPod": gpus})
 
@@ -81,32 +81,32 @@ def capped(name: str, gpus: int) -> Object:
 def test_policy_applied_by_kubectl_rules_on_the_next_pod_until_it_is_deleted(
     plane: ControlPlane, service: Service
 ) -> None:
-    """F76, F131: created, changed, deleted; no restart."""
-    where = namespace(plane, "capped")
-    put(plane, service, capped("cap", 2))
-    four = plain_pod(where, {"nvidia.com/gpu": 4}, "four", labels={"cap": "cap"})
+    """F76, F131: it is created, changed and deleted without a restart."""
+    namespace = create_namespace(plane, "capped")
+    apply_and_wait(plane, service, capping_policy("cap", 2))
+    four = plain_pod(namespace, {"nvidia.com/gpu": 4}, "four", labels={"cap": "cap"})
     assert "wants at most 2" in plane.kubectl.create(four).err
 
-    assert apply(plane, capped("cap", 3)).code == 0
+    assert apply(plane, capping_policy("cap", 3)).code == 0
     eventually("the change is in force", lambda: "wants at most 3" in plane.kubectl.create(four).err)
 
-    delete(plane, service, "cap")
+    delete_and_wait(plane, service, "cap")
     create_pod(plane, four)
 
 
 def test_explain_names_the_object_that_rules(plane: ControlPlane, service: Service) -> None:
-    put(plane, service, gpu_policy("only-h100", match={"podSelector": {"matchLabels": {"only": "h100"}}},
+    apply_and_wait(plane, service, gpu_policy("only-h100", match={"podSelector": {"matchLabels": {"only": "h100"}}},
                                    priority=2001, placement={"products": {"allow": ["H100"]}}))  # fmt: skip
 
-    found = service.explain(plain_pod("default", labels={"only": "h100"}))
+    explanation = service.explain(plain_pod("default", labels={"only": "h100"}))
 
-    assert "only-h100" in json.dumps(found)
-    delete(plane, service, "only-h100")
+    assert "only-h100" in json.dumps(explanation)
+    delete_and_wait(plane, service, "only-h100")
 
 
 @pytest.mark.usefixtures("service")
 def test_get_shows_what_a_policy_is_for(plane: ControlPlane) -> None:
-    """F74: priority and action too where the policy leaves them out."""
+    """F74: the columns show priority and action also where the policy leaves them out."""
     apply(plane, gpu_policy("shown", description="for the reader"))
 
     header, row = plane.kubectl("get", "gpol", "shown").out.splitlines()
@@ -118,7 +118,7 @@ def test_get_shows_what_a_policy_is_for(plane: ControlPlane) -> None:
 
 @pytest.mark.usefixtures("service")
 def test_fields_are_explained_at_the_terminal(plane: ControlPlane) -> None:
-    """F74: the words of the models."""
+    """F74: `kubectl explain` shows the descriptions of the policy models."""
     words = "infer the need from the image's tag"
 
     eventually("it is published", lambda: words in plane.kubectl("explain", "gpol.spec.placement.cuda.fromImage").out)
@@ -140,29 +140,29 @@ def test_fields_are_explained_at_the_terminal(plane: ControlPlane) -> None:
 def test_mistake_is_refused_by_the_api_server_with_its_path(
     plane: ControlPlane, spec: dict[str, Any], words: str
 ) -> None:
-    """F75, F131: by the schema alone, before we are asked."""
-    said = apply(plane, gpu_policy("mistaken", **spec))
+    """F75, F131: the schema alone refuses it, before our webhook is called."""
+    result = apply(plane, gpu_policy("mistaken", **spec))
 
-    assert said.code != 0
-    assert words in said.err
+    assert result.code != 0
+    assert words in result.err
 
 
 @pytest.mark.usefixtures("service")
 def test_shipped_policies_are_accepted_as_they_are(plane: ControlPlane) -> None:
-    """F74: `kubectl apply -f policies/`."""
-    said = plane.kubectl("apply", "--dry-run=server", "-f", str(DEPLOY.parent / "policies"))
+    """F74: `kubectl apply -f policies/` accepts them."""
+    result = plane.kubectl("apply", "--dry-run=server", "-f", str(DEPLOY.parent / "policies"))
 
-    assert said.code == 0, said.err
-    assert "gpupolicy.gpu-usher.io/training created" in said.out
+    assert result.code == 0, result.err
+    assert "gpupolicy.gpu-usher.io/training created" in result.out
 
 
 def test_mistake_that_the_schema_cannot_see_leaves_the_last_good_set_in_force(
     plane: ControlPlane, service: Service
 ) -> None:
-    """F76: without a webhook that asks us first; the mistake is named until it is mended."""
+    """F76: without our webhook the API server stores it; the error is reported until it is corrected."""
     remove_webhooks(plane)
-    put(plane, service, capped("kept", 2))
-    broken = capped("kept", 3)
+    apply_and_wait(plane, service, capping_policy("kept", 2))
+    broken = capping_policy("kept", 3)
     broken["spec"]["placement"] = {"products": {"allow": ["H10O"]}}
     eventually("no webhook stops it", lambda: apply(plane, broken).code == 0)
     eventually("the mistake is seen", lambda: service.metric("gpu_usher_policy_error") == 1)
@@ -170,21 +170,21 @@ def test_mistake_that_the_schema_cannot_see_leaves_the_last_good_set_in_force(
     assert service.health()["policies"]["error"] == expected
 
     install_webhooks(plane, service)
-    said = plane.kubectl.create(plain_pod("default", {"nvidia.com/gpu": 4}, "kept", labels={"cap": "kept"}))
-    assert "wants at most 2" in said.err
+    result = plane.kubectl.create(plain_pod("default", {"nvidia.com/gpu": 4}, "kept", labels={"cap": "kept"}))
+    assert "wants at most 2" in result.err
 
-    delete(plane, service, "kept")
+    delete_and_wait(plane, service, "kept")
     assert service.health()["policies"]["error"] is None
 
 
 def test_definition_removed_takes_its_policies_along_and_can_come_back(plane: ControlPlane, service: Service) -> None:
-    put(plane, service, gpu_policy("goes"))
-    said = plane.kubectl("delete", "crd", "gpupolicies.gpu-usher.io")
-    assert said.code == 0, said.err
+    apply_and_wait(plane, service, gpu_policy("goes"))
+    result = plane.kubectl("delete", "crd", "gpupolicies.gpu-usher.io")
+    assert result.code == 0, result.err
     eventually("the policy is forgotten", lambda: not in_force(service, "goes"))
 
     assert plane.kubectl("apply", *DEFINITION).code == 0
-    eventually("it is followed again", lambda: follows(service))
+    eventually("it is followed again", lambda: follows_policies(service))
     eventually("it can be applied", lambda: apply(plane, gpu_policy("back")).code == 0)
     eventually("it is in force", lambda: in_force(service, "back"))
-    delete(plane, service, "back")
+    delete_and_wait(plane, service, "back")

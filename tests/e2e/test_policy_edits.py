@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies edited with kubectl, with the webhooks that ask us first: what would spoil the set never gets in (F131)."""
+"""Policies edited with kubectl while our webhook checks each edit: a bad policy is never stored (F131)."""
 
 import base64
 import json
@@ -12,11 +12,11 @@ import yaml
 
 from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.kubectl import Object, Said
+from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import (
     DEPLOY,
     Service,
-    counted,
+    counted_calls,
     eventually,
     install_webhooks,
     plain_pod,
@@ -32,10 +32,10 @@ COMPONENT = DEPLOY / "components" / "crd"
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """The service, GPUPolicy installed, and every webhook of deploy/."""
+    """The service, the definition of GPUPolicy, and every webhook of deploy/."""
     for name in ("gpupolicies.yaml", "rbac.yaml"):
-        said = plane.kubectl("apply", "-f", str(COMPONENT / name))
-        assert said.code == 0, said.err
+        result = plane.kubectl("apply", "-f", str(COMPONENT / name))
+        assert result.code == 0, result.err
     with serving(plane) as running:
         eventually("it is followed", lambda: running.health()["caches"].get("gpupolicies", {}).get("synced"))
         install_webhooks(plane, running)
@@ -46,7 +46,7 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 
 
 def install_crd_webhook(plane: ControlPlane, service: Service) -> None:
-    """Install the webhook of the component, pointed at the process."""
+    """Install the webhook of the component with the URL of the process."""
     document = yaml.safe_load((COMPONENT / "webhook.yaml").read_text("utf-8"))
     ca = base64.b64encode(service.ca.read_bytes()).decode()
     for webhook in document["webhooks"]:
@@ -56,19 +56,21 @@ def install_crd_webhook(plane: ControlPlane, service: Service) -> None:
 
 @pytest.fixture
 def name(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A name for the test's own policy, which goes with the test."""
-    found = f"own-{zlib.crc32(request.node.name.encode()):08x}"
-    yield found
-    others = (found, f"{found}-other")
-    for each in others:
-        plane.api.delete(f"{CONFIG_MAPS}/{each}")
-        plane.api.delete(f"/apis/gpu-usher.io/v1alpha1/gpupolicies/{each}")
-    eventually("nothing is left of it", lambda: not error(service) and not any(in_force(service, n) for n in others))
+    """A name for the test's own policy, which is deleted after the test."""
+    policy_name = f"own-{zlib.crc32(request.node.name.encode()):08x}"
+    yield policy_name
+    others = (policy_name, f"{policy_name}-other")
+    for other in others:
+        plane.api.delete(f"{CONFIG_MAPS}/{other}")
+        plane.api.delete(f"/apis/gpu-usher.io/v1alpha1/gpupolicies/{other}")
+    eventually(
+        "nothing is left of it", lambda: not policy_error(service) and not any(in_force(service, n) for n in others)
+    )
 
 
-def config_map(name: str, text: str, where: str = OURS, labels: Object | None = None, **more: Any) -> Object:
-    """Write a ConfigMap with a policy in it, labelled unless told otherwise."""
-    metadata = {"name": name, "namespace": where, "labels": LABELS if labels is None else labels, **more}
+def config_map(name: str, text: str, namespace: str = OURS, labels: Object | None = None, **more: Any) -> Object:
+    """Write a ConfigMap with a policy in it, with the policy label unless `labels` says otherwise."""
+    metadata = {"name": name, "namespace": namespace, "labels": LABELS if labels is None else labels, **more}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"own.yaml": text}}
 
 
@@ -76,7 +78,7 @@ def gpu_policy(name: str, spec: Object) -> Object:
     return {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": name}, "spec": spec}
 
 
-def apply(plane: ControlPlane, document: Object, dry_run: bool = False) -> Said:
+def apply(plane: ControlPlane, document: Object, dry_run: bool = False) -> KubectlResult:
     words = ["--dry-run=server"] if dry_run else []
     return plane.kubectl("apply", "-f", "-", *words, stdin=json.dumps(document))
 
@@ -85,18 +87,18 @@ def in_force(service: Service, name: str) -> bool:
     return service.metric("gpu_usher_policy_info", policy=name) == 1
 
 
-def error(service: Service) -> Any:
+def policy_error(service: Service) -> Any:
     return service.health()["policies"]["error"]
 
 
-def capping(name: str, gpus: int = 1) -> str:
-    """Write a policy that caps the pods labelled with its name."""
+def capping_policy(name: str, gpus: int = 1) -> str:
+    """Write a policy that limits the GPUs of the pods labelled with its name."""
     match = f"match: {{podSelector: {{matchLabels: {{cap: {name}}}}}}}"
     return policy(name, f"priority: 2000, {match}, admission: {{maxGPUsPerPod: {gpus}}}")
 
 
-def create(plane: ControlPlane, name: str) -> Said:
-    """Create a pod of four GPUs that such a policy is for, without leaving it there."""
+def create_capped_pod(plane: ControlPlane, name: str) -> KubectlResult:
+    """Create a pod of four GPUs that such a policy selects, as a dry run."""
     return plane.kubectl.create(plain_pod("default", {"nvidia.com/gpu": 4}, name, labels={"cap": name}), dry_run=True)
 
 
@@ -113,79 +115,79 @@ BAD = {
     ),
     "not a policy": ("just: text", "own.yaml:1:1: apiVersion: field required; "),
 }
-"""Texts, and what is said of them."""
+"""Name of a mistake → the text with it, and the message about it."""
 DENIED = 'admission webhook "policies.gpu-usher.io" denied the request: gpu-usher: '
 
 
-def denied(name: str, words: str) -> str:
+def denial(name: str, words: str) -> str:
     return f"{DENIED}configmap {OURS}/{name}: {words}"
 
 
 @pytest.mark.parametrize("mistake", BAD)
-def test_mistake_in_a_config_map_is_refused_at_the_door(
+def test_mistake_in_a_config_map_is_refused_before_it_is_stored(
     plane: ControlPlane, service: Service, name: str, mistake: str
 ) -> None:
-    """F131: with its place and reason, before it is stored."""
+    """F131: the message has its place and its cause, and nothing is stored."""
     text, words = BAD[mistake]
 
     answer = apply(plane, config_map(name, text))
 
     assert answer.code == 1
-    assert denied(name, words) in answer.err
+    assert denial(name, words) in answer.err
     assert plane.api.client.get(f"{CONFIG_MAPS}/{name}").status_code == 404
-    assert error(service) is None
+    assert policy_error(service) is None
 
 
 def test_good_config_map_passes_and_takes_effect(plane: ControlPlane, service: Service, name: str) -> None:
     """F131, F76."""
-    answer = apply(plane, config_map(name, capping(name)))
+    answer = apply(plane, config_map(name, capping_policy(name)))
 
-    assert answer == Said(0, f"configmap/{name} created\n", "")
-    eventually("it rules on the next pod", lambda: "wants at most 1" in create(plane, name).err)
-    assert error(service) is None
+    assert answer == KubectlResult(0, f"configmap/{name} created\n", "")
+    eventually("it rules on the next pod", lambda: "wants at most 1" in create_capped_pod(plane, name).err)
+    assert policy_error(service) is None
 
 
 def test_good_config_map_made_bad_is_refused_and_what_it_said_stays(
     plane: ControlPlane, service: Service, name: str
 ) -> None:
     """F131."""
-    apply(plane, config_map(name, capping(name)))
+    apply(plane, config_map(name, capping_policy(name)))
     eventually("it is in force", lambda: in_force(service, name))
 
     answer = apply(plane, config_map(name, BAD["unknown field"][0]))
 
-    assert denied(name, BAD["unknown field"][1]) in answer.err
-    assert "wants at most 1" in create(plane, name).err
+    assert denial(name, BAD["unknown field"][1]) in answer.err
+    assert "wants at most 1" in create_capped_pod(plane, name).err
 
 
 @pytest.mark.parametrize(
-    ("where", "labels"),
+    ("namespace", "labels"),
     [(OURS, {}), (OURS, {"gpu-usher.io/policy": "false"}), ("default", LABELS)],
     ids=["no label", "label that says no", "another namespace"],
 )
 def test_config_map_that_holds_no_policies_never_reaches_us(
-    plane: ControlPlane, service: Service, name: str, where: str, labels: Object
+    plane: ControlPlane, service: Service, name: str, namespace: str, labels: Object
 ) -> None:
     """F131, F22."""
-    with counted(service) as calls:
-        answer = apply(plane, config_map(name, "spec: {", where, labels))
+    with counted_calls(service) as calls:
+        answer = apply(plane, config_map(name, "spec: {", namespace, labels))
 
-    assert (answer.code, calls, error(service)) == (0, [0, 0], None)
+    assert (answer.code, calls, policy_error(service)) == (0, [0, 0], None)
 
 
 def test_label_put_on_a_bad_config_map_is_refused(plane: ControlPlane, service: Service, name: str) -> None:
-    """F131: from then on it would be one of ours."""
+    """F131: with the label it would become a source of policies."""
     assert apply(plane, config_map(name, BAD["unknown product"][0], labels={})).code == 0
 
     answer = plane.kubectl("label", "configmap", name, "-n", OURS, "gpu-usher.io/policy=true")
 
-    assert denied(name, BAD["unknown product"][1]) in answer.err
-    assert error(service) is None
+    assert denial(name, BAD["unknown product"][1]) in answer.err
+    assert policy_error(service) is None
 
 
 @pytest.fixture
-def unwatched(plane: ControlPlane, service: Service, name: str) -> Iterator[str]:
-    """A bad ConfigMap with a finalizer, from a time when no webhook was there; they are back."""
+def bad_config_map(plane: ControlPlane, service: Service, name: str) -> Iterator[str]:
+    """A bad ConfigMap with a finalizer, created while no webhook was installed; the webhooks are installed again."""
     remove_webhooks(plane)
     bad = config_map(name, BAD["unknown product"][0], finalizers=["example.com/held"], annotations={"a": "1"})
     eventually("no webhook stops it", lambda: apply(plane, bad).code == 0)
@@ -201,42 +203,44 @@ CHANGES: dict[str, Object] = {"finalizer": {"finalizers": None}, "annotation": {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_metadata_of_a_bad_config_map_can_be_changed(plane: ControlPlane, unwatched: str, what: str) -> None:
-    """F131: what it says is as it was; a finalizer must come off whatever it says."""
+def test_metadata_of_a_bad_config_map_can_be_changed(plane: ControlPlane, bad_config_map: str, what: str) -> None:
+    """F131: its data stay as they are, and a finalizer must be removable whatever the data are."""
     change = json.dumps({"metadata": CHANGES[what]})
 
-    answer = plane.kubectl("patch", "configmap", unwatched, "-n", OURS, "--type=merge", "-p", change)
+    answer = plane.kubectl("patch", "configmap", bad_config_map, "-n", OURS, "--type=merge", "-p", change)
 
-    assert answer == Said(0, f"configmap/{unwatched} patched\n", "")
+    assert answer == KubectlResult(0, f"configmap/{bad_config_map} patched\n", "")
 
 
-def test_bad_config_map_can_be_mended_and_stops_no_other(plane: ControlPlane, service: Service, unwatched: str) -> None:
-    """F131: what another one says wrong is not held against a good edit."""
-    eventually("the mistake is named", lambda: UNKNOWN in str(error(service)))
-    other = f"{unwatched}-other"
-    good = apply(plane, config_map(other, capping(other)))
+def test_bad_config_map_can_be_mended_and_stops_no_other(
+    plane: ControlPlane, service: Service, bad_config_map: str
+) -> None:
+    """F131: a mistake of another source does not refuse a good edit."""
+    eventually("the mistake is named", lambda: UNKNOWN in str(policy_error(service)))
+    other = f"{bad_config_map}-other"
+    good = apply(plane, config_map(other, capping_policy(other)))
 
-    mended = apply(plane, config_map(unwatched, capping(unwatched)))
+    mended = apply(plane, config_map(bad_config_map, capping_policy(bad_config_map)))
 
     assert (good.code, mended.code) == (0, 0), good.err + mended.err
-    eventually("both are in force", lambda: in_force(service, unwatched) and in_force(service, other))
+    eventually("both are in force", lambda: in_force(service, bad_config_map) and in_force(service, other))
 
 
 def test_edit_passes_while_we_are_down_and_the_last_good_set_stays_once_we_are_back(
     plane: ControlPlane, service: Service, name: str
 ) -> None:
-    """F131, F76: or a bad policy could never be mended; a GPU pod is judged by what was good."""
-    kept = f"{name}-other"
-    apply(plane, config_map(kept, capping(kept)))
-    eventually("it is in force", lambda: in_force(service, kept))
+    """F131, F76: otherwise a bad policy could never be corrected. GPU pods are judged by the last good set."""
+    good = f"{name}-other"
+    apply(plane, config_map(good, capping_policy(good)))
+    eventually("it is in force", lambda: in_force(service, good))
     service.process.stop()
 
     answer = apply(plane, config_map(name, BAD["unknown product"][0]))
     service.restart()
 
-    assert answer == Said(0, f"configmap/{name} created\n", "")
-    eventually("the mistake is named", lambda: UNKNOWN in str(error(service)))
-    eventually("the good one rules", lambda: "wants at most 1" in create(plane, kept).err, 15)
+    assert answer == KubectlResult(0, f"configmap/{name} created\n", "")
+    eventually("the mistake is named", lambda: UNKNOWN in str(policy_error(service)))
+    eventually("the good one rules", lambda: "wants at most 1" in create_capped_pod(plane, good).err, 15)
 
 
 OBJECTS: dict[str, tuple[Object, str]] = {
@@ -251,29 +255,29 @@ OBJECTS: dict[str, tuple[Object, str]] = {
 def test_mistake_in_an_object_that_its_schema_cannot_say_is_refused(
     plane: ControlPlane, service: Service, name: str, mistake: str
 ) -> None:
-    """F131: with its path, before it is stored."""
+    """F131: the message has its path, and nothing is stored."""
     spec, words = OBJECTS[mistake]
 
     answer = apply(plane, gpu_policy(name, spec))
 
     denying = 'admission webhook "gpupolicies.gpu-usher.io" denied the request: gpu-usher: '
     assert f"{denying}gpupolicy {name}: {words}" in answer.err
-    assert error(service) is None
+    assert policy_error(service) is None
 
 
 def test_good_object_passes_and_takes_effect(plane: ControlPlane, name: str) -> None:
     """F131, F76."""
-    spec = yaml.safe_load(capping(name))["spec"]
+    spec = yaml.safe_load(capping_policy(name))["spec"]
 
     answer = apply(plane, gpu_policy(name, spec))
 
-    assert answer == Said(0, f"gpupolicy.gpu-usher.io/{name} created\n", "")
-    eventually("it rules on the next pod", lambda: "wants at most 1" in create(plane, name).err)
+    assert answer == KubectlResult(0, f"gpupolicy.gpu-usher.io/{name} created\n", "")
+    eventually("it rules on the next pod", lambda: "wants at most 1" in create_capped_pod(plane, name).err)
 
 
 def test_object_of_a_name_that_is_taken_is_refused(plane: ControlPlane, service: Service) -> None:
-    """F131: by a policy of the directory."""
+    """F131: a policy of the directory has the name."""
     answer = apply(plane, gpu_policy("training", {"priority": 9}))
 
     assert "gpupolicy training: metadata.name: training is taken by training.yaml" in answer.err
-    assert error(service) is None
+    assert policy_error(service) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption on the real scheduler: nobody is evicted for a place that would not do."""
+"""Preemption on the real scheduler: no pod is evicted from a node that would not fit afterwards."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
     OURS,
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
-    namespace,
-    node_of,
-    refused,
     serving,
     start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 FLEET = {
@@ -30,12 +30,12 @@ FLEET = {
 }
 MODES = {OURS: {}, "whole-nodes": {"nodeCacheCapable": False}}
 GRACE_SECONDS = 90
-"""Bound on an eviction and the next try."""
+"""Seconds for an eviction and the next try."""
 
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """Five nodes, kubelets that let deleted pods go, two priorities, a scheduler by names and one by whole nodes."""
+    """Five nodes, kubelets that finish deletions, two priorities, a scheduler by names and one by whole nodes."""
     sizes = FLEET.items()
     add_nodes(plane.api, [node_object(name, *make[:2], {"nvidia.com/gpu": make[2]}) for name, make in sizes])
     for name, value in (("low", 1), ("high", 1000)):
@@ -48,58 +48,58 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 
 @pytest.fixture(params=MODES, ids=["names", "whole nodes"])
 def scheduler(request: pytest.FixtureRequest) -> str:
-    """How the scheduler talks to us."""
+    """The name of a scheduler that sends the extender node names, and of one that sends whole nodes."""
     return str(request.param)
 
 
 @pytest.fixture
 def full(plane: ControlPlane, service: Service, scheduler: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace whose low-priority pods hold every GPU; emptied afterwards."""
+    """A namespace whose low-priority pods hold every GPU; they are deleted afterwards."""
     assert service.ready()
-    where = namespace(plane, f"full-{abs(hash(request.node.name)) % 10**8}")
+    namespace = create_namespace(plane, f"full-{abs(hash(request.node.name)) % 10**8}")
     for name, (_, _, gpus) in FLEET.items():
         for index in range(gpus):
-            low = gpu_pod(f"{name}-{index}", where, priorityClassName="low", nodeName=name)
+            low = gpu_pod(f"{name}-{index}", namespace, priorityClassName="low", nodeName=name)
             low["spec"]["schedulerName"] = scheduler
             create_pod(plane, low)
-    yield where
-    plane.api.delete(f"/api/v1/namespaces/{where}/pods")
-    eventually("the pods are gone", lambda: not plane.api.items(f"/api/v1/namespaces/{where}/pods"))
+    yield namespace
+    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods")
+    eventually("the pods are gone", lambda: not plane.api.items(f"/api/v1/namespaces/{namespace}/pods"))
 
 
-def urgent(where: str, scheduler: str, **annotations: str) -> Object:
-    pod = gpu_pod("urgent", where, annotations=annotations, priorityClassName="high")
+def urgent_pod(namespace: str, scheduler: str, **annotations: str) -> Object:
+    pod = gpu_pod("urgent", namespace, annotations=annotations, priorityClassName="high")
     pod["spec"]["schedulerName"] = scheduler
     return pod
 
 
-def alive(plane: ControlPlane, where: str) -> set[str]:
-    """Name the low-priority pods that nobody has asked to go."""
-    pods = plane.api.items(f"/api/v1/namespaces/{where}/pods")
-    return {each["metadata"]["name"] for each in pods if not each["metadata"].get("deletionTimestamp")} - {"urgent"}
+def remaining_pods(plane: ControlPlane, namespace: str) -> set[str]:
+    """Name the low-priority pods whose deletion nobody requested."""
+    pods = plane.api.items(f"/api/v1/namespaces/{namespace}/pods")
+    return {pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")} - {"urgent"}
 
 
 def test_pod_that_fits_nowhere_by_policy_evicts_nobody(
     plane: ControlPlane, service: Service, full: str, scheduler: str
 ) -> None:
-    """P7, P49, F43: seen without the verb: ten pods evicted on five nodes for nothing."""
-    before, prevented = alive(plane, full), service.metric("gpu_usher_evictions_prevented_total")
-    pod = urgent(full, scheduler, products="H100")
+    """P7, P49, F43: without the verb, ten pods on five nodes were evicted for nothing."""
+    before, prevented = remaining_pods(plane, full), service.metric("gpu_usher_evictions_prevented_total")
+    pod = urgent_pod(full, scheduler, products="H100")
     create_pod(plane, pod)
 
-    text = refused(plane, pod)
+    text = wait_for_refusal(plane, pod)
     eventually("we were asked", lambda: service.metric("gpu_usher_evictions_prevented_total") >= prevented + len(FLEET))
 
     assert "Insufficient nvidia.com/gpu" in text
-    assert alive(plane, full) == before
+    assert remaining_pods(plane, full) == before
 
 
 def test_pod_that_fits_after_an_eviction_evicts_only_there(plane: ControlPlane, full: str, scheduler: str) -> None:
-    """F43: one pod of the one right product, and no other."""
-    before = alive(plane, full)
-    pod = urgent(full, scheduler, products="A10")
+    """F43: one pod of the one right product is evicted, and no other."""
+    before = remaining_pods(plane, full)
+    pod = urgent_pod(full, scheduler, products="A10")
     create_pod(plane, pod)
 
-    assert node_of(plane, pod, GRACE_SECONDS) == "a10-0"
-    [gone] = before - alive(plane, full)
+    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-0"
+    [gone] = before - remaining_pods(plane, full)
     assert gone.startswith("a10-0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler shows an extender only a sample of the nodes; affinity written at admission makes it the right one."""
+"""The scheduler shows an extender only a sample of the nodes; affinity from admission makes that the fitting ones."""
 
 from collections.abc import Iterator
 
@@ -11,20 +11,20 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import node_object, pod_path
 from tests.e2e.stage import (
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     install_webhooks,
-    namespace,
-    node_of,
     remove_webhooks,
     serving,
     start_scheduler,
+    wait_for_node,
 )
 
 NODES = 997
 RARE = [f"zz-rare-{index}" for index in range(3)]
-"""The only nodes that fit, last in every order."""
+"""The only nodes that fit, which come last in every order."""
 WHERE = "sampled"
 WISHES = {
     "product": {"products": "B200"},
@@ -35,14 +35,14 @@ WISHES = {
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """A thousand nodes, three of them right; the scheduler samples as it does by default."""
+    """A thousand nodes, three of which fit, and a scheduler that samples nodes as it does by default."""
     add_fleet(plane.api, NODES)
-    told = {"labels": labels_of("NVIDIA-B200")}
-    rare = (node_object(name, "NVIDIA-B200", "580.95.05", {"nvidia.com/gpu": 1}, **told) for name in RARE)
+    facts = {"labels": labels_of("NVIDIA-B200")}
+    rare = (node_object(name, "NVIDIA-B200", "580.95.05", {"nvidia.com/gpu": 1}, **facts) for name in RARE)
     spread(plane.api, lambda own, document: own.create("/api/v1/nodes", document), rare)
     with serving(plane) as running:
         start_scheduler(plane, running)
-        namespace(plane, WHERE)
+        create_namespace(plane, WHERE)
         yield running
 
 
@@ -50,21 +50,21 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 def test_pod_finds_its_place_outside_the_sample_at_the_first_try(
     plane: ControlPlane, service: Service, need: str
 ) -> None:
-    """P4, P5, F10: hard needs are looked at before the sample is taken, so that we are shown the right nodes only."""
+    """P4, P5, F10: node affinity is judged before the sample is taken, so the extender sees fitting nodes only."""
     install_webhooks(plane, service)
     before = service.metric("gpu_usher_refusals_total", verb="filter")
     pods = [gpu_pod(f"{need}-{index}", WHERE, annotations=WISHES[need]) for index in range(len(RARE))]
     for pod in pods:
         create_pod(plane, pod)
 
-    assert {node_of(plane, pod) for pod in pods} == set(RARE)
+    assert {wait_for_node(plane, pod) for pod in pods} == set(RARE)
     assert service.metric("gpu_usher_refusals_total", verb="filter") == before
     for pod in pods:
         plane.api.delete(pod_path(pod))
 
 
 def test_without_the_affinity_we_are_shown_hundreds_of_wrong_nodes(plane: ControlPlane, service: Service) -> None:
-    """P5, the reason of F10: of 1,000 nodes 420 are shown, none of which need fit.
+    """P5, the reason of F10: of 1,000 nodes 420 are shown, and perhaps none of them fits.
 
     See docs/reference/control-plane.md#sampling.
     """

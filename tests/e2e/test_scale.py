@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two thousand pods over a thousand mixed nodes: none lost, none on a wrong node, none over-committed."""
+"""Two thousand pods over a thousand mixed nodes: none is lost, none is on a wrong node, none is over-committed."""
 
 import random
 from collections import Counter
@@ -11,45 +11,45 @@ from tests.bench.load import spread
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import wait_until
-from tests.e2e.mixed import ASKS, Ask, ask, fleet, serves
-from tests.e2e.stage import Service, install_webhooks, namespace, refusal, serving, start_scheduler
+from tests.e2e.mixed import REQUESTS, PodRequest, fleet, make_request, serves
+from tests.e2e.stage import Service, create_namespace, install_webhooks, refusal, serving, start_scheduler
 
 NODES = 1000
 PODS = 2000
 PLACED_SECONDS = 240
-"""Bound; some 40 s here."""
+"""Seconds until all pods are placed, which takes about 40 s."""
 WHERE = "crowd"
 DEMANDS = (
-    *ASKS,
-    ask("half a node", amount=4),
-    ask("a whole node", {"products": "A100, H100", "sharing": "Exclusive"}, amount=8),
-    ask("three slices", resource="nvidia.com/mig-1g.10gb", amount=3),
+    *REQUESTS,
+    make_request("half a node", amount=4),
+    make_request("a whole node", {"products": "A100, H100", "sharing": "Exclusive"}, amount=8),
+    make_request("three slices", resource="nvidia.com/mig-1g.10gb", amount=3),
 )
-"""One to eight GPUs, and slices: room for the large ones is there only while the small ones are packed."""
+"""Pods of one to eight GPUs, and of slices: the large ones find room only if the small ones are packed."""
 
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """A thousand mixed nodes, webhooks, a scheduler that asks us."""
+    """A thousand mixed nodes, webhooks, and a scheduler that calls the extender."""
     spread(plane.api, lambda own, document: own.create("/api/v1/nodes", document), fleet(NODES))
     plane.api.create("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
     with serving(plane) as running:
         install_webhooks(plane, running)
         start_scheduler(plane, running)
-        namespace(plane, WHERE)
+        create_namespace(plane, WHERE)
         yield running
 
 
-def wishes() -> dict[str, Ask]:
-    """Draw what every pod asks for, by the pod's name."""
+def draw_requests() -> dict[str, PodRequest]:
+    """Draw the request of every pod, by the pod's name."""
     drawn = random.Random(2026)
     return {f"p-{index}": drawn.choice(DEMANDS) for index in range(PODS)}
 
 
 def test_two_thousand_pods_all_find_a_right_place(plane: ControlPlane, service: Service) -> None:
-    """F27 to F45 together, judged by the oracle; a pod is bound, or the scheduler says why it is not."""
-    asked = wishes()
-    made = (each.pod(name, WHERE) for name, each in asked.items())
+    """F27 to F45 together, judged by the oracle: each pod is bound, or the scheduler says why it is not."""
+    requests = draw_requests()
+    made = (request.pod(name, WHERE) for name, request in requests.items())
     spread(plane.api, lambda own, document: own.create(f"/api/v1/namespaces/{WHERE}/pods", document), made)
 
     pods: list[Object] = []
@@ -60,40 +60,40 @@ def test_two_thousand_pods_all_find_a_right_place(plane: ControlPlane, service: 
 
     wait_until("every pod is bound or refused", settled, PLACED_SECONDS)
 
-    nodes = {each["metadata"]["name"]: each for each in plane.api.items("/api/v1/nodes")}
+    nodes = {node["metadata"]["name"]: node for node in plane.api.items("/api/v1/nodes")}
     places = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}
-    assert places.keys() == asked.keys()
-    assert not [name for name, node in places.items() if node and not serves(asked[name], nodes[node])]
+    assert places.keys() == requests.keys()
+    assert not [name for name, node in places.items() if node and not serves(requests[name], nodes[node])]
     assert not over_committed(pods, nodes)
-    assert [name for name, node in places.items() if not node and fits_somewhere(asked[name], nodes, pods)] == []
+    assert [name for name, node in places.items() if not node and fits_somewhere(requests[name], nodes, pods)] == []
     assert service.metric("gpu_usher_internal_errors_total") == 0
 
 
-def held(pods: list[Object]) -> Counter[tuple[str, str]]:
-    """Count what is held: units by (node, GPU resource)."""
-    found: Counter[tuple[str, str]] = Counter()
+def held_units(pods: list[Object]) -> Counter[tuple[str, str]]:
+    """Count the units that bound pods hold, by (node, GPU resource)."""
+    units_held: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         for resource, units in pod["spec"]["containers"][0]["resources"]["limits"].items():
             if pod["spec"].get("nodeName"):
-                found[pod["spec"]["nodeName"], resource] += int(units)
-    return found
+                units_held[pod["spec"]["nodeName"], resource] += int(units)
+    return units_held
 
 
 def over_committed(pods: list[Object], nodes: dict[str, Object]) -> list[tuple[str, str]]:
-    """List what is held twice."""
+    """List each (node, resource) of which pods hold more units than there are."""
     return [
         (node, resource)
-        for (node, resource), units in held(pods).items()
+        for (node, resource), units in held_units(pods).items()
         if units > int(nodes[node]["status"]["allocatable"].get(resource, 0))
     ]
 
 
-def fits_somewhere(asked: Ask, nodes: dict[str, Object], pods: list[Object]) -> bool:
+def fits_somewhere(request: PodRequest, nodes: dict[str, Object], pods: list[Object]) -> bool:
     """Tell whether a pod was refused although a right node has room."""
-    taken = held(pods)
+    taken = held_units(pods)
     return any(
-        serves(asked, node)
-        and int(node["status"]["allocatable"].get(asked.wish.resource, 0)) - taken[name, asked.wish.resource]
-        >= asked.wish.amount
+        serves(request, node)
+        and int(node["status"]["allocatable"].get(request.wish.resource, 0)) - taken[name, request.wish.resource]
+        >= request.wish.amount
         for name, node in nodes.items()
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the real scheduler puts pods when it asks us, and what it says when it cannot."""
+"""Where the real scheduler binds pods when it calls the extender, and what it reports when it cannot bind them."""
 
 import re
 from collections.abc import Iterator
@@ -9,20 +9,20 @@ import pytest
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.mixed import ASKS, Ask, asked_of, fleet, serves, winner
+from tests.e2e.mixed import REQUESTS, PodRequest, call_extender, fleet, serves, winner
 from tests.e2e.stage import (
     OURS,
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     install_webhooks,
-    namespace,
-    node_of,
     read_pod,
-    refused,
     serving,
     start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 NODES = 50
@@ -30,9 +30,9 @@ GPU = "nvidia.com/gpu"
 GHOST = "labels promise GPUs that the device plugin does not offer: wants nvidia.com/gpu"
 RUNTIME_CLASS = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 ADMITTED, BARE = "admitted", "bare"
-"""Namespaces in which the webhooks are asked, and in which they are not: there the extender alone decides."""
+"""Namespaces for which the webhooks are called, and for which not: there the extender alone decides."""
 SETTLING = {"nvidia.com/gpu-driver-upgrade-state", "nvidia.com/mig.config.state"}
-"""Labels of what passes; affinity would outlive it, so that it is the extender's to know."""
+"""Labels of transient states, which only the extender judges, since affinity would outlive the state."""
 PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
 pytestmark = pytest.mark.usefixtures("service")
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("service")
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """Fifty mixed nodes, the service, webhooks; schedulers: ours by names, ours by whole nodes, a plain one."""
+    """Fifty mixed nodes, the service, webhooks, and three schedulers: by names, by whole nodes, and a plain one."""
     add_nodes(plane.api, fleet(NODES))
     plane.api.create("/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
     with serving(plane) as running:
@@ -48,26 +48,26 @@ def service(plane: ControlPlane) -> Iterator[Service]:
         start_scheduler(plane, running)
         start_scheduler(plane, running, name="whole-nodes", change={"nodeCacheCapable": False})
         plane.start_scheduler(PLAIN)
-        namespace(plane, ADMITTED)
-        namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
+        create_namespace(plane, ADMITTED)
+        create_namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
         yield running
 
 
 def nodes(plane: ControlPlane) -> dict[str, Object]:
-    return {each["metadata"]["name"]: each for each in plane.api.items("/api/v1/nodes")}
+    return {node["metadata"]["name"]: node for node in plane.api.items("/api/v1/nodes")}
 
 
-def offering(plane: ControlPlane) -> list[str]:
-    """List the nodes that have a whole GPU free: those the scheduler shows an extender."""
-    free = {name: int(each["status"]["allocatable"].get(GPU, 0)) for name, each in nodes(plane).items()}
+def offering_nodes(plane: ControlPlane) -> list[str]:
+    """List the nodes that have a whole GPU free: those that the scheduler shows an extender."""
+    free = {name: int(node["status"]["allocatable"].get(GPU, 0)) for name, node in nodes(plane).items()}
     for pod in plane.api.items("/api/v1/pods"):
         if node := pod["spec"].get("nodeName"):
             free[node] -= int(pod["spec"]["containers"][0]["resources"].get("limits", {}).get(GPU, 0))
     return [name for name, units in free.items() if units > 0]
 
 
-def tolerating(pod: Object) -> Object:
-    """Add what the webhook would: the extender is asked only about nodes whose taints are tolerated."""
+def with_tolerations(pod: Object) -> Object:
+    """Add the tolerations that the webhook would add, as the extender is shown only tolerated nodes."""
     pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     return pod
 
@@ -78,69 +78,71 @@ def tolerating(pod: Object) -> Object:
 def test_node_that_we_score_best_is_the_one_chosen(
     plane: ControlPlane, service: Service, scheduler: str, product: str
 ) -> None:
-    """F48: 10 x weight 10 outweighs all in-tree scores (docs/reference/scores.md#scores-on-the-wire).
+    """F48: 10 times the weight 10 outweighs all in-tree scores (docs/reference/scores.md#scores-on-the-wire).
 
-    Each asks for a product of its own: of the pod placed just before, our view may not know yet.
+    Each pod asks for another product, because the service may not know yet of the pod that was bound just before.
     """
-    pod = tolerating(gpu_pod(f"best-{scheduler}", BARE, annotations={"products": product}))
+    pod = with_tolerations(gpu_pod(f"best-{scheduler}", BARE, annotations={"products": product}))
     pod["spec"]["schedulerName"] = scheduler
-    best = winner(service, pod, offering(plane))
+    best = winner(service, pod, offering_nodes(plane))
 
     create_pod(plane, pod)
 
-    assert node_of(plane, pod) == best
+    assert wait_for_node(plane, pod) == best
 
 
 def test_single_node_answers_need_no_prioritize(plane: ControlPlane, service: Service) -> None:
     """See docs/reference/scores.md#best-answer."""
     with serving(plane, "single", filter_answer="best") as single:
         start_scheduler(plane, single, "--filter-answer", "best", name="single")
-        pod = tolerating(gpu_pod("single", BARE, annotations={"products": "H100"}))
+        pod = with_tolerations(gpu_pod("single", BARE, annotations={"products": "H100"}))
         pod["spec"]["schedulerName"] = "single"
-        best = winner(service, pod, offering(plane))
+        best = winner(service, pod, offering_nodes(plane))
 
         create_pod(plane, pod)
 
-        assert node_of(plane, pod) == best
+        assert wait_for_node(plane, pod) == best
         assert single.calls("filter") == 1
         assert single.calls("prioritize") == 0
         plane.stop("single")
 
 
 @pytest.mark.parametrize("scheduler", [OURS, "whole-nodes"], ids=["names", "whole nodes"])
-@pytest.mark.parametrize("asked", ASKS, ids=lambda each: each.name)
+@pytest.mark.parametrize("pod_request", REQUESTS, ids=lambda pod_request: pod_request.name)
 def test_extender_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(
-    plane: ControlPlane, asked: Ask, scheduler: str
+    plane: ControlPlane, pod_request: PodRequest, scheduler: str
 ) -> None:
     """P31, F27, F31, F34, F37, F41, F42, F45, F57, F69."""
-    pod = tolerating(asked.pod(f"{scheduler}-{ASKS.index(asked)}", BARE))
+    pod = with_tolerations(pod_request.pod(f"{scheduler}-{REQUESTS.index(pod_request)}", BARE))
     pod["spec"]["schedulerName"] = scheduler
 
     create_pod(plane, pod)
 
-    assert serves(asked, nodes(plane)[node_of(plane, pod)])
+    assert serves(pod_request, nodes(plane)[wait_for_node(plane, pod)])
 
 
-@pytest.mark.parametrize("asked", ASKS, ids=lambda each: each.name)
-def test_webhook_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(plane: ControlPlane, asked: Ask) -> None:
-    """P11, P28, P31, F10, F116: a scheduler without any extender reads the affinity that admission wrote."""
-    pod = asked.pod(f"webhook-only-{ASKS.index(asked)}", ADMITTED)
+@pytest.mark.parametrize("pod_request", REQUESTS, ids=lambda pod_request: pod_request.name)
+def test_webhook_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(
+    plane: ControlPlane, pod_request: PodRequest
+) -> None:
+    """P11, P28, P31, F10, F116: a scheduler without an extender obeys the affinity that admission wrote."""
+    pod = pod_request.pod(f"webhook-only-{REQUESTS.index(pod_request)}", ADMITTED)
     pod["spec"]["schedulerName"] = "default-scheduler"
 
     create_pod(plane, pod)
 
-    node = nodes(plane)[node_of(plane, pod)]
-    assert serves(asked, node) or SETTLING & node["metadata"]["labels"].keys()
+    node = nodes(plane)[wait_for_node(plane, pod)]
+    assert serves(pod_request, node) or SETTLING & node["metadata"]["labels"].keys()
 
 
 def test_refusals_are_grouped_by_reason_and_name_no_node(plane: ControlPlane) -> None:
-    """F39, F40, EXT-04, fault 52: what the ML engineer reads in FailedScheduling."""
-    pod = tolerating(
+    """F39, F40, EXT-04, fault 52: this is the FailedScheduling message that an ML engineer reads."""
+    pod = with_tolerations(
         gpu_pod("nowhere", BARE, annotations={"cuda": "13.0", "sharing": "Exclusive", "products": "!H200"})
     )
     create_pod(plane, pod)
 
-    text = refused(plane, pod)
+    text = wait_for_refusal(plane, pod)
 
     assert text.startswith(f"0/{NODES} nodes are available: ")
     assert re.search(r"\d+ CUDA driver too old: wants >= 580", text), text
@@ -150,48 +152,48 @@ def test_refusals_are_grouped_by_reason_and_name_no_node(plane: ControlPlane) ->
     assert not [name for name in nodes(plane) if name in text]
     event = plane.kubectl("get", "events", "-n", BARE, "--field-selector", "involvedObject.name=nowhere").out
     assert "CUDA driver too old" in event
-    plane.api.delete(pod_path(pod))  # it would be tried again whenever the cluster changes
+    plane.api.delete(pod_path(pod))  # the scheduler would try it again whenever the cluster changes
 
 
 def test_only_gpu_pods_reach_the_extender(plane: ControlPlane, service: Service) -> None:
-    """managedResources: a CPU pod of our own scheduler costs no call."""
+    """By managedResources, a CPU pod of our own scheduler costs no call."""
     before = service.calls("filter")
     pod = gpu_pod("cpu", ADMITTED, {"cpu": 1})
     create_pod(plane, pod)
 
-    node_of(plane, pod)
+    wait_for_node(plane, pod)
 
     assert service.calls("filter") == before
 
 
 def test_pods_of_another_scheduler_are_not_ours_to_place(plane: ControlPlane, service: Service) -> None:
-    """F117, S14: two schedulers side by side, told apart by schedulerName."""
+    """F117, S14: two schedulers run side by side, distinguished by schedulerName."""
     before = service.calls("filter")
-    pod = tolerating(gpu_pod("theirs", BARE))
+    pod = with_tolerations(gpu_pod("theirs", BARE))
     pod["spec"]["schedulerName"] = "default-scheduler"
     create_pod(plane, pod)
 
-    node_of(plane, pod)
+    wait_for_node(plane, pod)
 
     assert service.calls("filter") == before
 
 
 def test_extender_that_is_down_holds_gpu_pods_until_it_is_back(plane: ControlPlane, service: Service) -> None:
-    """F106, fault 54: fail closed, and say why; CPU pods are not concerned."""
+    """F106, fault 54: the scheduler fails closed and reports why; CPU pods are not concerned."""
     service.process.stop()
-    pod, other = tolerating(gpu_pod("held", BARE)), tolerating(gpu_pod("cpu-too", BARE, {"cpu": 1}))
+    pod, other = with_tolerations(gpu_pod("held", BARE)), with_tolerations(gpu_pod("cpu-too", BARE, {"cpu": 1}))
     create_pod(plane, pod)
     create_pod(plane, other)
 
-    assert "connection refused" in refused(plane, pod)
-    assert node_of(plane, other)
+    assert "connection refused" in wait_for_refusal(plane, pod)
+    assert wait_for_node(plane, other)
     assert not read_pod(plane, pod)["spec"].get("nodeName")
     service.restart()
-    assert node_of(plane, pod, 60)
+    assert wait_for_node(plane, pod, 60)
 
 
 def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -> None:
-    """F135: allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu."""
+    """F135: it has allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu."""
     add_nodes(plane.api, [node_object("dra-0", offers={"nvidia.com/gpu": 0})])
     group = "/apis/resource.k8s.io/v1"
     pod = gpu_pod("asks", "default", annotations={"products": "H100"})
@@ -217,11 +219,11 @@ def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -
 
     eventually("the slice is taken in", lambda: refusal_of(service, pod, "dra-0") is None)
     for path in (f"{group}/resourceslices/dra-0", f"{group}/deviceclasses/gpu.nvidia.com", "/api/v1/nodes/dra-0"):
-        plane.api.delete(path)  # with the class there, every GPU pod would be DRA's
+        plane.api.delete(path)  # with the class, DRA would serve every GPU pod
 
 
 def refusal_of(service: Service, pod: Object, node: str) -> str | None:
-    """Ask filter about one node; None if it fits."""
-    answer = asked_of(service, "filter", pod, [node])
-    found: str | None = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.get(node)
-    return found
+    """Ask filter about one node, and return its reason, or None if the node fits."""
+    answer = call_extender(service, "filter", pod, [node])
+    reason: str | None = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.get(node)
+    return reason

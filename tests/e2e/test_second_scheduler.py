@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod of components/second-scheduler, its containers run as processes, each with the token that it has mounted."""
+"""The pod of components/second-scheduler: its containers run as processes, each with the token that it has mounted."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Kubectl, Object
 from tests.controlplane.processes import Process, free_port
-from tests.e2e.stage import DEPLOY, OURS, create_pod, eventually, gpu_pod, namespace, node_of
+from tests.e2e.stage import DEPLOY, OURS, create_namespace, create_pod, eventually, gpu_pod, wait_for_node
 
 COMPONENT = DEPLOY / "components" / "second-scheduler"
 SECRETS = "/api/v1/namespaces/gpu-usher/secrets"
@@ -46,7 +46,7 @@ FORBIDDEN = (
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """A kubeconfig with the token that each container has mounted."""
+    """The kubeconfigs with the tokens that the containers have mounted."""
 
     scheduler: Path
     extender: Path
@@ -62,19 +62,19 @@ def identities(plane: ControlPlane) -> Identities:
         "components/dra/rbac.yaml",
         "components/second-scheduler/rbac.yaml",
     )
-    said = plane.kubectl("apply", "--server-side", *(word for part in parts for word in ("-f", str(DEPLOY / part))))
-    assert said.code == 0, said.err
-    said = plane.kubectl("-n", "gpu-usher", "create", "token", _template()["serviceAccountName"], "--duration=1h")
-    assert said.code == 0, said.err
-    mounted = next(each["secret"] for each in _template()["volumes"] if each["name"] == "extender-account")
-    keys = {each["key"] for each in mounted["items"]}
+    result = plane.kubectl("apply", "--server-side", *(word for part in parts for word in ("-f", str(DEPLOY / part))))
+    assert result.code == 0, result.err
+    result = plane.kubectl("-n", "gpu-usher", "create", "token", _template()["serviceAccountName"], "--duration=1h")
+    assert result.code == 0, result.err
+    mounted = next(volume["secret"] for volume in _template()["volumes"] if volume["name"] == "extender-account")
+    keys = {item["key"] for item in mounted["items"]}
 
     def filled() -> bool:
         return keys <= set(plane.api.get(f"{SECRETS}/{mounted['secretName']}").get("data", ()))
 
     eventually("the token controller has filled the Secret", filled)
     token = base64.b64decode(plane.api.get(f"{SECRETS}/{mounted['secretName']}")["data"]["token"]).decode()
-    return Identities(_kubeconfig(plane, "scheduler", said.out.strip()), _kubeconfig(plane, "extender", token))
+    return Identities(_kubeconfig(plane, "scheduler", result.out.strip()), _kubeconfig(plane, "extender", token))
 
 
 def _kubeconfig(plane: ControlPlane, name: str, token: str) -> Path:
@@ -105,7 +105,7 @@ def pod(plane: ControlPlane, binaries: Binaries, identities: Identities) -> Iter
 
 def _extender(plane: ControlPlane, kubeconfig: Path, certs: Path, port: int) -> Process:
     (container,) = _template()["initContainers"]
-    here = {
+    local_variables = {
         "GPU_USHER_CERTS": str(certs),
         "GPU_USHER_POLICIES": str(DEPLOY.parent / "policies"),
         "GPU_USHER_PORT": str(port),
@@ -113,7 +113,7 @@ def _extender(plane: ControlPlane, kubeconfig: Path, certs: Path, port: int) -> 
         "GPU_USHER_UI_ADDRESS": "off",
         "GPU_USHER_KUBECONFIG": str(kubeconfig),
     }
-    settings = {**{each["name"]: each["value"] for each in container["env"]}, **here}
+    settings = {**{variable["name"]: variable["value"] for variable in container["env"]}, **local_variables}
     command = [sys.executable, "-m", "app.cli.main", *container["args"]]
     return Process("extender", command, plane.folder / "extender.log", settings)
 
@@ -133,19 +133,19 @@ def _scheduler(plane: ControlPlane, binaries: Binaries, kubeconfig: Path, certs:
 
 
 def _template() -> Object:
-    found: Object = yaml.safe_load((COMPONENT / "deployment.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
-    return found
+    template: Object = yaml.safe_load((COMPONENT / "deployment.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
+    return template
 
 
 def test_second_scheduler_takes_its_own_lease_and_places_a_pod(
     plane: ControlPlane, pod: tuple[Process, Process]
 ) -> None:
-    """P28, F117: with the rights of the manifests, its configuration, and the CA that the sidecar made."""
+    """P28, F117: with the rights of the manifests, its configuration, and the CA that the sidecar issued."""
     add_nodes(plane.api, [node_object("gpu-1")])
-    where = namespace(plane, "research")
+    namespace = create_namespace(plane, "research")
 
-    assert all(each.running for each in pod)
-    node = node_of(plane, create_pod(plane, gpu_pod("train", where)))
+    assert all(process.running for process in pod)
+    node = wait_for_node(plane, create_pod(plane, gpu_pod("train", namespace)))
 
     assert node == "gpu-1"
     leases = "/apis/coordination.k8s.io/v1/namespaces"
@@ -154,33 +154,33 @@ def test_second_scheduler_takes_its_own_lease_and_places_a_pod(
 
 
 def test_nothing_was_forbidden_to_either_container(plane: ControlPlane, pod: tuple[Process, Process]) -> None:
-    """F117, F104: what is missing shows in the log alone."""
-    assert all(each.running for each in pod)
+    """F117, F104: a missing right shows only in the log."""
+    assert all(process.running for process in pod)
     for name in ("extender", "second"):
         text = (plane.folder / f"{name}.log").read_text("utf-8")
         assert "orbidden" not in text, [line for line in text.splitlines() if "orbidden" in line][:3]
 
 
-def _may(kubectl: Kubectl, group: str, resource: str, verb: str, where: str) -> bool:
-    """Ask the API server with a container's own credentials what it may do (SelfSubjectAccessReview)."""
+def _may(kubectl: Kubectl, group: str, resource: str, verb: str, namespace: str) -> bool:
+    """Ask the API server with a container's own credentials whether they allow a verb (SelfSubjectAccessReview)."""
     plural, _, part = resource.partition("/")
-    attributes = {"group": group, "resource": plural, "subresource": part, "verb": verb, "namespace": where}
+    attributes = {"group": group, "resource": plural, "subresource": part, "verb": verb, "namespace": namespace}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    said = kubectl("create", "-f", "-", "-o", "json", "--validate=false", stdin=json.dumps(review))
-    assert said.code == 0, said.err
-    return bool(json.loads(said.out)["status"]["allowed"])
+    result = kubectl("create", "-f", "-", "-o", "json", "--validate=false", stdin=json.dumps(review))
+    assert result.code == 0, result.err
+    return bool(json.loads(result.out)["status"]["allowed"])
 
 
 def test_extender_may_read_what_it_needs_and_do_nothing_to_pods(binaries: Binaries, identities: Identities) -> None:
-    """F104, F117: the process that parses what tenants write cannot bind, evict or delete a pod, nor become who can."""
+    """F104, F117: the process that parses what tenants write may not bind, evict or delete a pod, nor impersonate."""
     extender = Kubectl(binaries.command("kubectl"), identities.extender)
-    for where in ("team-a", "kube-system", "gpu-usher"):
-        may = {each for each in FORBIDDEN if _may(extender, *each, where)}
-        assert may == set(), where
+    for namespace in ("team-a", "kube-system", "gpu-usher"):
+        may = {attributes for attributes in FORBIDDEN if _may(extender, *attributes, namespace)}
+        assert may == set(), namespace
     for resource in ("pods", "nodes", "namespaces"):
         assert _may(extender, "", resource, "watch", "")
     assert _may(extender, "resource.k8s.io", "resourceslices", "list", "")
@@ -188,19 +188,19 @@ def test_extender_may_read_what_it_needs_and_do_nothing_to_pods(binaries: Binari
 
 
 def test_scheduler_beside_it_may_bind(binaries: Binaries, identities: Identities) -> None:
-    """F117: the test above can fail."""
+    """F117: this shows that the test above can fail."""
     scheduler = Kubectl(binaries.command("kubectl"), identities.scheduler)
     assert _may(scheduler, "", "pods/binding", "create", "team-a")
     assert _may(scheduler, "", "pods", "delete", "team-a")
 
 
 def test_extender_is_another_account_than_the_pods(binaries: Binaries, identities: Identities) -> None:
-    """F104: whoever reads the audit log tells the two containers apart."""
+    """F104: the audit log distinguishes the two containers by their accounts."""
     names = []
     for kubeconfig in (identities.extender, identities.scheduler):
-        said = Kubectl(binaries.command("kubectl"), kubeconfig)("auth", "whoami", "-o", "json")
-        assert said.code == 0, said.err
-        names.append(json.loads(said.out)["status"]["userInfo"]["username"])
+        result = Kubectl(binaries.command("kubectl"), kubeconfig)("auth", "whoami", "-o", "json")
+        assert result.code == 0, result.err
+        names.append(json.loads(result.out)["status"]["userInfo"]["username"])
 
     prefix = "system:serviceaccount:gpu-usher:gpu-usher"
     assert names == [f"{prefix}-extender", f"{prefix}-scheduler"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack around us: what each part puts on nodes is understood at the door, and a plain kube-scheduler obeys.
+"""Nodes with the labels and taints of each cloud and NVIDIA component: admission reads them, a plain scheduler obeys.
 
-No extender here: node affinity and tolerations alone must lead to the node, as on managed control planes.
+There is no extender: node affinity and tolerations alone must lead to the node, as on managed control planes.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
     Service,
+    create_namespace,
     create_pod,
     install_webhooks,
-    namespace,
-    node_of,
     plain_pod,
-    refused,
     serving,
     tolerated,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 GPU, SLICE, SHARE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"
@@ -35,47 +35,57 @@ def taint(key: str, value: str) -> Object:
     return {"key": key, "value": value, "effect": "NoSchedule"}
 
 
-def told(memory: int, major: int, **more: str) -> Object:
-    """Give labels of GPU Feature Discovery besides product and driver; `more` with `__` for `/` and `_` for `-`."""
-    found = {key.replace("__", "/").replace("_", "-"): value for key, value in more.items()}
-    return {"nvidia.com/gpu.memory": str(memory), "nvidia.com/gpu.compute.major": str(major), **found}
+def feature_labels(memory: int, major: int, **more: str) -> Object:
+    """Return labels of GPU Feature Discovery besides product and driver; `more` has `__` for `/` and `_` for `-`."""
+    labels = {key.replace("__", "/").replace("_", "-"): value for key, value in more.items()}
+    return {"nvidia.com/gpu.memory": str(memory), "nvidia.com/gpu.compute.major": str(major), **labels}
 
 
-def by_cloud(name: str, labels: Object, *taints: Object) -> Object:
-    """Make a node that has only its cloud's labels."""
+def cloud_node(name: str, labels: Object, *taints: Object) -> Object:
+    """Write a node that has only its cloud's labels."""
     return node_object(name, None, None, {GPU: 8}, labels=labels, taints=list(taints))
 
 
 FLEET = (
-    node_object("gfd-h100", labels=told(81559, 9), taints=[taint(GPU, "present"), taint("dedicated", "red")]),
-    node_object("gfd-t4", "Tesla-T4", "535.104.05", {GPU: 4}, labels=told(15360, 7), taints=[taint(GPU, "present")]),
+    node_object("gfd-h100", labels=feature_labels(81559, 9), taints=[taint(GPU, "present"), taint("dedicated", "red")]),
+    node_object(
+        "gfd-t4", "Tesla-T4", "535.104.05", {GPU: 4}, labels=feature_labels(15360, 7), taints=[taint(GPU, "present")]
+    ),
     node_object(
         "operator-old",
         "NVIDIA-A10",
         None,
         {GPU: 4},
-        labels={**told(23028, 8), "nvidia.com/cuda.driver.major": "550", "nvidia.com/cuda.driver.minor": "54"},
+        labels={
+            **feature_labels(23028, 8),
+            "nvidia.com/cuda.driver.major": "550",
+            "nvidia.com/cuda.driver.minor": "54",
+        },
     ),
-    node_object("mig-mixed", "NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}, labels=told(81920, 8)),
+    node_object("mig-mixed", "NVIDIA-A100-SXM4-80GB", offers={SLICE: 7}, labels=feature_labels(81920, 8)),
     node_object(
         "renamed",
         "Tesla-V100-SXM2-32GB",
         offers={SHARE: 4},
-        labels={**told(32768, 7), "nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"},
+        labels={
+            **feature_labels(32768, 7),
+            "nvidia.com/gpu.sharing-strategy": "time-slicing",
+            "nvidia.com/gpu.replicas": "4",
+        },
     ),
-    by_cloud("gke-l4", {"cloud.google.com/gke-accelerator": "nvidia-l4"}, taint(GPU, "present")),
-    by_cloud(
+    cloud_node("gke-l4", {"cloud.google.com/gke-accelerator": "nvidia-l4"}, taint(GPU, "present")),
+    cloud_node(
         "eks-l40s",
         {"karpenter.k8s.aws/instance-gpu-name": "l40s", "karpenter.k8s.aws/instance-gpu-memory": "45776"},
         taint(GPU, "true"),
     ),
-    by_cloud(
+    cloud_node(
         "aks-a100",
         {"karpenter.azure.com/sku-gpu-name": "A100"},
         taint("sku", "gpu"),
         taint("kubernetes.azure.com/scalesetpriority", "spot"),
     ),
-    by_cloud("aks-t4", {"karpenter.azure.com/sku-gpu-name": "T4"}, taint("sku", "gpu")),
+    cloud_node("aks-t4", {"karpenter.azure.com/sku-gpu-name": "T4"}, taint("sku", "gpu")),
 )
 RUNTIME_CLASSES: tuple[Object, ...] = (
     {"metadata": {"name": "nvidia"}, "handler": "nvidia"},
@@ -87,7 +97,7 @@ ONLY = "priority: 10, match: {{podSelector: {{matchLabels: {{test: {}}}}}}}, adm
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Nodes of every provenance, the service with the shipped policies, a plain scheduler."""
+    """Nodes of every origin, the service with the shipped policies, and a plain scheduler."""
     folder = tmp_path_factory.mktemp("policies")
     for path in shipped_policies().glob("*.yaml"):
         (folder / path.name).write_text(path.read_text("utf-8"), "utf-8")
@@ -97,7 +107,7 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     with serving(plane, policies=str(folder)) as running:
         install_webhooks(plane, running)
         plane.start_scheduler(PLAIN)
-        namespace(plane, WHERE)
+        create_namespace(plane, WHERE)
         yield running
 
 
@@ -120,30 +130,30 @@ pytestmark = pytest.mark.usefixtures("service")
 def test_pod_finds_its_node_by_labels_and_taints_alone(
     plane: ControlPlane, name: str, limits: Object, annotations: dict[str, str], node: set[str]
 ) -> None:
-    """P28, S1, S2, S3, S4, S8, S9, F10: the dialects of every provenance, in one fleet."""
+    """P28, S1, S2, S3, S4, S8, S9, F10: nodes with the labels of every origin are in one fleet."""
     pod = plain_pod(WHERE, limits, name=name, annotations=annotations)
 
     create_pod(plane, pod)
 
-    assert node_of(plane, pod) in node
+    assert wait_for_node(plane, pod) in node
 
 
 def test_taint_of_a_team_or_of_spot_nodes_is_never_tolerated(plane: ControlPlane) -> None:
-    """F3, S9: only keys on the allow-list; the AKS key comes where a node that could serve the pod has it."""
+    """F3, S9: only keys on the allow-list are; the key of AKS is added where a node that could serve the pod has it."""
     pod = create_pod(plane, plain_pod(WHERE, name="any", schedulingGates=[{"name": "example.com/wait"}]))
 
-    keys = {each["key"] for each in tolerated(pod)}
+    keys = {toleration["key"] for toleration in tolerated(pod)}
     assert keys == {GPU, "sku"}
-    assert all(each["operator"] == "Equal" or each["key"] == GPU for each in tolerated(pod))
+    assert all(toleration["operator"] == "Equal" or toleration["key"] == GPU for toleration in tolerated(pod))
 
 
 def test_gpu_of_a_team_is_never_taken(plane: ControlPlane) -> None:
-    """F3: the only H100 carries dedicated=red."""
+    """F3: the only H100 has the taint dedicated=red."""
     pod = plain_pod(WHERE, name="h100", annotations={"products": "H100"})
 
     create_pod(plane, pod)
 
-    assert "untolerated taint" in refused(plane, pod)
+    assert "untolerated taint" in wait_for_refusal(plane, pod)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,7 @@ def test_gpu_of_a_team_is_never_taken(plane: ControlPlane) -> None:
 def test_runtime_class_is_all_that_a_container_runtime_wants(
     plane: ControlPlane, labels: dict[str, str], spec: dict[str, Any], expected: str
 ) -> None:
-    """S2, S5, S7: containerd and CRI-O differ in the handler behind the class, which is not ours to know."""
+    """S2, S5, S7: containerd and CRI-O differ in the handler of the class, which the webhook need not know."""
     name = f"class-{expected}"
 
     pod = create_pod(plane, plain_pod(WHERE, name=name, labels=labels, **spec))

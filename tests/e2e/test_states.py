@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node in the middle of a change: the edit of the label that says so wakes the pods that wait for its end (F10)."""
+"""A node while its MIG layout or driver changes: the edit of its state label wakes the pods that wait for it (F10)."""
 
 from collections.abc import Iterator
 
@@ -9,25 +9,25 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.e2e.stage import (
     Service,
+    create_namespace,
     create_pod,
     gpu_pod,
     install_webhooks,
-    namespace,
-    node_of,
-    refused,
     serving,
     start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 AT_ONCE_SECONDS = 5
-"""From the label's edit to the pod's binding; kube-scheduler's own flush of its queue comes after 300 s."""
+"""Seconds from the label's edit to the pod's binding; kube-scheduler flushes its queue after 300 s."""
 MIG, UPGRADE = "nvidia.com/mig.config.state", "nvidia.com/gpu-driver-upgrade-state"
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """The service with webhooks and a scheduler that asks it."""
+    """The service with webhooks and a scheduler that calls it."""
     with serving(plane) as running:
         install_webhooks(plane, running)
         start_scheduler(plane, running)
@@ -49,27 +49,27 @@ pytestmark = pytest.mark.usefixtures("service")
 def test_pod_that_waits_for_the_end_of_a_change_is_woken_by_the_labels_edit(
     plane: ControlPlane, key: str, changing: str, settled: str
 ) -> None:
-    """In a quiet cluster, where nothing else happens that could wake it."""
+    """In this cluster no other event happens that could wake the pod."""
     name = f"n-{changing}"
-    where = namespace(plane, f"of-{name}")
+    namespace = create_namespace(plane, f"of-{name}")
     add_nodes(plane.api, [node_object(name, labels={key: changing, "turn": name})])
-    pod = create_pod(plane, gpu_pod("waits", where, nodeSelector={"turn": name}))
-    refused(plane, pod)
+    pod = create_pod(plane, gpu_pod("waits", namespace, nodeSelector={"turn": name}))
+    wait_for_refusal(plane, pod)
 
     plane.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {key: settled}}})
 
-    assert node_of(plane, pod, AT_ONCE_SECONDS) == name
+    assert wait_for_node(plane, pod, AT_ONCE_SECONDS) == name
 
 
 def test_required_affinity_names_the_states(plane: ControlPlane) -> None:
-    """So that NodeAffinity refuses the node, whose queueing hint looks at its labels."""
-    where = namespace(plane, "states")
+    """NodeAffinity then refuses the node, and its queueing hint reacts to changes of node labels."""
+    namespace = create_namespace(plane, "states")
     add_nodes(plane.api, [node_object("settled", labels={MIG: "success"})])
-    pod = create_pod(plane, gpu_pod("asks", where))
+    pod = create_pod(plane, gpu_pod("asks", namespace))
 
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
 
     (term,) = required["nodeSelectorTerms"]
-    assert {each["key"]: each["operator"] for each in term["matchExpressions"]} == dict.fromkeys(
+    assert {expression["key"]: expression["operator"] for expression in term["matchExpressions"]} == dict.fromkeys(
         (MIG, UPGRADE, PLUGIN), "NotIn"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the others are in trouble, or we are: a cold start, an API server that comes late, a network that breaks."""
+"""Failures around the service: a cold start, an API server that comes late, a network that breaks."""
 
 import base64
 import os
@@ -25,18 +25,18 @@ from tests.e2e.stage import (
     DEPLOY,
     OURS,
     Service,
+    create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     grant,
     install_webhooks,
-    namespace,
-    node_of,
     plain_pod,
     read_pod,
-    refused,
     serving,
     start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
 )
 
 EMERGENCIES = {
@@ -44,13 +44,13 @@ EMERGENCIES = {
     "README.md": "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations"
     " -l app.kubernetes.io/name=gpu-usher",
 }
-"""What to type, by the file of deploy/ that says so."""
+"""File of deploy/ → the command that it gives."""
 OPERAND = "gpu-operator"
 
 
 @contextmanager
 def webhooks(plane: ControlPlane, service: Service, **changes: Any) -> Iterator[None]:
-    """Have the webhooks of deploy/ for as long as the block lasts."""
+    """Install the webhooks of deploy/ for as long as the block lasts."""
     install_webhooks(plane, service, **changes)
     try:
         yield
@@ -59,17 +59,17 @@ def webhooks(plane: ControlPlane, service: Service, **changes: Any) -> Iterator[
             assert plane.kubectl("delete", kind, "gpu-usher", "--ignore-not-found").code == 0
 
 
-def asked(service: Service, path: str, body: Object) -> Object:
-    """Ask a verb as the API server or the scheduler does."""
+def call_verb(service: Service, path: str, body: Object) -> Object:
+    """Call a verb as the API server or the scheduler does."""
     context = ssl.create_default_context(cafile=str(service.ca))
     url = f"https://127.0.0.1:{service.port}{path}"
-    found: Object = httpx.post(url, json=body, verify=context, trust_env=False).json()
-    return found
+    answer: Object = httpx.post(url, json=body, verify=context, trust_env=False).json()
+    return answer
 
 
 @contextmanager
 def without_api_server(plane: ControlPlane) -> Iterator[None]:
-    """Have no API server for as long as the block lasts."""
+    """Stop the API server for as long as the block lasts."""
     plane.stop("kube-apiserver")
     try:
         yield
@@ -79,7 +79,7 @@ def without_api_server(plane: ControlPlane) -> Iterator[None]:
 
 @pytest.mark.parametrize("role", ["admission", "all"])
 def test_started_before_the_api_server_we_serve_admission_and_wait_for_the_rest(plane: ControlPlane, role: str) -> None:
-    """Fault 1: one line a kind in the log, whatever is tried; the view comes with the API server.
+    """Fault 1: the log has one line per kind, however often it is tried; the view comes with the API server.
 
     See docs/reference/listeners.md#probes.
     """
@@ -92,9 +92,9 @@ def test_started_before_the_api_server_we_serve_admission_and_wait_for_the_rest(
             eventually("it serves", lambda: service.ready() in (True, False))
             ready = service.ready()
             pod = plain_pod("default", requests={"nvidia.com/gpu": 1})
-            response = asked(service, "/mutate", review(pod))["response"]
+            response = call_verb(service, "/mutate", review(pod))["response"]
             question = {"Pod": pod, "NodeNames": [f"late-{role}"]}
-            error = asked(service, "/scheduler/filter", question).get("Error") if role == "all" else ""
+            error = call_verb(service, "/scheduler/filter", question).get("Error") if role == "all" else ""
             log = service.process.log.read_text("utf-8")
         eventually("it sees the node", lambda: service.metric("gpu_usher_cache_objects", kind="nodes") >= 1)
         eventually("it is ready", service.ready)
@@ -107,31 +107,34 @@ def test_started_before_the_api_server_we_serve_admission_and_wait_for_the_rest(
 
 @pytest.mark.long
 def test_extender_that_does_not_answer_holds_its_pod_and_nobody_elses(plane: ControlPlane) -> None:
-    """P49, fault 53: the process stands still, its ports open; the scheduler's own time-out is the reason it gives."""
-    where = namespace(plane, "slow", **{"gpu_usher.io__ignore": "true"})
+    """P49, fault 53: the process is stopped with its ports open; the scheduler reports its own time-out."""
+    namespace = create_namespace(plane, "slow", **{"gpu_usher.io__ignore": "true"})
     add_nodes(plane.api, [node_object("slow-0")])
     with serving(plane, "slow") as service:
         start_scheduler(plane, service)
-        first = gpu_pod("first", where)
+        first = gpu_pod("first", namespace)
         create_pod(plane, first)
-        node_of(plane, first)
+        wait_for_node(plane, first)
         os.kill(service.process.pid, signal.SIGSTOP)
         try:
-            pod, other = create_pod(plane, gpu_pod("gpu", where)), create_pod(plane, gpu_pod("cpu", where, {"cpu": 1}))
-            said = refused(plane, pod)
-            node_of(plane, other)
+            pod, other = (
+                create_pod(plane, gpu_pod("gpu", namespace)),
+                create_pod(plane, gpu_pod("cpu", namespace, {"cpu": 1})),
+            )
+            reason = wait_for_refusal(plane, pod)
+            wait_for_node(plane, other)
             waits = not read_pod(plane, pod)["spec"].get("nodeName")
         finally:
             os.kill(service.process.pid, signal.SIGCONT)
-        placed = node_of(plane, pod)
+        placed = wait_for_node(plane, pod)
         plane.stop(OURS)
 
-    assert "deadline exceeded" in said or "Timeout" in said, said
+    assert "deadline exceeded" in reason or "Timeout" in reason, reason
     assert (waits, bool(placed)) == (True, True)
 
 
 def signing_request() -> str:
-    """Write what a kubelet asks for when it registers."""
+    """Write the CertificateSigningRequest of a kubelet that registers."""
     key = ec.generate_private_key(ec.SECP256R1())
     names = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, "system:node:cold")]
     subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in names])
@@ -140,7 +143,7 @@ def signing_request() -> str:
 
 
 def operand() -> Object:
-    """Make a DaemonSet as NVIDIA's operator does: its pods reach for all devices."""
+    """Write a DaemonSet as NVIDIA's operator does, whose pods are given all devices."""
     container = {"name": "main", "image": "x:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     labels = {"app": "device-plugin"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
@@ -149,9 +152,9 @@ def operand() -> Object:
 
 @pytest.mark.long
 def test_cluster_that_starts_without_us_gets_its_nodes_and_system_pods(plane: ControlPlane) -> None:
-    """P43, fault 58, ADM-11: nothing that we need ourselves waits for us; GPU pods of tenants do."""
-    where = namespace(plane, "cold")
-    namespace(plane, OPERAND)
+    """P43, fault 58, ADM-11: nothing that we need ourselves waits for our webhook; tenants' GPU pods do."""
+    namespace = create_namespace(plane, "cold")
+    create_namespace(plane, OPERAND)
     with serving(plane, "cold") as service, webhooks(plane, service):
         service.process.stop()
         add_nodes(plane.api, [node_object("cold")])
@@ -166,10 +169,10 @@ def test_cluster_that_starts_without_us_gets_its_nodes_and_system_pods(plane: Co
         plane.api.create(f"/apis/apps/v1/namespaces/{OPERAND}/daemonsets", operand())
         eventually("the device plugin is there", lambda: plane.api.items(f"/api/v1/namespaces/{OPERAND}/pods"))
         system = plane.api.try_create("/api/v1/namespaces/kube-system/pods", plain_pod("kube-system"))
-        other = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where, {"cpu": 1}, "cpu"))
-        tenant = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where))
+        other = plane.api.try_create(f"/api/v1/namespaces/{namespace}/pods", plain_pod(namespace, {"cpu": 1}, "cpu"))
+        tenant = plane.api.try_create(f"/api/v1/namespaces/{namespace}/pods", plain_pod(namespace))
         service.restart()
-        back = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where))
+        back = plane.api.try_create(f"/api/v1/namespaces/{namespace}/pods", plain_pod(namespace))
 
     assert (system.status_code, other.status_code) == (201, 201)
     assert "failed calling webhook" in tenant.json()["message"]
@@ -178,40 +181,40 @@ def test_cluster_that_starts_without_us_gets_its_nodes_and_system_pods(plane: Co
 
 @pytest.mark.parametrize("file", EMERGENCIES)
 def test_configurations_left_behind_hold_gpu_pods_until_one_command(plane: ControlPlane, file: str) -> None:
-    """Fault 59: the service was deleted first; the command is the one that people read."""
-    where = namespace(plane, f"left-behind-{len(file)}")
-    ignored = namespace(plane, f"left-alone-{len(file)}", **{"gpu_usher.io__ignore": "true"})
+    """Fault 59: the service was deleted first; the command is the one that the documents give."""
+    namespace = create_namespace(plane, f"left-behind-{len(file)}")
+    ignored = create_namespace(plane, f"left-alone-{len(file)}", **{"gpu_usher.io__ignore": "true"})
     assert EMERGENCIES[file] in (DEPLOY / file).read_text("utf-8")
     with serving(plane, "leaving") as service, webhooks(plane, service):
         service.process.stop()
-        held = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where))
-        other = plane.api.try_create(f"/api/v1/namespaces/{where}/pods", plain_pod(where, {"cpu": 1}, "cpu"))
+        held = plane.api.try_create(f"/api/v1/namespaces/{namespace}/pods", plain_pod(namespace))
+        other = plane.api.try_create(f"/api/v1/namespaces/{namespace}/pods", plain_pod(namespace, {"cpu": 1}, "cpu"))
         excluded = plane.api.try_create(f"/api/v1/namespaces/{ignored}/pods", plain_pod(ignored))
 
         assert plane.kubectl(*EMERGENCIES[file].split()[1:]).code == 0
 
-        path = f"/api/v1/namespaces/{where}/pods"
-        eventually("GPU pods pass", lambda: plane.api.try_create(path, plain_pod(where)).status_code == 201)
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        eventually("GPU pods pass", lambda: plane.api.try_create(path, plain_pod(namespace)).status_code == 201)
 
     assert "failed calling webhook" in held.json()["message"]
     assert (other.status_code, excluded.status_code) == (201, 201)
 
 
 def test_network_that_breaks_between_api_server_and_us_is_got_over_at_the_first_call(plane: ControlPlane) -> None:
-    """Fault 63: kept connections are reset; nothing is left that would have to time out."""
-    where = namespace(plane, "network")
-    path = f"/api/v1/namespaces/{where}/pods"
+    """Fault 63: kept connections are reset, so that none of them has to time out."""
+    namespace = create_namespace(plane, "network")
+    path = f"/api/v1/namespaces/{namespace}/pods"
     with serving(plane, "behind") as service:
         relay = Relay(service.port)
         service.url = f"https://127.0.0.1:{relay.port}"
         try:
             with webhooks(plane, service):
-                before = plane.api.try_create(path, plain_pod(where, name="before"))
+                before = plane.api.try_create(path, plain_pod(namespace, name="before"))
                 relay.cut()
-                cut = plane.api.try_create(path, plain_pod(where, name="cut"))
-                other = plane.api.try_create(path, plain_pod(where, {"cpu": 1}, "cpu"))
+                cut = plane.api.try_create(path, plain_pod(namespace, name="cut"))
+                other = plane.api.try_create(path, plain_pod(namespace, {"cpu": 1}, "cpu"))
                 relay.mend()
-                after = plane.api.try_create(path, plain_pod(where, name="after"))
+                after = plane.api.try_create(path, plain_pod(namespace, name="after"))
         finally:
             relay.close()
 

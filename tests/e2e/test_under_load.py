@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service dies and comes back while pods are being made; and a long run of events through a bad network."""
+"""The service is killed and started again while pods are created; and a long run of events through a bad network."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Api
 from tests.controlplane.relay import Relay
-from tests.e2e.stage import eventually, gpu_pod, install_webhooks, namespace, remove_webhooks, serving
+from tests.e2e.stage import create_namespace, eventually, gpu_pod, install_webhooks, remove_webhooks, serving
 
 MAKERS = 4
 EVENTS = 20_000
@@ -35,8 +35,11 @@ NODES = 50
 
 
 @contextmanager
-def pods_being_made(plane: ControlPlane, where: str) -> Iterator[list[tuple[int, str]]]:
-    """Make requests-only GPU pods in several threads while the block lasts; gives (status, message or annotations)."""
+def pods_being_made(plane: ControlPlane, namespace: str) -> Iterator[list[tuple[int, str]]]:
+    """Create requests-only GPU pods in several threads for as long as the block lasts.
+
+    Yields a list of (status, message or annotations).
+    """
     stop = threading.Event()
     answers: list[tuple[int, str]] = []
 
@@ -45,8 +48,8 @@ def pods_being_made(plane: ControlPlane, where: str) -> Iterator[list[tuple[int,
             for count in itertools.count():
                 if stop.is_set():
                     return
-                pod = gpu_pod(f"p-{maker}-{count}", where, requests={"nvidia.com/gpu": 1})
-                answer = api.try_create(f"/api/v1/namespaces/{where}/pods", pod)
+                pod = gpu_pod(f"p-{maker}-{count}", namespace, requests={"nvidia.com/gpu": 1})
+                answer = api.try_create(f"/api/v1/namespaces/{namespace}/pods", pod)
                 answers.append((answer.status_code, answer.json().get("message", "")))
 
     threads = [threading.Thread(target=make, args=(maker,)) for maker in range(MAKERS)]
@@ -64,18 +67,18 @@ def pods_being_made(plane: ControlPlane, where: str) -> Iterator[list[tuple[int,
 def test_service_killed_under_load_fails_in_the_way_the_operator_chose(plane: ControlPlane, policy: str) -> None:
     """F106, fault 38: unrepaired pods get the API server's own refusal under Ignore, the webhook's under Fail.
 
-    Either way everything made after it is back is repaired.
+    Under both, every pod that is created after the restart is repaired.
     """
-    where = namespace(plane, f"killed-{policy.lower()}")
+    namespace = create_namespace(plane, f"killed-{policy.lower()}")
     with serving(plane) as service:
         install_webhooks(plane, service, failurePolicy=policy)
-        with pods_being_made(plane, where) as answers:
+        with pods_being_made(plane, namespace) as answers:
             eventually("pods are made", lambda: len(answers) > 40)
             alive = len(answers)
             service.process.stop(signal.SIGKILL)
             eventually("pods are refused", lambda: any(code != 201 for code, _ in answers[alive:]))
             service.restart()
-            back = len(answers) + MAKERS  # those under way were sent while it was away
+            back = len(answers) + MAKERS  # running requests were sent while it was down
             eventually("pods are made again", lambda: len(answers) > back + 40)
 
     before, after = answers[: alive - MAKERS], answers[back:]
@@ -88,7 +91,7 @@ def test_service_killed_under_load_fails_in_the_way_the_operator_chose(plane: Co
 
 
 def changes(plane: ControlPlane, relay: Relay, count: int) -> None:
-    """Change nodes and pods that many times, from several threads, and break the network three times on the way."""
+    """Change nodes and pods that many times from several threads, and break the network three times meanwhile."""
     done, lock = [0], threading.Lock()
 
     def work(seed: int) -> None:
@@ -112,7 +115,7 @@ def changes(plane: ControlPlane, relay: Relay, count: int) -> None:
 
 
 def one_change(api: Api, chance: random.Random, mine: list[str], name: str) -> None:
-    """Make, finish or delete a bound pod, or change what a node offers."""
+    """Create, finish or delete a bound pod, or change what a node offers."""
     what, node = chance.random(), f"n-{chance.randrange(NODES)}"
     if what < 0.2:
         amount = {"nvidia.com/gpu": str(chance.randrange(9))}
@@ -131,13 +134,13 @@ def one_change(api: Api, chance: random.Random, mine: list[str], name: str) -> N
 def summary(state: State) -> dict[str, Any]:
     return {
         "nodes": {name: (node.node_class, dict(node.free.units), node.taints) for name, node in state.nodes.items()},
-        "held": {name: sorted(state.usage_on(name), key=lambda each: each.uid) for name in state.nodes},
+        "held": {name: sorted(state.usage_on(name), key=lambda pod: pod.uid) for name in state.nodes},
         "namespaces": {name: dict(labels) for name, labels in state.namespaces.items()},
     }
 
 
 def listed(api: Api) -> State:
-    """Read the whole cluster afresh, by the way that a snapshot takes."""
+    """Read the whole cluster anew, as a snapshot is read."""
     state = State(knowledge())
     kinds = (("Node", "nodes"), ("Pod", "pods"), ("Namespace", "namespaces"))
     fill(state, [{**item, "kind": kind} for kind, path in kinds for item in api.items(f"/api/v1/{path}")])
@@ -145,7 +148,7 @@ def listed(api: Api) -> State:
 
 
 def test_twenty_thousand_events_and_three_broken_networks_leave_no_drift(plane: ControlPlane) -> None:
-    """F29, CACHE-02, CACHE-10: the index is what a fresh list of the real API server says."""
+    """F29, CACHE-02, CACHE-10: the index equals a new list of the real API server."""
     remove_webhooks(plane)
     add_nodes(plane.api, [node_object(f"n-{index}") for index in range(NODES)])
     relay, state, metrics = Relay(plane.port), State(knowledge()), Metrics()
@@ -158,7 +161,7 @@ def test_twenty_thousand_events_and_three_broken_networks_leave_no_drift(plane: 
         await until("the first lists are in", lambda: cluster.synced)
         await asyncio.to_thread(changes, plane, relay, EVENTS)
         await until("the index agrees", lambda: summary(state) == summary(listed(plane.api)))
-        drift = [await each.compare() for each in cluster.reflectors]
+        drift = [await reflector.compare() for reflector in cluster.reflectors]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return drift

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that controllers make are repaired like those that people make; pods that are not ours to change are not."""
+"""Pods that controllers create are repaired like those of people; exempt pods and CPU pods stay as they are."""
 
 import json
 import zlib
@@ -12,20 +12,21 @@ from app.kube.pods import DECISION, PREFIX
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
-from tests.controlplane.kubectl import Object, Said
+from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import (
     Service,
-    counted,
+    authored_fields,
+    counted_calls,
+    create_namespace,
     create_pod,
     decision,
     eventually,
     install_webhooks,
-    namespace,
     plain_pod,
+    pods_of,
     read_pod,
     serving,
     tolerated,
-    written,
 )
 
 GPU = "nvidia.com/gpu"
@@ -40,11 +41,11 @@ LABELS = {"app": "train"}
 
 @pytest.fixture(scope="module")
 def operands_without_us(plane: ControlPlane) -> dict[str, Object]:
-    """What the operands of the GPU Operator are on a cluster where no webhook of ours is installed."""
+    """The pods of the GPU Operator's operands on a cluster where none of our webhooks is installed."""
     add_nodes(plane.api, FLEET)
     plane.api.create("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
-    namespace(plane, "gpu-operator")
-    return {name: operand_made(plane, name) for name in OPERANDS}
+    create_namespace(plane, "gpu-operator")
+    return {name: create_operand(plane, name) for name in OPERANDS}
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,10 @@ def service(plane: ControlPlane, operands_without_us: dict[str, Object]) -> Iter
 
 
 @pytest.fixture
-def where(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace of the test's own, where the webhooks are at work."""
+def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
+    """A namespace for this test alone, for which the webhooks are called."""
     assert service.process.running
-    return namespace(plane, f"workloads-{zlib.crc32(request.node.name.encode()):08x}")
+    return create_namespace(plane, f"workloads-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 CHOSEN = {"selector": {"matchLabels": LABELS}}
@@ -73,36 +74,31 @@ KINDS: Mapping[str, tuple[str, Object]] = {
 }
 
 
-def workload(kind: str, where: str, **pod: Any) -> Object:
-    """Make a workload of one pod; arguments as `plain_pod`."""
+def workload(kind: str, namespace: str, **pod: Any) -> Object:
+    """Write a workload of one pod; arguments as for `plain_pod`."""
     if kind == "Pod":
-        return plain_pod(where, name="w", **pod)
+        return plain_pod(namespace, name="w", **pod)
     if kind == "CronJob":
-        job = {"spec": workload("Job", where, **pod)["spec"]}
+        job = {"spec": workload("Job", namespace, **pod)["spec"]}
         spec = {"schedule": "0 0 1 1 *", "suspend": True, "jobTemplate": job}
-        return {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": "w", "namespace": where}, "spec": spec}
+        return {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": "w", "namespace": namespace}, "spec": spec}
     version, more = KINDS[kind]
     restart: Object = {"restartPolicy": "Never"} if kind == "Job" else {}
-    template = plain_pod(where, labels=LABELS, **pod, **restart)
+    template = plain_pod(namespace, labels=LABELS, **pod, **restart)
     spec = {**more, "template": {"metadata": template["metadata"], "spec": template["spec"]}}
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": "w", "namespace": where}, "spec": spec}
-
-
-def pods_of(plane: ControlPlane, where: str) -> list[Object]:
-    """List the pods of a namespace."""
-    return plane.api.items(f"/api/v1/namespaces/{where}/pods")
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "w", "namespace": namespace}, "spec": spec}
 
 
 @pytest.mark.parametrize("kind", ["Pod", *KINDS, "CronJob"])
-def test_pods_of_every_workload_are_repaired(plane: ControlPlane, where: str, kind: str) -> None:
-    """F3, F5, F25: whoever makes the pod; controllers' pods come without a name, and not by their user."""
-    assert plane.kubectl.create(workload(kind, where)).code == 0
+def test_pods_of_every_workload_are_repaired(plane: ControlPlane, namespace: str, kind: str) -> None:
+    """F3, F5, F25: a controller creates its pods without a name, and as another user than the workload's."""
+    assert plane.kubectl.create(workload(kind, namespace)).code == 0
     if kind == "CronJob":
-        assert plane.kubectl("create", "job", "now", "--from=cronjob/w", "-n", where).code == 0
+        assert plane.kubectl("create", "job", "now", "--from=cronjob/w", "-n", namespace).code == 0
 
-    eventually("its pod is made", lambda: pods_of(plane, where))
+    eventually("its pod is made", lambda: pods_of(plane, namespace))
 
-    (pod,) = pods_of(plane, where)
+    (pod,) = pods_of(plane, namespace)
     assert tolerated(pod) == [COPIED]
     assert pod["spec"]["runtimeClassName"] == "nvidia"
     first, second, third = decision(pod)["actions"]
@@ -116,73 +112,73 @@ WORDS = (
 )
 
 
-def remove(plane: ControlPlane, kind: str, where: str, name: str = "w") -> None:
-    """Delete a workload and all that it made, at once, so that its controller tries no more."""
-    said = plane.kubectl("delete", kind, name, "-n", where, "--cascade=foreground", "--timeout=20s")
-    assert said.code == 0, said.err
+def remove(plane: ControlPlane, kind: str, namespace: str, name: str = "w") -> None:
+    """Delete a workload and all that it created at once, so that its controller does not try again."""
+    result = plane.kubectl("delete", kind, name, "-n", namespace, "--cascade=foreground", "--timeout=20s")
+    assert result.code == 0, result.err
 
 
-def denied(plane: ControlPlane, kind: str, where: str) -> None:
-    """Make a workload where nobody looks, and its pods where we do, as after a policy that came later."""
+def create_denied_workload(plane: ControlPlane, kind: str, namespace: str) -> None:
+    """Create a workload in an exempt namespace which then is exempt no more, as if the policy had come later."""
     label = f"{PREFIX}ignore"
-    plane.kubectl("label", "namespace", where, f"{label}=true")
-    eventually("the API server exempts it", lambda: plane.kubectl.create(idle(kind, where)).code == 0)
-    plane.kubectl("label", "namespace", where, f"{label}-")
-    assert plane.kubectl("scale", kind, "w", "-n", where, "--replicas=1").code == 0
+    plane.kubectl("label", "namespace", namespace, f"{label}=true")
+    eventually("the API server exempts it", lambda: plane.kubectl.create(idle_workload(kind, namespace)).code == 0)
+    plane.kubectl("label", "namespace", namespace, f"{label}-")
+    assert plane.kubectl("scale", kind, "w", "-n", namespace, "--replicas=1").code == 0
 
 
-def idle(kind: str, where: str) -> Object:
-    """Make a workload of no pods, with an annotation that does not parse."""
-    found = workload(kind, where, annotations={"cuda": "new"})
-    found["spec"]["replicas"] = 0
-    return found
+def idle_workload(kind: str, namespace: str) -> Object:
+    """Write a workload of no pods, with an annotation that does not parse."""
+    document = workload(kind, namespace, annotations={"cuda": "new"})
+    document["spec"]["replicas"] = 0
+    return document
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "Deployment", "StatefulSet"])
-def test_denied_pod_of_a_workload_shows_our_words_in_an_event(plane: ControlPlane, where: str, kind: str) -> None:
-    """F8: `kubectl describe` of the workload says what to change; nothing else could, the pod never exists."""
+def test_denied_pod_of_a_workload_shows_our_words_in_an_event(plane: ControlPlane, namespace: str, kind: str) -> None:
+    """F8: `kubectl describe` of the workload says what to change, as there is no pod that could show it."""
     chosen = ["--field-selector=reason=FailedCreate", "-o", "jsonpath={.items[0].message}"]
 
-    denied(plane, kind, where)
-    eventually("the event is there", lambda: plane.kubectl("get", "events", "-n", where, *chosen).out)
+    create_denied_workload(plane, kind, namespace)
+    eventually("the event is there", lambda: plane.kubectl("get", "events", "-n", namespace, *chosen).out)
 
-    assert plane.kubectl("get", "events", "-n", where, *chosen).out.endswith(WORDS)
-    assert pods_of(plane, where) == []
-    remove(plane, kind, where)
+    assert plane.kubectl("get", "events", "-n", namespace, *chosen).out.endswith(WORDS)
+    assert pods_of(plane, namespace) == []
+    remove(plane, kind, namespace)
 
 
-def test_deployment_whose_pods_are_denied_says_so_in_its_condition(plane: ControlPlane, where: str) -> None:
-    """F8: `kubectl get deployment -o yaml` and rollout tools look here."""
-    path = f"/apis/apps/v1/namespaces/{where}/deployments/w"
+def test_deployment_whose_pods_are_denied_says_so_in_its_condition(plane: ControlPlane, namespace: str) -> None:
+    """F8: `kubectl get deployment -o yaml` and rollout tools read this condition."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/w"
 
     def failure() -> list[Object]:
         conditions = plane.api.get(path)["status"].get("conditions") or []
-        return [each for each in conditions if each["type"] == "ReplicaFailure"]
+        return [condition for condition in conditions if condition["type"] == "ReplicaFailure"]
 
-    denied(plane, "Deployment", where)
+    create_denied_workload(plane, "Deployment", namespace)
     eventually("the condition is there", failure)
 
-    (found,) = failure()
-    assert (found["status"], found["reason"], found["message"].endswith(WORDS)) == ("True", "FailedCreate", True)
-    remove(plane, "Deployment", where)
+    (failed,) = failure()
+    assert (failed["status"], failed["reason"], failed["message"].endswith(WORDS)) == ("True", "FailedCreate", True)
+    remove(plane, "Deployment", namespace)
 
 
 def test_daemonset_makes_no_pod_for_a_tainted_node_that_its_template_does_not_tolerate(
-    plane: ControlPlane, where: str
+    plane: ControlPlane, namespace: str
 ) -> None:
-    """F18, a limit: the controller judges taints by the template, where only amounts are repaired; one is told."""
+    """F18, a limit: the controller judges taints by the template, of which only amounts are repaired. We warn of it."""
 
     def status() -> Object:
-        found: Object = plane.api.get(f"/apis/apps/v1/namespaces/{where}/daemonsets/w")["status"]
-        return found
+        status_now: Object = plane.api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/w")["status"]
+        return status_now
 
-    said = plane.kubectl.create(workload("DaemonSet", where))
+    result = plane.kubectl.create(workload("DaemonSet", namespace))
     eventually("its controller has counted", lambda: status()["currentNumberScheduled"])
 
-    (pod,) = pods_of(plane, where)
+    (pod,) = pods_of(plane, namespace)
     assert status()["desiredNumberScheduled"] == 1
     assert "'t4'" in str(pod["spec"]["affinity"])
-    assert "its pods stay off tainted nodes" in said.err
+    assert "its pods stay off tainted nodes" in result.err
 
 
 DEVICE_PLUGIN = {
@@ -213,46 +209,46 @@ OPERANDS: Mapping[str, tuple[str, Object]] = {
 validator/plugin-workload-validation.yaml, in which validator/main.go fills in the node and the GPU."""
 
 
-def operand_made(plane: ControlPlane, name: str) -> Object:
-    """Make an operand, wait for its pod, remove both; gives what is written in the pod."""
+def create_operand(plane: ControlPlane, name: str) -> Object:
+    """Create an operand, wait for its pod, delete both, and return what is written in the pod."""
     kind, shape = OPERANDS[name]
-    said = plane.kubectl.create(workload(kind, "gpu-operator", **shape))
-    assert said == Said(0, said.out, "")
+    result = plane.kubectl.create(workload(kind, "gpu-operator", **shape))
+    assert result == KubectlResult(0, result.out, "")
     eventually("its pod is made", lambda: pods_of(plane, "gpu-operator"))
     (pod,) = pods_of(plane, "gpu-operator")
     if kind == "Pod":
-        plane.api.delete("/api/v1/namespaces/gpu-operator/pods/w")  # bound: no kubelet would ever let it go
+        plane.api.delete("/api/v1/namespaces/gpu-operator/pods/w")  # no kubelet would finish its deletion
     else:
         remove(plane, kind, "gpu-operator")
-    return written(pod)
+    return authored_fields(pod)
 
 
 @pytest.mark.parametrize("name", OPERANDS)
 def test_operand_of_the_gpu_operator_is_what_it_is_without_us(
     plane: ControlPlane, service: Service, operands_without_us: dict[str, Object], name: str
 ) -> None:
-    """F21, S2: without a call, so even while we are away; and to the byte."""
-    with counted(service) as calls:
-        found = operand_made(plane, name)
+    """F21, S2: it costs no call, also while we are down, and equals the one without us byte for byte."""
+    with counted_calls(service) as calls:
+        operand = create_operand(plane, name)
 
     assert calls == [0, 0]
-    assert json.dumps(operands_without_us[name], sort_keys=True) == json.dumps(found, sort_keys=True)
+    assert json.dumps(operands_without_us[name], sort_keys=True) == json.dumps(operand, sort_keys=True)
 
 
 def exempt_twin(plane: ControlPlane, pod: Object) -> Object:
-    """Create the same pod where we are not asked; gives what is written in it."""
-    exempt = namespace(plane, f"{pod['metadata']['namespace']}-exempt", **{"gpu-usher.io/ignore": "true"})
-    return written(create_pod(plane, {**pod, "metadata": {**pod["metadata"], "namespace": exempt}}))
+    """Create the same pod in an exempt namespace, and return what is written in it."""
+    exempt = create_namespace(plane, f"{pod['metadata']['namespace']}-exempt", **{"gpu-usher.io/ignore": "true"})
+    return authored_fields(create_pod(plane, {**pod, "metadata": {**pod["metadata"], "namespace": exempt}}))
 
 
-def test_pod_that_asks_for_zero_gpus_is_left_as_it_is(plane: ControlPlane, where: str) -> None:
+def test_pod_that_asks_for_zero_gpus_is_left_as_it_is(plane: ControlPlane, namespace: str) -> None:
     """P33, F9: kubernetes#125426."""
-    pod = plain_pod(where, {GPU: 0, "cpu": 1})
+    pod = plain_pod(namespace, {GPU: 0, "cpu": 1})
 
     answer = plane.kubectl.create(pod)
 
-    assert answer == Said(0, "pod/p created\n", "")
-    assert exempt_twin(plane, pod) == written(read_pod(plane, pod))
+    assert answer == KubectlResult(0, "pod/p created\n", "")
+    assert exempt_twin(plane, pod) == authored_fields(read_pod(plane, pod))
 
 
 RICH: dict[str, Any] = {
@@ -267,9 +263,9 @@ RICH: dict[str, Any] = {
 }
 
 
-def test_all_that_is_not_ours_passes_unchanged(plane: ControlPlane, where: str) -> None:
-    """F24: less what we add, the pod is the one that the API server makes without us."""
-    pod = plain_pod(where, **RICH)
+def test_all_that_is_not_ours_passes_unchanged(plane: ControlPlane, namespace: str) -> None:
+    """F24: without what we add, the pod equals the one that the API server makes without us."""
+    pod = plain_pod(namespace, **RICH)
 
     admitted = create_pod(plane, pod)
 
@@ -277,4 +273,4 @@ def test_all_that_is_not_ours_passes_unchanged(plane: ControlPlane, where: str) 
     assert admitted["spec"].pop("runtimeClassName") == "nvidia"
     admitted["spec"]["tolerations"].remove(COPIED)
     assert admitted["spec"].pop("affinity")  # the products that batch inference prefers
-    assert exempt_twin(plane, pod) == written(admitted)
+    assert exempt_twin(plane, pod) == authored_fields(admitted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the twin says of a cluster as the API server shows it: of every binding, every refusal, every word of it."""
+"""The twin judges a cluster as the API server shows it: every binding, every refusal, and every reason of a refusal."""
 
 import re
 from collections import Counter
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.controlplane.kubectl import Object
-from tests.e2e.crowd import GPU_TAINT, Drawn
+from tests.e2e.crowd import GPU_TAINT, DrawnPod
 from tests.placement.twin import RawNode, RawPod, class_causes, free_causes
 from tests.placement.twin_free import budget_of, declared
 from tests.placement.twin_world import FAMILIES, HAMI
 
-SAID = {
+CODES_BY_TEXT = {
     "CUDA driver too old": "DriverTooOld",
     "CUDA driver unknown": "DriverUnknown",
     "NVIDIA_REQUIRE_CUDA refuses this driver": "ImageRequirementUnmet",
@@ -46,25 +46,25 @@ SAID = {
     "GPU form factor not allowed": "FormFactorNotAllowed",
     "gpu-usher.io/": "InvalidAnnotation",
 }
-"""How each of our reasons begins, and its code."""
+"""The first words of each of our reasons → its code."""
 IN_TREE = (*(f"Insufficient {family}" for family in FAMILIES), "node(s) ")
-"""How the scheduler's own begin."""
+"""The first words of the scheduler's own reasons."""
 COUNTED = re.compile(r"(\d+) ((?!or )\S.*)")
 
 
 @dataclass
 class Cluster:
-    """Nodes and what became of the pods: bound to a node, or refused with a text of the scheduler or of admission."""
+    """Nodes, and what became of the pods: bound to a node, or refused with the scheduler's or admission's message."""
 
     nodes: Mapping[str, RawNode]
     taints: Mapping[str, frozenset[str]]
     labels: Mapping[str, Mapping[str, str]]
     cordoned: frozenset[str]
-    bound: dict[Drawn, str] = field(default_factory=dict)
-    refused: dict[Drawn, str] = field(default_factory=dict)
+    bound: dict[DrawnPod, str] = field(default_factory=dict)
+    refused: dict[DrawnPod, str] = field(default_factory=dict)
 
     def held(self, node: str) -> tuple[RawPod, ...]:
-        """List what is bound to a node."""
+        """List the GPU requests of the pods that are bound to a node."""
         return tuple(
             RawPod(tuple(pod.wish.asked.items()), pod.wish.memory) for pod, place in self.bound.items() if place == node
         )
@@ -72,12 +72,12 @@ class Cluster:
 
 def read_nodes(documents: Sequence[Object]) -> Cluster:
     """Read the nodes as the API server has them."""
-    by_name = {each["metadata"]["name"]: each for each in documents}
+    by_name = {document["metadata"]["name"]: document for document in documents}
     return Cluster(
-        {name: _raw(each) for name, each in by_name.items()},
-        {name: frozenset(t["key"] for t in each["spec"].get("taints") or ()) for name, each in by_name.items()},
-        {name: each["metadata"]["labels"] for name, each in by_name.items()},
-        frozenset(name for name, each in by_name.items() if each["spec"].get("unschedulable")),
+        {name: _raw(document) for name, document in by_name.items()},
+        {name: frozenset(t["key"] for t in document["spec"].get("taints") or ()) for name, document in by_name.items()},
+        {name: document["metadata"]["labels"] for name, document in by_name.items()},
+        frozenset(name for name, document in by_name.items() if document["spec"].get("unschedulable")),
     )
 
 
@@ -90,37 +90,37 @@ def _raw(document: Object) -> RawNode:
     return RawNode(metadata["labels"], offers, capacity, hami=(metadata.get("annotations") or {}).get(HAMI, ""))
 
 
-def in_tree(pod: Drawn, cluster: Cluster, node: str) -> set[str]:
-    """Name what the scheduler itself refuses, but for counts: taints, cordons, what the author selects.
+def in_tree_refusals(pod: DrawnPod, cluster: Cluster, node: str) -> set[str]:
+    """Name the causes of the scheduler itself, except counts: taints, cordons, node selectors.
 
-    The taint of NVIDIA's nodes is tolerated where the webhook writes to a pod that asks for their GPUs; never a team's
+    The taint of NVIDIA's nodes is tolerated where the webhook reviews a pod that requests their GPUs, a team's never
     (docs/reference/admission.md#tolerations).
     """
-    found = set()
-    asked = (pod.wish.resource, *(part.resource for part in pod.wish.parts))
+    objections = set()
+    resources = (pod.wish.resource, *(part.resource for part in pod.wish.parts))
     claims = any(part.claims for part in pod.wish.parts)
-    welcome = pod.admitted and (claims or any((each or "").startswith("nvidia.com/") for each in asked))
+    welcome = pod.admitted and (claims or any((resource or "").startswith("nvidia.com/") for resource in resources))
     if cluster.taints[node] - {*pod.tolerated, *([GPU_TAINT] if welcome else [])}:
-        found.add("(taint)")
+        objections.add("(taint)")
     if node in cluster.cordoned:
-        found.add("(cordoned)")
+        objections.add("(cordoned)")
     if any(cluster.labels[node].get(key) != value for key, value in pod.selector):
-        found.add("(selector)")
-    return found
+        objections.add("(selector)")
+    return objections
 
 
 def wrong_bindings(cluster: Cluster) -> list[str]:
-    """List bound pods on nodes that could never serve them, or that they may not enter."""
+    """List bound pods whose node could never serve them, or refuses them by taint, cordon or selector."""
     return [
         f"{pod} on {place}: {sorted(causes)}"
         for pod, place in cluster.bound.items()
-        if (causes := class_causes(pod.wish, cluster.nodes[place]) | in_tree(pod, cluster, place))
+        if (causes := class_causes(pod.wish, cluster.nodes[place]) | in_tree_refusals(pod, cluster, place))
     ]
 
 
 def over_committed(cluster: Cluster) -> list[str]:
-    """List nodes on which more units are held than there are, or more memory of shared GPUs declared."""
-    found = []
+    """List nodes on which pods hold more units than there are, or declare more memory of shared GPUs."""
+    violations = []
     for name, node in cluster.nodes.items():
         units: Counter[str] = Counter()
         memory: Counter[str] = Counter()
@@ -128,14 +128,16 @@ def over_committed(cluster: Cluster) -> list[str]:
             for resource, amount in pod.holds:
                 units[resource] += amount
                 memory[resource] += amount * declared(pod.memory)
-        found += [f"{name}: {n} {each} held" for each, n in units.items() if n > node.offers(each)]
-        budgets = {each: budget_of(each, node) for each in memory}
-        found += [
-            f"{name}: {memory[each]} MiB of {each} declared"
-            for each, b in budgets.items()
-            if (b or 0) < memory[each] and b is not None
+        violations += [
+            f"{name}: {n} {resource_name} held" for resource_name, n in units.items() if n > node.offers(resource_name)
         ]
-    return found
+        budgets = {resource_name: budget_of(resource_name, node) for resource_name in memory}
+        violations += [
+            f"{name}: {memory[resource_name]} MiB of {resource_name} declared"
+            for resource_name, b in budgets.items()
+            if (b or 0) < memory[resource_name] and b is not None
+        ]
+    return violations
 
 
 def false_refusals(cluster: Cluster) -> list[str]:
@@ -145,13 +147,13 @@ def false_refusals(cluster: Cluster) -> list[str]:
         f"{pod} on {name}, refused with: {text[:400]}"
         for pod, text in cluster.refused.items()
         for name, node in cluster.nodes.items()
-        if not class_causes(pod.wish, node) | in_tree(pod, cluster, name)
+        if not class_causes(pod.wish, node) | in_tree_refusals(pod, cluster, name)
         and not free_causes(pod.wish, node, held[name])
     ]
 
 
-def untrue_words(cluster: Cluster) -> Iterator[str]:
-    """List what FailedScheduling says of more nodes than the twin does; a text that nobody knows is one."""
+def untrue_messages(cluster: Cluster) -> Iterator[str]:
+    """List reasons that FailedScheduling gives for more nodes than the twin does, and reasons that nobody knows."""
     held = {name: cluster.held(name) for name in cluster.nodes}
     for pod, text in cluster.refused.items():
         true = Counter(
@@ -159,17 +161,17 @@ def untrue_words(cluster: Cluster) -> Iterator[str]:
             for name, node in cluster.nodes.items()
             for code in class_causes(pod.wish, node) | free_causes(pod.wish, node, held[name])
         )
-        for code, count in said(text).items():
+        for code, count in reason_counts(text).items():
             if count > true[code]:
                 yield f"{pod}: {count} {code}, the twin says {true[code]}: {text[:600]}"
 
 
-def said(text: str) -> Counter[str]:
-    """Read the histogram of a FailedScheduling message: nodes by our code; the scheduler's own reasons left out.
+def reason_counts(text: str) -> Counter[str]:
+    """Read the histogram of a FailedScheduling message: nodes by our reason code, without the scheduler's own reasons.
 
-    Commas occur in our own words too, also before numbers: `branch 450, 460 or 470`.
+    Our own messages have commas too, also before numbers: `branch 450, 460 or 470`.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     pieces: list[str] = []
     for piece in text.partition("nodes are available: ")[2].partition(". ")[0].split(", "):
         if COUNTED.match(piece) or not pieces:
@@ -179,5 +181,7 @@ def said(text: str) -> Counter[str]:
     for piece in pieces:
         count, _, words = piece.partition(" ")
         if not words.startswith(IN_TREE):
-            found[next((code for start, code in SAID.items() if words.startswith(start)), f"? {piece}")] += int(count)
-    return found
+            counts[next((code for start, code in CODES_BY_TEXT.items() if words.startswith(start)), f"? {piece}")] += (
+                int(count)
+            )
+    return counts

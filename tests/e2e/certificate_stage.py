@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the keeper of certificates is watched with: a mount as a kubelet makes it, a watch, somebody who interrupts."""
+"""What the tests of the certificate controller run it on: a mounted Secret, a watch, a client that is interrupted."""
 
 import base64
 import contextlib
@@ -26,7 +26,7 @@ SECRETS = "/api/v1/namespaces/gpu-usher/secrets"
 MUTATING = f"{REGISTRATION}mutatingwebhookconfigurations/gpu-usher"
 VALIDATING = f"{REGISTRATION}validatingwebhookconfigurations/gpu-usher"
 WAIT_SECONDS = 8.0
-"""Instead of the minute; the mirrored mount and the service take up to 5.3 s to serve a new leaf."""
+"""Seconds instead of a minute; the mirrored mount and the service take up to 5.3 s to serve a new leaf."""
 PODS = "/api/v1/namespaces/default/pods?dryRun=All"
 
 
@@ -35,8 +35,8 @@ def data(plane: ControlPlane, secret: str, key: str) -> bytes:
 
 
 def bundles(plane: ControlPlane) -> set[str | None]:
-    found = (plane.api.get(path)["webhooks"] for path in (MUTATING, VALIDATING))
-    return {each["clientConfig"].get("caBundle") for webhooks in found for each in webhooks}
+    configurations = (plane.api.get(path)["webhooks"] for path in (MUTATING, VALIDATING))
+    return {webhook["clientConfig"].get("caBundle") for webhooks in configurations for webhook in webhooks}
 
 
 def published(plane: ControlPlane) -> bool:
@@ -45,7 +45,7 @@ def published(plane: ControlPlane) -> bool:
 
 
 class Mount:
-    """What a kubelet does with a Secret: a folder whose `..data` is swapped, some time after it changed."""
+    """A mounted Secret as a kubelet makes it: a folder whose `..data` is swapped some time after the Secret changed."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.folder = folder
@@ -84,32 +84,32 @@ class Mount:
 
 @dataclass
 class Stage:
-    """The keeper as its own process, the service with what it made."""
+    """The certificate controller as its own process, and the service with the certificate that it issued."""
 
     plane: ControlPlane
-    keeper: Process
+    controller: Process
     service: Service
 
-    def keep(self) -> None:
-        """Let the keeper run, whatever an earlier test did to it, and everything be as it wants it."""
-        if not self.keeper.running:
-            self.keeper = start_keeper(self.plane, "keeper")
-        wait_until("all places trust it", lambda: published(self.plane), SOON_SECONDS, self.keeper)
+    def run_controller(self) -> None:
+        """Run the controller, whatever an earlier test did to it, and wait until all that it publishes is in place."""
+        if not self.controller.running:
+            self.controller = start_certificate_controller(self.plane, "controller")
+        wait_until("all places trust it", lambda: published(self.plane), SOON_SECONDS, self.controller)
         wait_until("pods pass", self.passes, SOON_SECONDS, self.service.process)
 
     def passes(self) -> bool:
-        """Tell whether the webhooks let a pod through."""
+        """Tell whether the webhooks admit a pod."""
         return self.plane.api.try_create(PODS, plain_pod("default")).is_success
 
 
-def start_keeper(plane: ControlPlane, name: str) -> Process:
+def start_certificate_controller(plane: ControlPlane, name: str) -> Process:
     flags = [f"--kubeconfig={plane.kubeconfig('certificates')}", f"--wait-seconds={WAIT_SECONDS}", "--name=127.0.0.1"]
     command = [sys.executable, "-m", "app.cli.main", "certs", "controller", *flags]
     return Process(name, command, plane.folder / f"{name}.log")
 
 
-class Watched:
-    """Every version of the served leaf and of a published bundle, in the order in which they came to be."""
+class VersionWatch:
+    """Every version of the served leaf and of a published CA bundle, in the order of their resourceVersions."""
 
     PATHS = ((SECRETS, "gpu-usher-tls"), (f"{REGISTRATION}mutatingwebhookconfigurations", "gpu-usher"))
 
@@ -117,35 +117,35 @@ class Watched:
         self.versions: list[tuple[int, str, bytes]] = []
         self._plane = plane
         self._end = f"{now():%H-%M-%S.%f}"
-        self._threads = [threading.Thread(target=self._follow, args=each) for each in self.PATHS]
-        for each in self._threads:
-            each.start()
+        self._threads = [threading.Thread(target=self._follow, args=arguments) for arguments in self.PATHS]
+        for thread in self._threads:
+            thread.start()
 
     def _follow(self, path: str, name: str) -> None:
         query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": "120"}
         with self._plane.api.like() as api, api.client.stream("GET", path, params=query) as answer:
             for line in answer.iter_lines():
-                found = json.loads(line)["object"]
-                version = int(found["metadata"]["resourceVersion"])
-                if "webhooks" in found:
-                    bundle = found["webhooks"][0]["clientConfig"].get("caBundle", "")
+                changed = json.loads(line)["object"]
+                version = int(changed["metadata"]["resourceVersion"])
+                if "webhooks" in changed:
+                    bundle = changed["webhooks"][0]["clientConfig"].get("caBundle", "")
                     self.versions.append((version, "bundle", base64.b64decode(bundle)))
-                elif found.get("data"):
-                    self.versions.append((version, "leaf", base64.b64decode(found["data"]["tls.crt"])))
-                if (found["metadata"].get("labels") or {}).get("end") == self._end:
+                elif changed.get("data"):
+                    self.versions.append((version, "leaf", base64.b64decode(changed["data"]["tls.crt"])))
+                if (changed["metadata"].get("labels") or {}).get("end") == self._end:
                     return
 
-    def ended(self) -> list[tuple[int, str, bytes]]:
+    def finish(self) -> list[tuple[int, str, bytes]]:
         for path, name in self.PATHS:
             self._plane.api.patch(f"{path}/{name}", {"metadata": {"labels": {"end": self._end}}})
-        for each in self._threads:
-            each.join(SOON_SECONDS)
-            assert not each.is_alive()
+        for thread in self._threads:
+            thread.join(SOON_SECONDS)
+            assert not thread.is_alive()
         return sorted(self.versions)
 
 
 class Interrupted(KubeClient):
-    """Lets somebody else act before the request of a given number, the first being 1."""
+    """A client that calls a function before the request of a given number, the first being 1."""
 
     def __init__(self, load: Load, number: int, act: Callable[[], None]) -> None:
         super().__init__(load)
