@@ -65,41 +65,42 @@ class Geometry:
         The result is None if they do not fit. Raises KeyError for a profile that the product does not have.
         """
         slots = [self.slots[profile] for profile in profiles]
-        free = self.free_slices(taken)
-        if any(profiles.count(slot.profile) > free.remaining_instances(slot) for slot in slots):
+        occupancy = self.occupancy(taken)
+        if any(profiles.count(slot.profile) > occupancy.remaining_instances(slot) for slot in slots):
             return None
-        if sum(slot.compute for slot in slots) > free.compute:
+        if sum(slot.compute for slot in slots) > occupancy.free_compute:
             return None
         order = sorted(range(len(slots)), key=lambda index: -slots[index].length)  # large ones have the fewest starts
-        starts = _find_free_starts(tuple(slots[index] for index in order), free.memory)
+        starts = _find_free_starts(tuple(slots[index] for index in order), occupancy.taken_memory)
         if starts is None:
             return None
         by_position = dict(zip(order, starts, strict=True))
         return tuple(by_position[index] for index in range(len(slots)))
 
-    def free_slices(self, taken: Iterable[Instance] = ()) -> "FreeSlices":
-        """Work out the slices that the instances on a GPU leave free.
+    def occupancy(self, taken: Iterable[Instance] = ()) -> "SliceOccupancy":
+        """Work out which slices of a GPU its existing instances take, and what they leave.
 
         Raises KeyError for a profile that the product does not have.
         """
-        memory, compute, counts = 0, self.compute_total, dict[str, int]()
+        taken_memory, free_compute, counts = 0, self.compute_total, dict[str, int]()
         for profile, start in taken:
             slot = self.slots[profile]
-            memory |= slot.interval(start)
-            compute -= slot.compute
+            taken_memory |= slot.interval(start)
+            free_compute -= slot.compute
             counts[profile] = counts.get(profile, 0) + 1
-        return FreeSlices(memory, compute, tuple(sorted(counts.items())))
+        return SliceOccupancy(taken_memory, free_compute, tuple(sorted(counts.items())))
 
 
-class FreeSlices(NamedTuple):
-    """The free slices of a GPU.
+class SliceOccupancy(NamedTuple):
+    """What the existing MIG instances of one GPU take, and what they leave.
 
-    `memory` is a bit mask of the memory slices that are taken, `compute` is the number of free compute slices, and
-    `counts` are pairs of profile and number of existing instances, sorted.
+    `taken_memory` is a bit mask of the memory slices that instances take: bit n is set if slice n is taken. A position
+    matters for memory slices and not for compute slices, so `free_compute` is only the number of compute slices that
+    no instance takes. `counts` are pairs of profile and number of existing instances, sorted.
     """
 
-    memory: int
-    compute: int
+    taken_memory: int
+    free_compute: int
     counts: tuple[tuple[str, int], ...]
 
     def remaining_instances(self, slot: ProfileSlots) -> int:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-from app.knowledge.geometry import STATES_KEPT, FreeSlices, Geometry, Instance, ProfileSlots
+from app.knowledge.geometry import STATES_KEPT, Geometry, Instance, ProfileSlots, SliceOccupancy
 
 Counts = tuple[int, ...]
 """Numbers of instances, one for each requested profile, in a fixed order of the profiles."""
@@ -41,9 +41,9 @@ def place_instances(layouts: Sequence[GPULayout], requested: Sequence[str]) -> t
     its GPUs. Raises KeyError if an existing instance has such a profile.
     """
     profiles = tuple(sorted(set(requested)))
-    free_slices = [layout.geometry.free_slices(layout.taken) for layout in layouts]
-    order = sorted(range(len(layouts)), key=lambda index: (free_slices[index].compute, free_slices[index]))
-    gpus = tuple(_GPU(layouts[index].geometry, free_slices[index], _slots(layouts[index], profiles)) for index in order)
+    occupied = [layout.geometry.occupancy(layout.taken) for layout in layouts]
+    order = sorted(range(len(layouts)), key=lambda index: (occupied[index].free_compute, occupied[index]))
+    gpus = tuple(_GPU(layouts[index].geometry, occupied[index], _slots(layouts[index], profiles)) for index in order)
     shares = _Search(gpus).shares(tuple(requested.count(profile) for profile in profiles))
     if shares is None:
         return None
@@ -61,56 +61,60 @@ def _slots(layout: GPULayout, profiles: Sequence[str]) -> tuple[ProfileSlots | N
 
 
 class _GPU(NamedTuple):
-    """The free slices of one GPU, and the slots of the requested profiles, None where its product lacks the profile."""
+    """The slice occupancy of one GPU, and the slots of the requested profiles, None where its product lacks the profile."""
 
     geometry: Geometry
-    free: FreeSlices
+    occupancy: SliceOccupancy
     slots: tuple[ProfileSlots | None, ...]
 
     def fillings(self, requested: Counts) -> tuple[Counts, ...]:
         """List the fillings with requested instances to which none of these can be added, largest first."""
-        return _maximal_fillings(self.free.memory, self.free.compute, *_limit_counts(self, requested))
+        state = self.occupancy.taken_memory, self.occupancy.free_compute
+        return _maximal_fillings(*state, *_limit_counts(self, requested))
 
 
 def _limit_counts(gpu: _GPU, requested: Counts) -> tuple[tuple[ProfileSlots | None, ...], Counts]:
     """Limit the requested numbers to what the GPU could take of each profile, so that the cache has fewer keys."""
     limits = []
     for slot, count in zip(gpu.slots, requested, strict=True):
-        by_compute = gpu.free.compute // slot.compute if slot else 0
-        limits.append(max(0, min(count, by_compute, gpu.free.remaining_instances(slot))) if slot else 0)
+        by_compute = gpu.occupancy.free_compute // slot.compute if slot else 0
+        limits.append(max(0, min(count, by_compute, gpu.occupancy.remaining_instances(slot))) if slot else 0)
     return gpu.slots, tuple(limits)
 
 
 @lru_cache(STATES_KEPT)
 def _maximal_fillings(
-    memory: int, compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
+    taken_memory: int, free_compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
 ) -> tuple[Counts, ...]:
-    fitting = set(_fitting_counts(frozenset((memory,)), compute, slots, most))
+    fitting = set(_fitting_counts(frozenset((taken_memory,)), free_compute, slots, most))
     full = [counts for counts in fitting if not any(more in fitting for more in _one_more(counts))]
     return tuple(sorted(full, key=lambda counts: (-_volume(counts, slots), counts)))
 
 
 def _fitting_counts(
-    memories: frozenset[int], compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
+    masks: frozenset[int], free_compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
 ) -> Iterator[Counts]:
-    """Enumerate the counts that fit; `memories` are the bit masks of all ways to place the instances so far."""
+    """Enumerate the counts that fit.
+
+    `masks` has the bit mask of taken memory slices for each way to place the instances so far.
+    """
     if not slots:
         yield ()
         return
     slot = slots[0]
     for count in range(most[0] + 1):
-        for others in _fitting_counts(memories, compute, slots[1:], most[1:]):
+        for others in _fitting_counts(masks, free_compute, slots[1:], most[1:]):
             yield (count, *others)
-        if slot is None or compute < slot.compute:
+        if slot is None or free_compute < slot.compute:
             return
-        compute -= slot.compute
-        memories = frozenset(
+        free_compute -= slot.compute
+        masks = frozenset(
             taken | slot.interval(start)
-            for taken in memories
+            for taken in masks
             for start in slot.starts
             if not taken & slot.interval(start)
         )
-        if not memories:
+        if not masks:
             return
 
 
@@ -130,7 +134,11 @@ class _Search:
         self._dead_ends: set[tuple[int, Counts]] = set()
         self._limits_from = _sums_from(
             tuple(
-                (*_capacity_alone(gpu), gpu.free.compute, gpu.geometry.memory_total - gpu.free.memory.bit_count())
+                (
+                    *_capacity_alone(gpu),
+                    gpu.occupancy.free_compute,
+                    gpu.geometry.memory_total - gpu.occupancy.taken_memory.bit_count(),
+                )
                 for gpu in gpus
             )
         )
@@ -166,12 +174,14 @@ def _smallest_size(*slots: ProfileSlots | None) -> tuple[int, int]:
 def _capacity_alone(gpu: _GPU) -> Counts:
     """Give the number of instances of each profile that the GPU takes if it takes no other profile."""
     return tuple(
-        _most_instances(gpu.free, slot) if slot and gpu.free.remaining_instances(slot) > 0 else 0 for slot in gpu.slots
+        _most_instances(gpu.occupancy, slot) if slot and gpu.occupancy.remaining_instances(slot) > 0 else 0
+        for slot in gpu.slots
     )
 
 
-def _most_instances(free: FreeSlices, slot: ProfileSlots) -> int:
-    fillings = _maximal_fillings(free.memory, free.compute, (slot,), (free.remaining_instances(slot),))
+def _most_instances(occupancy: SliceOccupancy, slot: ProfileSlots) -> int:
+    most = (occupancy.remaining_instances(slot),)
+    fillings = _maximal_fillings(occupancy.taken_memory, occupancy.free_compute, (slot,), most)
     return max(counts[0] for counts in fillings)
 
 

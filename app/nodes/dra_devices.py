@@ -111,9 +111,10 @@ def _free_milli(gpu: DRAGPU, taken: list[Device]) -> int:
     if gpu.tainted or not all(device.mig_profile for device in taken):
         return 0
     if gpu.geometry:
-        room = gpu.geometry.free_slices(_instances(taken))
+        occupancy = gpu.geometry.occupancy(_instances(taken))
         total = gpu.geometry.memory_total
-        free = min(room.compute / gpu.geometry.compute_total, (total - room.memory.bit_count()) / total)
+        free_memory = total - occupancy.taken_memory.bit_count()
+        free = min(occupancy.free_compute / gpu.geometry.compute_total, free_memory / total)
         return int(WHOLE_MILLI * max(0.0, free))
     whole = next((device for device in gpu.devices if not device.mig_profile), None)
     if whole is not None:

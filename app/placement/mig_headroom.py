@@ -32,17 +32,17 @@ def distinct_profiles(geometry: Geometry) -> tuple[ProfileSlots, ...]:
     return tuple(profiles.values())
 
 
-def usable_memory(slot: ProfileSlots, memory: int, compute: int) -> int:
+def usable_memory(slot: ProfileSlots, taken_memory: int, free_compute: int) -> int:
     """Count the memory slices that instances of only this profile could take.
 
-    `memory` is a bit mask of the memory slices that are taken, and `compute` the number of free compute slices. Taking
-    each interval as early as possible gives the largest number, because all have one length.
+    `taken_memory` is a bit mask of the memory slices that are taken, and `free_compute` the number of free compute
+    slices. Taking each interval as early as possible gives the largest number, because all have one length.
     """
     count = end = 0
     for start in slot.starts:
-        if start >= end and not memory & slot.interval(start):
+        if start >= end and not taken_memory & slot.interval(start):
             count, end = count + 1, start + slot.length
-    return slot.length * min(count, max(0, compute) // slot.compute)
+    return slot.length * min(count, max(0, free_compute) // slot.compute)
 
 
 @lru_cache(STATES_KEPT)
@@ -78,11 +78,11 @@ def _headroom(geometry: Geometry, taken: tuple[Instance, ...]) -> float:
 def placement_losses(geometry: Geometry, taken: tuple[Instance, ...], profile: str) -> tuple[tuple[float, int], ...]:
     """List (loss of headroom, start) for each legal start of an instance; empty for an unknown profile."""
     slot = geometry.slots.get(profile)
-    free_slices = geometry.free_slices(taken)
-    if slot is None or free_slices.compute < slot.compute or free_slices.remaining_instances(slot) < 1:
+    occupancy = geometry.occupancy(taken)
+    if slot is None or occupancy.free_compute < slot.compute or occupancy.remaining_instances(slot) < 1:
         return ()
     before = headroom(geometry, taken)
-    free = [start for start in slot.starts if not free_slices.memory & slot.interval(start)]
+    free = [start for start in slot.starts if not occupancy.taken_memory & slot.interval(start)]
     after = (headroom(geometry, (*taken, Instance(profile, start))) for start in free)
     return tuple(
         (round(before - afterwards, EXACT_DIGITS), start) for afterwards, start in zip(after, free, strict=True)

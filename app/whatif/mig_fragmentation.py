@@ -48,8 +48,8 @@ def _geometry(node: Node, knowledge: Knowledge) -> Geometry | None:
 
 def _free(node: Node, geometry: Geometry) -> int:
     if node.free.layouts is not None:
-        free_slices = (layout.geometry.free_slices(layout.taken) for layout in node.free.layouts)
-        return sum(geometry.memory_total - free.memory.bit_count() for free in free_slices)
+        occupied = (layout.geometry.occupancy(layout.taken) for layout in node.free.layouts)
+        return sum(geometry.memory_total - gpu.taken_memory.bit_count() for gpu in occupied)
     return sum(_offered(node, geometry, name) for name in node.free.units)
 
 
@@ -58,10 +58,10 @@ def _usable(node: Node, geometry: Geometry, resource: str) -> int:
     if node.free.layouts is None:
         return _offered(node, geometry, resource)
     slot = geometry.slots.get(profile_of(resource) or "")
-    free_slices = (layout.geometry.free_slices(layout.taken) for layout in node.free.layouts)
+    occupied = (layout.geometry.occupancy(layout.taken) for layout in node.free.layouts)
     if resource == WHOLE:
-        return sum(geometry.memory_total for free in free_slices if not free.memory)
-    return sum(usable_memory(slot, free.memory, free.compute) for free in free_slices) if slot else 0
+        return sum(geometry.memory_total for gpu in occupied if not gpu.taken_memory)
+    return sum(usable_memory(slot, gpu.taken_memory, gpu.free_compute) for gpu in occupied) if slot else 0
 
 
 def _offered(node: Node, geometry: Geometry, resource: str) -> int:

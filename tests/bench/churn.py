@@ -171,7 +171,7 @@ def _fullest_from_above(geometry: Geometry, state: State, profile: str) -> tuple
 
 
 def _free(geometry: Geometry, state: State) -> float:
-    return geometry.memory_total - geometry.free_slices(state).memory.bit_count()
+    return geometry.memory_total - geometry.occupancy(state).taken_memory.bit_count()
 
 
 def _spoilt(geometry: Geometry, state: State, profile: str) -> tuple[tuple[float, ...], int] | None:

@@ -39,7 +39,7 @@ def test_slices_are_neither_lost_nor_given_twice(mix: str, policy: str, load: fl
         )
         assert all(count == 1 for count in used.values())
         assert sum(used.values()) == sum(GEOMETRY.slots[profile].length for profile, _ in state)
-        assert GEOMETRY.free_slices(state).compute >= 0
+        assert GEOMETRY.occupancy(state).free_compute >= 0
 
 
 @pytest.mark.parametrize("name", sorted({**POLICIES, **BY_NODE}))
