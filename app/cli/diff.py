@@ -20,9 +20,9 @@ from app.cli.progress import show_count
 from app.cli.replay import read_logs
 from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.cluster.best_nodes import BestNodes
-from app.cluster.policy_sources import MOUNTED, holds_policies, policies_of
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import RulingCache
+from app.cluster.snapshot_policies import MOUNTED, holds_policies, policies_of
 from app.cluster.state import State
 from app.explain.policy_diff import (
     HARMFUL,

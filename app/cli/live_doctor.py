@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.cluster.doctor_survey import SECRET, ClusterObjects
-from app.cluster.policy_sources import policies_of
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.slipped_pods import PolicyView, slip_of
+from app.cluster.snapshot_policies import policies_of
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport

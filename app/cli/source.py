@@ -15,8 +15,8 @@ from app.cli.progress import show_progress
 from app.cluster.access import find_cluster
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.list_once import read_objects
-from app.cluster.policy_sources import policies_of
 from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.snapshot_policies import policies_of
 from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
