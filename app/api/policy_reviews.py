@@ -8,12 +8,10 @@ pass (failurePolicy Ignore, or an invalid policy could never be corrected); the 
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
-from app.kube.pods import PREFIX
+from app.policy.crd import GROUP, PLURAL
+from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
 from app.values.json_members import member, strings
 from app.values.reasons import Code, Reason
-
-POLICY_LABEL = PREFIX + "policy"
-POLICY_GROUP = "gpu-usher.io"
 
 
 class PolicySource(Protocol):
@@ -33,7 +31,7 @@ def is_policy(request: Mapping[str, Any]) -> bool:
     """Tell whether a request is about a kind of object that may hold policies."""
     resource = member(request, "resource", dict, "request.") or {}
     kind = (str(resource.get("group") or ""), str(resource.get("resource")))
-    return kind in {("", "configmaps"), (POLICY_GROUP, "gpupolicies")} and not request.get("subResource")
+    return kind in {("", "configmaps"), (GROUP, PLURAL)} and not request.get("subResource")
 
 
 def judge_policy(request: Mapping[str, Any], backend: PolicySource) -> Generator[None, None, tuple[Reason, ...]]:
@@ -49,7 +47,7 @@ def judge_policy(request: Mapping[str, Any], backend: PolicySource) -> Generator
     name = member(metadata, "name", str, "object.metadata.") or ""
     if metadata.get("deletionTimestamp") is not None:
         return ()
-    if (member(request, "resource", dict, "request.") or {}).get("resource") == "gpupolicies":
+    if (member(request, "resource", dict, "request.") or {}).get("resource") == PLURAL:
         unchanged = before is not None and before.get("spec") == edited.get("spec")
         problem = None if unchanged else (yield from backend.check_policy("gpupolicy", name, edited))
     else:
@@ -69,4 +67,4 @@ def _judge_config_map(
 
 def _holds_policies(config_map: Mapping[str, Any]) -> bool:
     metadata = member(config_map, "metadata", dict, "object.") or {}
-    return strings(metadata, "labels", "object.metadata.").get(POLICY_LABEL) == "true"
+    return strings(metadata, "labels", "object.metadata.").get(POLICY_LABEL) == POLICY_LABEL_VALUE

@@ -9,7 +9,7 @@ import msgspec
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
-from app.cluster.watched_kinds import POLICY_GROUP
+from app.cluster.watched_kinds import POLICY_GROUP_PATH
 from app.policy.crd import PLURAL, VERSION
 from app.values.errors import ApiError
 
@@ -24,7 +24,7 @@ PATHS = {
     "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
     "ResourceClaim": "/apis/resource.k8s.io/v1/resourceclaims",
     "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/resourceclaimtemplates",
-    "GPUPolicy": f"{POLICY_GROUP}/{VERSION}/{PLURAL}",
+    "GPUPolicy": f"{POLICY_GROUP_PATH}/{VERSION}/{PLURAL}",
     "ConfigMap": "/api/v1/namespaces/gpu-usher/configmaps",
 }
 """Paths by kind, as far as commands read them."""

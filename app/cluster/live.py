@@ -13,7 +13,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.state import State
 from app.cluster.stream_health import BackOff
-from app.cluster.watched_kinds import DRA_GROUP, POLICY_GROUP, core_kinds, dra_kinds, policy_kinds
+from app.cluster.watched_kinds import DRA_GROUP_PATH, POLICY_GROUP_PATH, core_kinds, dra_kinds, policy_kinds
 from app.policy.crd import VERSION
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -75,14 +75,14 @@ class LiveCluster:
         Only kinds that exist at the start must be listed: a later one must not make a ready service unready.
         """
         dra_version, policy_version = await asyncio.gather(
-            self._served_version(DRA_GROUP, DRA_VERSIONS), self._served_version(POLICY_GROUP, (VERSION,))
+            self._served_version(DRA_GROUP_PATH, DRA_VERSIONS), self._served_version(POLICY_GROUP_PATH, (VERSION,))
         )
         self._follow(tasks, dra_kinds(self._state, dra_version) if dra_version else ())
         self._follow(tasks, policy_kinds(self._book) if policy_version else ())
         self._required = tuple(self.reflectors)
         while not policy_version:
             await self._clock.sleep(DISCOVERY_SECONDS)
-            policy_version = await self._served_version(POLICY_GROUP, (VERSION,))
+            policy_version = await self._served_version(POLICY_GROUP_PATH, (VERSION,))
             self._follow(tasks, policy_kinds(self._book) if policy_version else ())
 
     def _follow(self, tasks: asyncio.TaskGroup, kinds: Iterable[Any]) -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from app.cluster.files import policy_texts, shipped_default, shipped_policies
-from app.cluster.watched_kinds import POLICY_LABEL, policy_of
+from app.cluster.watched_kinds import policy_of
 from app.knowledge.tables import Knowledge
 from app.policy.calendar import in_force
 from app.policy.compiled import PolicySet
-from app.policy.load import load_policies
+from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE, load_policies
 from app.values.errors import PolicyError
 
 NAMESPACE, MOUNTED = "gpu-usher", "gpu-usher-policies"
 """The namespace of deploy/base, and its ConfigMap that is mounted as the directory of policies."""
-_LABEL, _, _VALUE = POLICY_LABEL.partition("=")
 
 Object = Mapping[str, Any]
 
@@ -26,10 +25,11 @@ Object = Mapping[str, Any]
 def policies_of(
     objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
 ) -> PolicySet:
-    """Load the policies in force on a day.
+    """Load the policies in force on the day `today`, which is written as YYYY-MM-DD.
 
-    `directory` replaces the mounted ConfigMap of the namespace, or the shipped policies.
-
+    `objects` are any objects of the cluster or snapshot; those that are no source of policies are skipped. Where
+    `directory` is None, the mounted ConfigMap of the namespace replaces it, or else the shipped policies. Raises
+    PolicyError with all problems of all sources.
     """
     sources = [document for document in objects if document.get("kind") in ("GPUPolicy", "ConfigMap")]
     config_maps = [source for source in sources if source["kind"] == "ConfigMap"]
@@ -38,7 +38,7 @@ def policies_of(
     )
     for config_map in config_maps:
         metadata = _metadata(config_map)
-        if (metadata.get("labels") or {}).get(_LABEL) == _VALUE:
+        if _is_labelled(metadata):
             texts |= _texts(f"configmap {metadata.get('namespace') or 'default'}/{metadata.get('name')}: ", config_map)
     parsed = {
         f"gpupolicy {_metadata(source).get('name')}": policy_of(source)
@@ -57,7 +57,7 @@ def holds_policies(document: Object) -> bool:
     """Tell whether an object is a source of policies."""
     if document.get("kind") == "ConfigMap":
         metadata = _metadata(document)
-        return metadata.get("name") == MOUNTED or (metadata.get("labels") or {}).get(_LABEL) == _VALUE
+        return metadata.get("name") == MOUNTED or _is_labelled(metadata)
     return document.get("kind") == "GPUPolicy"
 
 
@@ -70,6 +70,10 @@ def _mounted(config_maps: list[Object], namespace: str) -> dict[str, str]:
 
 def _texts(prefix: str, document: Object) -> dict[str, str]:
     return {f"{prefix}{key}": text for key, text in sorted((document.get("data") or {}).items())}
+
+
+def _is_labelled(metadata: Object) -> bool:
+    return (metadata.get("labels") or {}).get(POLICY_LABEL) == POLICY_LABEL_VALUE
 
 
 def _metadata(document: Object) -> Object:

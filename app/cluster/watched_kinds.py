@@ -24,12 +24,13 @@ from app.kube.resource_slices import read_device_class, read_slice
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.policy.crd import GROUP, PLURAL, VERSION
+from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
 from app.values.json_members import member, strings
 
 Fact = TypeVar("Fact")
-POLICY_LABEL = "gpu-usher.io/policy=true"
-DRA_GROUP = "/apis/resource.k8s.io"
-POLICY_GROUP = f"/apis/{GROUP}"
+DRA_GROUP_PATH = "/apis/resource.k8s.io"
+POLICY_GROUP_PATH = f"/apis/{GROUP}"
+"""Paths of API groups, to which a version and the plural of a kind are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class WatchedKind(Generic[Fact]):
     """One watched kind.
 
     `name` is its plural, a label of metrics. Scheduler requests are answered only after every `needed` kind was listed.
+    `selector` is a label selector as in the parameter labelSelector of a list; empty for all objects.
     `read` returns what is kept of an object (None if only its existence counts). `put` and `drop` change the index, by
     the key "namespace/name" (or name) and the UID. `listed` is called after the first list.
     """
@@ -64,7 +66,7 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
              needed=False, listed=state.runtime_classes_listed),
         WatchedKind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", PartialConfigMap, _data,
              lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
-             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=POLICY_LABEL),
+             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=f"{POLICY_LABEL}={POLICY_LABEL_VALUE}"),
     )  # fmt: skip
 
 
@@ -73,7 +75,7 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 
     Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
-    group = f"{DRA_GROUP}/{version}"
+    group = f"{DRA_GROUP_PATH}/{version}"
 
     return (
         WatchedKind(
@@ -93,7 +95,7 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
     """Return the kinds of our own API group: policies as objects (F131)."""
     return (
-        WatchedKind(PLURAL, f"{POLICY_GROUP}/{VERSION}/{PLURAL}", PartialObject, policy_of,
+        WatchedKind(PLURAL, f"{POLICY_GROUP_PATH}/{VERSION}/{PLURAL}", PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip

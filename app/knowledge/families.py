@@ -9,7 +9,7 @@ from typing import Any
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """The name of a namespace, a DNS label (RFC 1123)."""
-PREFIX = "deviceclass.resource.kubernetes.io/"
+DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 """The prefix of resource names that contain a DeviceClass (k8s.io/api resource/v1 ResourceDeviceClassPrefix)."""
 
 
@@ -52,7 +52,7 @@ class Families:
 
     all: tuple[Family, ...]
     infrastructure_namespaces: tuple[str, ...]
-    device_class_prefix: str = PREFIX
+    device_class_prefix: str = DEVICE_CLASS_PREFIX
 
     def of(self, resource: str) -> Family | None:
         """Find the family of a resource; None if it is not a GPU resource."""
@@ -85,7 +85,9 @@ class Families:
 
 
 def load_families(
-    rows: Iterable[Mapping[str, Any]], infrastructure_namespaces: Iterable[str], device_class_prefix: str = PREFIX
+    rows: Iterable[Mapping[str, Any]],
+    infrastructure_namespaces: Iterable[str],
+    device_class_prefix: str = DEVICE_CLASS_PREFIX,
 ) -> Families:
     """Read families.yaml.
 

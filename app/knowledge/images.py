@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA version that a container image was built with, by its name and tag. Images are never fetched."""
+"""The CUDA version that a container image was built with, by its name and tag. Images are never fetched.
+
+The length of a reference is not limited here, since kube/pod_limits.py refuses pods with a longer one than LONGEST_IMAGE.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,10 +14,6 @@ from app.knowledge.cuda_compatibility import CUDATables, DriverList
 from app.values.versions import Version, major_minor, parse_version, show_version
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
-LONGEST_IMAGE = 4096
-"""Characters of an image reference that are read. A guess: Kubernetes has no limit, and registries have lower ones."""
-
-
 Branches = tuple[tuple[int, Version], ...]
 """Pairs of a driver branch and its least driver."""
 
@@ -93,7 +92,7 @@ class Images:
 
     def infer(self, image: str) -> ImageCUDA | None:
         """Infer the CUDA version from an image reference; None if the reference does not show it."""
-        name, tag = _split(image[:LONGEST_IMAGE])
+        name, tag = _split(image)
         for family in self.families:
             if family.names.fullmatch(name) and (match := family.tag.fullmatch(tag)):
                 return self._of_family(family, match, tag)
@@ -110,7 +109,7 @@ class Images:
         `most` may omit fields: (12,) includes all of CUDA 12. The result is None for images with the CUDA version in
         the tag, since the tables do not have their other tags.
         """
-        name, tag = _split(image[:LONGEST_IMAGE])
+        name, tag = _split(image)
         for family in self.families:
             match = family.tag.fullmatch(tag)
             if family.kind == "month" and match and family.names.fullmatch(name):

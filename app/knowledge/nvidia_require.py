@@ -23,8 +23,6 @@ _COMPARE: Mapping[str, Callable[[Version, Version], bool]] = {
 }
 CONSUMER_BRANDS = ("geforce", "titan")
 """Prefixes of the brands of consumer GPUs, as NVML names them (libnvidia-container src/nvc_info.c)."""
-MOST_CLAUSES = 512
-"""Alternatives of one variable that are read; current CUDA images have about 100. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,11 @@ class HostFacts:
 def parse_require(values: Iterable[str]) -> Expression:
     """Read the values of all NVIDIA_REQUIRE_* variables of a container, without empty ones.
 
-    A clause that does not parse never holds: the toolkit refuses to start such a container.
+    A clause that does not parse never holds: the toolkit refuses to start such a container. Their number is not limited
+    here, since a pod with more clauses than MOST_CLAUSES of kube/pod_limits.py is not read at all.
     """
     return tuple(
-        tuple(tuple(_clause(text) for text in group.split(",")) for group in value.split()[:MOST_CLAUSES])
+        tuple(tuple(_clause(text) for text in group.split(",")) for group in value.split())
         for value in values
         if value.strip()
     )

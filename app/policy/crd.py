@@ -14,6 +14,7 @@ from app.policy.schema import json_schema
 GROUP = "gpu-usher.io"
 VERSION = "v1alpha1"
 PLURAL = "gpupolicies"
+"""The API group of GPUPolicy, its only version, and its plural in API paths and RBAC rules."""
 
 Schema = dict[str, Any]
 

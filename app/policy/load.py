@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
+from app.policy.crd import GROUP
 from app.policy.document import Document, Path, check_values, document_steps
 from app.policy.fields import LabelSelector, model_in
 from app.policy.schema import GPUPolicy, Rule
@@ -39,6 +40,9 @@ LONGEST_GUESSED = 64
 
 LONGEST_KEY = 80
 """Characters of a key in a message."""
+
+POLICY_LABEL, POLICY_LABEL_VALUE = f"{GROUP}/policy", "true"
+"""The label of a ConfigMap whose keys are policy files, and its value (docs/reference/policy.md)."""
 
 Source = str | Mapping[str, Any]
 """A YAML text, or an object as the API server sends it."""
