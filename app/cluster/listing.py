@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from app.values.errors import ApiError
+from app.values.errors import ApiError, UsherError
 
 Object = TypeVar("Object")
 Fields = dict[str, Any]
@@ -44,7 +44,7 @@ class WatchError(msgspec.Struct):
     message: str = ""
 
 
-class Unreadable(Exception):
+class Unreadable(UsherError):
     """An answer is not a list or not a watch event, so it cannot be used any further."""
 
 

@@ -12,7 +12,8 @@ from app.cluster.access import Load, credentials, read_access
 from app.values.errors import ApiError, BadInput
 
 ANSWER_SECONDS = 10.0
-"""Limit of one request: a turn has about seven, and a hanging one must not outlast the lease."""
+"""Limit of connecting, and of each wait for bytes of an answer. It is less than DURATION_SECONDS of tls/lease.py, so
+that the Lease does not expire while one request hangs."""
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 CONFLICT = 409

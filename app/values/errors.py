@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of gpu-usher: one class for each kind of document or peer that can be at fault.
 
-A pod or node that does not qualify is no exception but a `Reason` (values/reasons.py).
+A pod or node that does not qualify is no exception but a `Reason` (values/reasons.py). The tree shows all classes; one
+that names a file is defined there, because only the routes or watches of that room raise it.
 
 UsherError
 ├── BadInput            a document does not have the form that its interface defines
@@ -11,9 +12,13 @@ UsherError
 │   ├── VersionError        a text that is not a dotted version
 │   ├── PolicyError         a policy document that cannot be used; it carries file:line:column
 │   ├── SnapshotError       a file that is not the output of `kubectl get -o json`
-│   └── WireError           a request body that cannot be read; it carries the HTTP status of the answer
+│   └── WireError           a request that is answered with an HTTP error; it carries the status
+│       ├── TooManyJobs         too many long requests wait: 429 (api/time_slices.py)
+│       └── JobTimeout          a long request did not end in time: 503 (api/time_slices.py)
 ├── ApiError            the API server refused a request or did not answer; it carries the HTTP status
 ├── SourceError         a source of metrics did not answer, or its answer cannot be read
+├── Unreadable          an answer of the API server is no list or watch event (cluster/listing.py)
+├── PatchError          an operation of our JSON Patch does not apply, which is a bug of ours (admission/json_patch.py)
 ├── KnowledgeError      a fact table does not fit its loader, by our mistake or by the operator's override
 └── CertificateError    there is no usable serving certificate, so that the service cannot start
 """
@@ -59,7 +64,7 @@ class SnapshotError(BadInput):
 
 
 class WireError(BadInput):
-    """A request body cannot be read; the request is answered with the HTTP error `status` instead of a decision."""
+    """A request cannot be read or served; it is answered with the HTTP error `status` instead of a decision."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
