@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `gpu-usher serve`; each is a flag and an environment variable GPU_USHER_<FLAG>.
+"""The settings of `gpu-usher serve`; each but `log_json` is a flag and an environment variable GPU_USHER_<FLAG>.
 
-See docs/reference/listeners.md#routes.
+`listen` is the flag --host, and the other flags have the names of their fields, as app/cli/serve.py shows. See
+docs/reference/listeners.md#routes.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 Role = Literal["all", "admission", "extender"]
+"""Which routes of the TLS listener are served: all, those of the API server, or those of kube-scheduler."""
 Recount = Literal["auto", "true", "false"]
 FilterAnswer = Literal["all", "best"]
 
@@ -18,57 +20,73 @@ class Settings:
     """The settings of one process. Port 0 stands for any free port."""
 
     demo: bool = False
-    """Serve a sample fleet."""
+    """Serve a sample fleet instead of a live cluster."""
     demo_fleet: str = "mixed"
-    """The name of the sample fleet."""
+    """The name of the sample fleet, a file of app/demo/fleets without its suffix."""
     snapshots: tuple[Path, ...] = ()
-    """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."""
+    """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json` that are served instead of a live
+    cluster. Without snapshots and `demo` a live cluster is followed."""
     policies: Path | None = None
     """Directory of policy files; None stands for the shipped ones."""
     knowledge: Path | None = None
-    """Directory of your own fact tables, which override the shipped ones."""
+    """Directory of your own fact tables, which override the shipped ones of app/knowledge."""
     role: Role = "all"
+    """Which routes of the TLS listener this process serves. With `admission` it is ready before the lists of the
+    cluster have arrived."""
     kubeconfig: Path | None = None
+    """The kubeconfig of the live cluster. Without it and `context`, the pod's service account is used, or else the
+    user's kubeconfig."""
     context: str | None = None
-    """How to reach a live cluster; without both the pod's service account, or else the user's kubeconfig."""
+    """The context of the kubeconfig; None stands for its current one."""
     namespace: str = "gpu-usher"
-    """The namespace of gpu-usher, whose ConfigMaps may hold policies."""
+    """The namespace of gpu-usher, whose ConfigMaps may hold policies. The default is that of deploy/base."""
     listen: str | None = None
     """Address of the TLS and operations listeners; None is loopback, or every address with a live cluster."""
     ops_listen: str | None = None
     """Address of the operations listener alone; None is that of `listen`. Beside a scheduler it serves only probes."""
     port: int = 8443
+    """Port of the TLS listener, which the API server and kube-scheduler call."""
     ops_port: int = 8080
+    """Port of the operations listener, which serves probes and metrics over plain HTTP."""
     ui_address: str = "127.0.0.1:8081"
-    """Address of the web UI listener; `off` turns it off."""
+    """Address and port of the web UI listener; `off` turns it off. The default is loopback, because the page has no
+    login."""
     certs: Path = Path("certs")
-    """Directory in which a CA and a certificate are issued if there are no valid ones."""
+    """Directory in which a CA and a certificate are issued if there are no valid ones and `cert` is None."""
     cert: Path | None = None
+    """The operator's own serving certificate as PEM; None uses the one in `certs`. Either `cert` and `key` are both
+    set, or neither is."""
     key: Path | None = None
-    """Your own certificate and key; both or none."""
+    """The private key of `cert` as PEM."""
     client_ca: Path | None = None
-    """CAs of client certificates; None requests none."""
+    """CAs of client certificates as PEM, which /scheduler/* then requires; None requests no client certificates."""
     client_subjects: tuple[str, ...] = ()
-    """Common names that may call /scheduler/*, with client_ca."""
+    """Common names of client certificates that may call /scheduler/*. They are set if and only if `client_ca` is."""
     require_webhook_client_cert: bool = False
     """Require a client certificate of the API server too, which must be configured for it (AdmissionConfiguration)."""
     prometheus: str | None = None
-    """URL of a Prometheus with DCGM's metrics; None uses none."""
+    """URL of a Prometheus with the metrics of DCGM exporter, from which the health of GPUs is read. None uses none."""
     prometheus_token_file: Path | None = None
     """File with a bearer token for Prometheus."""
     dcgm_exporters: tuple[str, ...] = ()
-    """URLs of DCGM exporters that are scraped directly; every address of a host name is one."""
+    """URLs of DCGM exporters that are scraped instead of a Prometheus. Every address of a host name is one exporter."""
     recount: Recount = "auto"
+    """Whether filter repeats kube-scheduler's own checks of free units; see `recounting` for what `auto` means."""
     filter_answer: FilterAnswer = "all"
+    """Whether filter answers with all nodes that fit, or with the best one alone
+    (docs/reference/scores.md#best-answer)."""
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
     drain_seconds: float | None = None
-    """How long requests are answered after SIGTERM, while /readyz is 503; None is 5 with a live cluster, else 0."""
+    """Seconds for which requests are still answered after SIGTERM, while /readyz is 503. None stands for the value of
+    `draining_seconds`."""
     decision_log: str = "off"
     """File or `stdout` for records from which each request can be decided again; `off` writes none."""
     tracing: bool = False
     """Send a span of each request to OTEL_EXPORTER_OTLP_ENDPOINT of the environment."""
     log_json: bool = True
+    """Write the log as JSON, one object a line, instead of text for people. It has no flag: `serve` sets it unless
+    stderr is a terminal or a sample fleet is served."""
 
     @property
     def live(self) -> bool:
@@ -82,7 +100,7 @@ class Settings:
 
     @property
     def draining_seconds(self) -> float:
-        """The seconds to answer after SIGTERM: 5 with a live cluster, whose endpoints lag (HA-03)."""
+        """Seconds to answer after SIGTERM, by default 5 with a live cluster, whose endpoints lag (HA-03), else 0."""
         return (5.0 if self.live else 0.0) if self.drain_seconds is None else self.drain_seconds
 
     @property

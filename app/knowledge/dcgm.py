@@ -18,8 +18,11 @@ class MetricRule(Enum):
     """The rule by which a value of a metric counts as a fault."""
 
     XID = "xid"
+    """The value is the number of the last XID error, whose severity decides (xids.yaml)."""
     AboveZero = "above_zero"
+    """The value counts as a fault if it is more than zero."""
     Rising = "rising"
+    """The value counts as a fault if it has risen lately (RISING_SECONDS of nodes/gpu_health.py)."""
 
 
 class GPUCondition(Enum):
@@ -33,8 +36,9 @@ class GPUCondition(Enum):
 class MetricMeaning:
     """One row of dcgm.yaml: metrics of the same meaning, and the condition of a GPU for which they count as a fault.
 
-    `condition` is None for XIDs, whose severity decides. Rows are compared by identity, because they are part of keys
-    that are looked up for each sample.
+    `name` is our name of the row, and `metrics` are the names that releases of DCGM exporter have for the metric.
+    `meaning` says in words what a fault by it is, for people. `condition` is None for XIDs, whose severity decides.
+    Rows are compared by identity, because they are part of keys that are looked up for each sample.
     """
 
     name: str
@@ -48,7 +52,9 @@ class MetricMeaning:
 class DCGM:
     """The content of dcgm.yaml: the rows by metric, the condition by severity of an XID, and the labels to read.
 
-    Of the labels in each list, the first that a sample has counts.
+    Of `node_labels`, which name the node of a sample, and of `gpu_labels`, which identify the GPU on its node, the
+    first label that a sample has counts. Of `part_labels` all count together: they identify the part of the GPU that
+    the sample is about, which is an NVLink or a MIG instance.
     """
 
     readings: Mapping[str, MetricMeaning]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA version that a container image was built with, by its name and tag. Images are never fetched.
 
-The length of a reference is not limited here, since kube/pod_limits.py refuses pods with a longer one than LONGEST_IMAGE.
+The length of a reference is not limited here, since kube/pod_limits.py refuses a pod with an image reference of more
+than LONGEST_IMAGE characters.
 """
 
 import re
@@ -15,15 +16,15 @@ from app.values.versions import Version, major_minor, parse_version, show_versio
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
 Branches = tuple[tuple[int, Version], ...]
-"""Pairs of a driver branch and its least driver."""
+"""Pairs of a driver branch, which is the major version of a driver such as 535, and the least driver of the branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCUDA:
     """The facts about an image that follow from its name and tag.
 
-    `required` says that filters enforce the CUDA version, because a row of image_cuda.yaml with a source has it;
-    otherwise it is only a preference. `evidence` says in words where it comes from. `native` is the least driver in the
+    `cuda` is the version of the CUDA toolkit in the image. `required` says that filters enforce that version, because a
+    row of image_cuda.yaml with a source has it; otherwise it is only a preference. `evidence` says in words where it comes from. `native` is the least driver in the
     release notes of this image, None where that of the toolkit table applies. `requires` is the NVIDIA_REQUIRE_CUDA of
     the image's environment, None if it refuses no driver or is not known. `carries_compat` says that the image contains
     the cuda-compat package of its CUDA version, and `forward` are the driver branches that its publisher names for
@@ -43,7 +44,10 @@ class ImageCUDA:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """The CUDA version of the releases from `since` on; None if it is not known."""
+    """One row of `versions` of a family: the CUDA version of the releases from `since` on; None if it is not known.
+
+    `unsourced` says that the row has no public source, so that its version is only a preference.
+    """
 
     since: Version
     cuda: Version | None
@@ -52,7 +56,10 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class _Month:
-    """The CUDA version and the drivers of the images of one month, such as `24.05`."""
+    """One row of `ngc_months` or `ngc_trtllm_months`: CUDA version and drivers of the images of a month like `24.05`.
+
+    `native` and `forward` are as in ImageCUDA. `unsourced` says that the row has no public source.
+    """
 
     cuda: Version
     native: Version | None
@@ -62,7 +69,14 @@ class _Month:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """One row of `image_families`: images with similar names, whose tags have one form."""
+    """One row of `image_families`: images with similar names, whose tags have one form.
+
+    `names` matches the image's name without tag, and `tag` the whole tag. `kind` says how the CUDA version follows from
+    the tag: `month` (by `months`), `tag` (the tag has it), `table` (by the release in the tag, in `versions`), or
+    `none` (it is not known). `months` are the rows by month, and `versions` are sorted by release. `requires_list` says
+    that the images set an NVIDIA_REQUIRE_CUDA of `require_lists`. `carries_compat` is as in ImageCUDA. `unsourced` says
+    that the row has no public source.
+    """
 
     names: re.Pattern[str]
     tag: re.Pattern[str]

@@ -61,7 +61,7 @@ def _slots(layout: GPULayout, profiles: Sequence[str]) -> tuple[ProfileSlots | N
 
 
 class _GPU(NamedTuple):
-    """The slice occupancy of one GPU, and the slots of the requested profiles, None where its product lacks the profile."""
+    """One GPU: its slice occupancy, and the slots of the requested profiles, None where its product lacks a profile."""
 
     geometry: Geometry
     occupancy: SliceOccupancy

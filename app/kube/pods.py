@@ -30,9 +30,13 @@ from app.values.quantity import integer_quantity, parse_quantity, quantity_probl
 
 ZERO = Fraction(0)
 PREFIX = "gpu-usher.io/"
+"""The prefix of the annotations and labels that gpu-usher defines."""
 DECISION = PREFIX + "decision"
+"""The annotation in which admission records what it changed in a pod (admission/decision_annotation.py)."""
 GPU_MEMORY = PREFIX + "gpu-memory"
+"""The annotation in which a pod declares how much memory of each GPU it uses, such as `20Gi`."""
 GROUP_LABELS = tuple(PodLabels.__annotations__)
+"""The labels by which pods belong to one workload, the widest group first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,62 +34,88 @@ REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS})
 class NodeClass(HashedOnce):
     """The facts about a node that evicting pods cannot change; nodes of one kind share one object. None is unknown.
 
-    `product` is in normal form; `possible_products` are the candidates if it is unknown. `several_models` says that the
-    GPUs are of several products while the labels name one, so that it is unknown which of them a pod gets.
-    `cuda` is the highest CUDA version of the driver.
-    `memory_mib` is the memory of one unshared unit of the whole-GPU resource, in MiB: that of a GPU, or that of a slice
-    under MIG strategy single. `memory_at_most` is its upper bound if it is unknown. `slice_memory` is the labelled
-    memory of MIG slices in MiB, by profile.
-    `sharing` is what one unit of the whole-GPU resource is, and `renamed_sharing` what one unit of a `.shared` resource
-    is. `shared_slices` are the MIG profiles whose plain resource is a share. `replicas` is the number of units of a
-    shared GPU; `shares` is the same by resource, also for MIG slices, where it is more than one. `hami_gpus` is the
-    number of GPUs that HAMi shares.
-    `labelled_gpus` is the GPU count of the labels, and `stale` says that they contradict the node's capacity.
-    `offered` are the allocatable units of GPU resources, sorted. `unhealthy_units` are the units by which capacity
-    exceeds them, of devices that their plugin withdrew; `withdrawn` is the number of these GPUs (or MIG slices).
-    `budgets` is the total memory of the GPUs of each shared resource, in MiB. `ill` and `ailing` are the numbers of
-    such GPUs by the metrics of GPU health (`gpu_health.Health`).
-    `dra_resources` are the resources that DRA serves, whose free units only kube-scheduler counts. `dra_profiles` are
-    the MIG profiles of the DRA devices, existing or created on demand. `device_variants` is the class with the facts
-    (DEVICE_FACTS) of each kind of DRA device, if there are several kinds.
-    `labels` are the labels on which a demand has requirements, None where they are not evaluated.
+    Facts about the GPUs hold for every GPU of the node. nodes/labels.py reads them from labels and fills the gaps from
+    the tables of knowledge/; nodes/reading.py replaces them by the attributes of DRA devices.
     """
 
     product: str | None = None
+    """The GPU product in normal form (knowledge/products.py)."""
     possible_products: frozenset[str] = frozenset()
+    """The candidates in normal form if the product is unknown, such as those of a cloud's machine type."""
     several_models: bool = False
+    """Whether the GPUs are of several products while the labels name one, so that it is unknown which of them a pod
+    gets."""
     driver: Version | None = None
+    """The version of the NVIDIA driver."""
     cuda: Version | None = None
+    """The highest CUDA version that the driver supports."""
     compute_capability: Version | None = None
+    """The CUDA compute capability of the GPUs, such as (8, 0) for an A100."""
     memory_mib: int | None = None
+    """The memory in MiB of one unit of the whole-GPU resource before it is shared: that of a GPU, or that of a slice
+    under MIG strategy single."""
     memory_at_most: int | None = None
+    """An upper bound of `memory_mib` where that is unknown."""
     slice_memory: tuple[tuple[str, int], ...] = ()
+    """The memory of MIG slices in MiB as labels have it, as pairs of profile and memory."""
     sharing: Sharing = Sharing.Exclusive
+    """What one unit of the whole-GPU resource is."""
     renamed_sharing: Sharing = Sharing.TimeSlicing
+    """What one unit of a resource with the suffix `.shared` is."""
     shared_slices: frozenset[str] = frozenset()
+    """The MIG profiles whose plain resource, without the suffix `.shared`, is a share of a slice."""
     replicas: int = 1
+    """The number of units of one shared GPU, by its label."""
     shares: tuple[tuple[str, int], ...] = ()
+    """Pairs of a shared resource and the number of its units for one GPU, or one MIG slice, where that is more than
+    one."""
     hami_gpus: int = 0
+    """The number of GPUs that HAMi shares."""
     mig_strategy: str | None = None
+    """The MIG strategy of the device plugin: `none`, `single` or `mixed` (label nvidia.com/mig.strategy)."""
     mig_profile: str | None = None
+    """The profile of which every unit of the whole-GPU resource is a slice, under MIG strategy single. For the variant
+    of a DRA device, the profile of that device."""
     mig_invalid: bool = False
+    """Whether the product label ends in -MIG-INVALID, by which GPU Feature Discovery (GFD) marks a layout that the MIG
+    strategy does not allow."""
     mig_state: str | None = None
+    """The state of MIG Manager, such as `success`, `pending` or `failed` (label nvidia.com/mig.config.state); None
+    without the label."""
     upgrade_state: str | None = None
+    """The state of the driver upgrade by the GPU Operator (label nvidia.com/gpu-driver-upgrade-state); None without
+    the label."""
     nvlink: bool | None = None
+    """Whether NVLink connects all GPUs of the node with each other."""
     form_factor: str | None = None
+    """The form factor of the GPUs: SXM, PCIe, superchip or SoC (gpu_products.yaml)."""
     datacenter: bool | None = None
+    """Whether the GPUs are not of a consumer brand (GeForce, TITAN), on which the driver rules of images depend."""
     labelled_gpus: int = 0
+    """The number of GPUs by the label nvidia.com/gpu.count; 0 without the label."""
     stale: bool = False
+    """Whether the labels contradict the node's capacity (nodes/gpu_counts.py)."""
     offered: tuple[tuple[str, int], ...] = ()
+    """Pairs of a GPU resource and its allocatable units, sorted."""
     unhealthy_units: tuple[tuple[str, int], ...] = ()
+    """Pairs of a GPU resource and the units by which capacity exceeds allocatable. They are of devices that their
+    device plugin has withdrawn."""
     withdrawn: int = 0
+    """The number of GPUs, or MIG slices, of `unhealthy_units`."""
     budgets: tuple[tuple[str, int], ...] = ()
+    """Pairs of a shared resource and the total memory of its GPUs, or MIG slices, in MiB."""
     ill: int = 0
+    """The number of GPUs that are to be drained now, by the metrics of GPU health (nodes/gpu_health.py)."""
     ailing: int = 0
+    """The number of other GPUs that pods had better avoid, by the same metrics."""
     dra_resources: frozenset[str] = frozenset()
+    """The resources that DRA serves, whose free units only kube-scheduler counts."""
     dra_profiles: frozenset[str] = frozenset()
+    """The MIG profiles of the DRA devices, existing or created on demand."""
     device_variants: tuple["NodeClass", ...] = ()
+    """The class with the facts (DEVICE_FACTS) of each kind of DRA device, if there are several kinds."""
     labels: tuple[tuple[str, str], ...] | None = None
+    """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__
 
     @property
@@ -153,30 +179,32 @@ DEVICE_FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class FreeResources:
-    """The resources of a node that are free now.
-
-    `units` are the free units by GPU resource. `gpus` is the free capacity of each GPU in thousandths, largest first;
-    None on nodes of a device plugin. `uncounted` are the resources that DRA serves, whose free units only
-    kube-scheduler knows. `memory` is the memory of shared GPUs that no pod has declared to use, in MiB by shared
-    resource; it is negative if pods in flight exceed it. `layouts` are the GPUs on which MIG devices are created on
-    demand, without those that are allocated whole; None if there are none, or if their geometry is unknown.
-    `cpu_milli` is the CPU that no pod has requested, None where it is not computed.
-    """
+    """The resources of a node that are free now."""
 
     units: Mapping[str, int]
+    """The free units by GPU resource. A number is negative if pods hold more than is allocatable."""
     gpus: tuple[int, ...] | None = None
+    """The free capacity of each GPU in thousandths, largest first; None on nodes of a device plugin, which does not say
+    on which GPU a pod runs."""
     uncounted: frozenset[str] = frozenset()
+    """The resources that DRA serves, whose free units only kube-scheduler knows."""
     memory: Mapping[str, int] = field(default_factory=dict)
+    """The memory of shared GPUs that no pod has declared to use, in MiB by shared resource. It is negative if pods in
+    flight exceed it."""
     layouts: tuple[GPULayout, ...] | None = None
+    """The GPUs on which MIG devices are created on demand, without those that are allocated whole. None if there are
+    none, or if their geometry is unknown."""
     cpu_milli: int | None = None
+    """The CPU that no pod has requested, in thousandths of a core; None where it is not computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. Admission reads its `labels` and its `taints`, which are (key, value, effect).
+    """One node: its class, what is free on it, and what else admission and explain read of it.
 
-    `allocatable` holds every resource as the API server writes it, and `unschedulable` says that the node is cordoned.
-    Only explain reads these two, so that they do not count in comparisons, and a change of them invalidates no cache.
+    Admission reads its `labels` and its `taints`, which are triples of key, value and effect. `allocatable` holds every
+    resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
+    two, so that they do not count in comparisons, and a change of them invalidates no cache.
     """
 
     name: str
