@@ -175,9 +175,9 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
 
 def _zero_groups_warning(terms: Terms) -> str | None:
     """Warn of the labels without which no node of a node group at zero is added for the pod."""
-    if not terms.closed:
+    if not terms.scale_up_labels:
         return None
-    return f"node groups at zero stay there unless their templates have: {', '.join(terms.closed)}"
+    return f"node groups at zero stay there unless their templates have: {', '.join(terms.scale_up_labels)}"
 
 
 def _keys(terms: Iterable[Term]) -> str:

@@ -23,8 +23,8 @@ from app.values.reasons import Code, Reason, reason
 
 MOST_WARNINGS = 3
 """Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
-MESSAGE_LIMIT = 512
-"""Characters of a denial (ADM-28)."""
+DENIAL_LIMIT = 512
+"""Characters of a denial with all its reasons and remedies (ADM-28)."""
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
 
@@ -78,7 +78,7 @@ UNCONCERNED = Verdict(concerned=False)
 def denial_message(verdict: Verdict) -> str:
     """Write the denial's message on one line: what is wrong, and its remedies."""
     parts = [f"{reason.message} ({reason.remedy})" for reason in verdict.reasons]
-    return one_line(f"gpu-usher: {'; '.join(parts)}", MESSAGE_LIMIT)
+    return one_line(f"gpu-usher: {'; '.join(parts)}", DENIAL_LIMIT)
 
 
 def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext) -> Verdict:

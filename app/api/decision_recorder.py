@@ -30,8 +30,9 @@ VERSION = 1
 FILE_BYTES = 64 << 20
 FILES = 4
 """At most 256 MiB in all, some 100,000 pods asked about 100 nodes each (a guess, not measured)."""
-WAITING_LINES = 256
-"""Lines in the queue. A line about 5,000 nodes has 60 kB, so at most 16 MB wait."""
+MOST_QUEUED_RECORDS = 256
+"""Lines that wait for the writing thread; further ones are dropped and counted. A line about 5,000 nodes has 60 kB, so
+at most 16 MB wait."""
 
 
 class Recorder:
@@ -46,7 +47,7 @@ class Recorder:
             self._handler = _Counting(sys.stdout) if target == "stdout" else _Rotated(Path(target))
         except OSError as error:
             raise BadInput(f"--decision-log {target}: {error.strerror}") from error
-        self._queue = DroppingHandler(queue.Queue(WAITING_LINES))
+        self._queue = DroppingHandler(queue.Queue(MOST_QUEUED_RECORDS))
         self._writer = Writer(self._queue.queue, self._handler)
         self._writer.start()
 

@@ -21,11 +21,19 @@ from app.simulate.table import rows
 from app.simulate.trace import read_arrivals
 from app.values.errors import BadInput
 
-FACTS = "per GPU, as DRA shows them; a share goes to the fullest GPU that has room"
-WIRE = "kube-scheduler's node sample and in-tree scores, weight 10, random choice among equals; prioritize asked for "
-ASKED = {"all": "every pod", "gpu": "pods that ask for a GPU, as managedResources has it"}
+GPU_VIEW = "per GPU, as DRA shows them; a share goes to the fullest GPU that has room"
+"""The field `gpus` of a result: what the engine knows of the GPUs of a node, and which of them a share gets."""
+SCHEDULER_MODEL = (
+    "kube-scheduler's node sample and in-tree scores, weight 10, random choice among equals; prioritize asked for "
+)
+"""The field `wire` of a result, up to the value of PRIORITIZED_PODS: how kube-scheduler calls us, and what it adds to
+our scores (simulate/scheduler.py)."""
+PRIORITIZED_PODS = {"all": "every pod", "gpu": "pods that ask for a GPU, as managedResources has it"}
+"""The values of --asked, and in words the pods for which each has kube-scheduler call prioritize."""
 SEEDS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+"""A seed, or a range of seeds with both ends."""
 MOST_SEEDS = 1_000
+"""Seeds of one range. A guess: a run takes minutes, and the published figures are of ten seeds."""
 
 Directory = Annotated[
     Path | None,
@@ -37,7 +45,8 @@ Directory = Annotated[
 class SimulationResult:
     """The results of runs.
 
-    `trace` is the source of the trace, `wire` how prioritize was called, and `gpus` what was known of the GPUs.
+    `trace` is the source of the trace. `history` is what the engine knew of the workload, a value of
+    `simulate.run.History`. `wire` says in words how prioritize was called, and `gpus` what was known of the GPUs.
     """
 
     trace: str
@@ -70,7 +79,7 @@ def simulate(
     one without a place is dropped. Filters, scorers and the scores 0..10 are those of the service; a model of
     kube-scheduler picks the nodes that it asks about, adds its own scores, and chooses.
     """
-    if asked not in ASKED:
+    if asked not in PRIORITIZED_PODS:
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
     options = Options(history, all_pods=asked == "all", percent=sampled)
     jobs = [
@@ -84,7 +93,7 @@ def simulate(
         jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
     job_number = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
     runs = sorted(_run_jobs(jobs, processes, keep), key=lambda run: job_number[run.workload, run.policy, run.seed])
-    result = SimulationResult(origin, history.value, WIRE + ASKED[asked], FACTS, tuple(runs))
+    result = SimulationResult(origin, history.value, SCHEDULER_MODEL + PRIORITIZED_PODS[asked], GPU_VIEW, tuple(runs))
     show(result, output, lambda console: _show(console, result))
 
 

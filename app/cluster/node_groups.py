@@ -11,7 +11,10 @@ from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 
-NO_WORDS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+Dialects = tuple[tuple[str, ...], tuple[str, ...]]
+"""What the labels of one node show: the names of label dialects, and node pool labels where there is no dialect."""
+NO_DIALECTS: Dialects = ((), ())
+"""Of a node that does not exist."""
 
 
 class NodeGroups:
@@ -24,7 +27,7 @@ class NodeGroups:
         self._counts: dict[NodeGroup, int] = {}
         self._dialects: dict[str, int] = {}
         self._pools: dict[str, int] = {}
-        self._words: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._dialects_by_node: dict[str, Dialects] = {}
         self.free: dict[tuple[NodeGroup, str], int] = {}
         self.changed = False
 
@@ -69,13 +72,13 @@ class NodeGroups:
             self._count(self._counts, [left] if left else [], [joined] if joined else [])
         if left is not None and left not in self._counts:
             self._forget(left)
-        former = self._words.pop(before.name, NO_WORDS) if before is not None else NO_WORDS
-        words = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_WORDS
+        former = self._dialects_by_node.pop(before.name, NO_DIALECTS) if before is not None else NO_DIALECTS
+        dialects = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_DIALECTS
         if after is not None:
-            self._words[after.name] = words
-        if former != words:
-            self._count(self._dialects, former[0], words[0])
-            self._count(self._pools, former[1], words[1])
+            self._dialects_by_node[after.name] = dialects
+        if former != dialects:
+            self._count(self._dialects, former[0], dialects[0])
+            self._count(self._pools, former[1], dialects[1])
 
     def _group_of(self, node: Node, former: NodeGroup | None) -> NodeGroup | None:
         """Return the group of a node; comparing with its former group is cheaper than a look-up."""

@@ -27,8 +27,10 @@ from app.values.reasons import Code, Reason
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
+"""Codes which say that a node never has the requested units, even with no other pod on it."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
-"""Codes that add nothing where a resource is lacking, or where the node has too few units in all."""
+"""Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
+does not offer the resource, and too few free units in both cases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,14 @@ class AffinityTerm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """A topology spread constraint with whenUnsatisfiable DoNotSchedule. `index` is its position in the spec."""
+    """A topology spread constraint with whenUnsatisfiable DoNotSchedule (core/v1 TopologySpreadConstraint).
+
+    `index` is its position in the spec. `max_skew` is by how many more pods a domain may have than the one with the
+    fewest. If fewer than `min_domains` domains exist, the fewest count as 0; 1 where the pod does not set it.
+    `honors_affinity` says that only nodes which the pod's node affinity and selector allow count (nodeAffinityPolicy
+    Honor, the default), and `honors_taints` the same of nodes whose taints it tolerates (nodeTaintsPolicy Honor; the
+    default is Ignore).
+    """
 
     index: int
     topology_key: str

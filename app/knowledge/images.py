@@ -24,12 +24,12 @@ class ImageCUDA:
     """The facts about an image that follow from its name and tag.
 
     `cuda` is the version of the CUDA toolkit in the image. `required` says that filters enforce that version, because a
-    row of image_cuda.yaml with a source has it; otherwise it is only a preference. `evidence` says in words where it comes from. `native` is the least driver in the
-    release notes of this image, None where that of the toolkit table applies. `requires` is the NVIDIA_REQUIRE_CUDA of
-    the image's environment, None if it refuses no driver or is not known. `carries_compat` says that the image contains
-    the cuda-compat package of its CUDA version, and `forward` are the driver branches that its publisher names for
-    that package, besides those of NVIDIA's matrix. `capability_floor` is the least compute capability that the image
-    supports, None where that of the toolkit applies.
+    row of image_cuda.yaml with a source has it; otherwise it is only a preference. `evidence` says in words where it
+    comes from. `native` is the least driver in the release notes of this image, None where that of the toolkit table
+    applies. `requires` is the NVIDIA_REQUIRE_CUDA of the image's environment, None if it refuses no driver or is not
+    known. `carries_compat` says that the image contains the cuda-compat package of its CUDA version, and `forward` are
+    the driver branches that its publisher names for that package, besides those of NVIDIA's matrix. `capability_floor`
+    is the least compute capability that the image supports, None where that of the toolkit applies.
     """
 
     cuda: Version

@@ -17,11 +17,12 @@ from app.values.durations import parse_seconds
 from app.values.errors import PolicyError
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
-CLUSTERS_NAME = "default-scheduler"
-CLUSTERS_LEASE = ("kube-system", "kube-scheduler")
-VERBS = ("filterVerb", "prioritizeVerb", "preemptVerb")
+DEFAULT_NAME, DEFAULT_LEASE = "default-scheduler", ("kube-system", "kube-scheduler")
+"""The schedulerName and the Lease (namespace, name) of the cluster's own scheduler, which kube-scheduler uses where its
+configuration sets none (pkg/scheduler/apis/config/v1/defaults.go)."""
+VERB_FIELDS = ("filterVerb", "prioritizeVerb", "preemptVerb")
 _LOOPBACK = re.compile(r"https?://(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d+)?(?:/|$)", re.ASCII)
-_SHAPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}
+_TYPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}
 SMALLEST_SHARE_PERCENT = 5
 """kube-scheduler's own sample is max(5, 50 - nodes / 125) % of the nodes (docs/reference/control-plane.md#sampling)."""
 REFUSES_TO_START = "the scheduler refuses to start"
@@ -109,7 +110,7 @@ def _danger(document: Document, path: Path, message: str, remedy: str) -> Config
 def _malformed(document: Document, value: Mapping[str, Any], path: Path = ()) -> Iterator[ConfigurationFinding]:
     """Report fields of a wrong type, which neither the checks below nor kube-scheduler can read."""
     for field, field_value in value.items():
-        shape = _SHAPES.get(field)
+        shape = _TYPES.get(field)
         if shape is None or field_value is None:
             continue
         where = (*path, field)
@@ -143,7 +144,7 @@ def extender_routes(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Require our routes: a wrong path is answered with 404, and every GPU pod stays Pending."""
     if not str(entry.extender.get("urlPrefix", "")).rstrip("/").endswith("/scheduler"):
         yield entry.danger("urlPrefix", "does not end in /scheduler", "urlPrefix: https://…/scheduler")
-    for field in VERBS:
+    for field in VERB_FIELDS:
         verb = entry.extender.get(field)
         if verb is not None and verb != field.removesuffix("Verb"):
             yield entry.danger(
@@ -261,16 +262,16 @@ def node_sampling(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
 def leader_election(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Require an own lease and name: two with one lease take turns; two with one name place the same pods."""
     election, profiles = entry.value.get("leaderElection") or {}, entry.value.get("profiles") or [{}]
-    names = {profile.get("schedulerName") or CLUSTERS_NAME for profile in profiles}
+    names = {profile.get("schedulerName") or DEFAULT_NAME for profile in profiles}
     election_lease = (
-        election.get("resourceNamespace") or CLUSTERS_LEASE[0],
-        election.get("resourceName") or CLUSTERS_LEASE[1],
+        election.get("resourceNamespace") or DEFAULT_LEASE[0],
+        election.get("resourceName") or DEFAULT_LEASE[1],
     )
-    if election_lease == CLUSTERS_LEASE and CLUSTERS_NAME not in names and election.get("leaderElect") is not False:
+    if election_lease == DEFAULT_LEASE and DEFAULT_NAME not in names and election.get("leaderElect") is not False:
         remedy = f"resourceNamespace: {NAMESPACE}, resourceName: {OWN_NAME}"
         yield entry.danger_at(("leaderElection",), "leaderElection: the lease of the cluster's own scheduler", remedy)
-    if election_lease != CLUSTERS_LEASE and CLUSTERS_NAME in names:
-        message = f"profiles: {CLUSTERS_NAME} under a lease of its own: two schedulers place the same pods"
+    if election_lease != DEFAULT_LEASE and DEFAULT_NAME in names:
+        message = f"profiles: {DEFAULT_NAME} under a lease of its own: two schedulers place the same pods"
         yield entry.danger_at(("profiles",), message, f"schedulerName: {OWN_NAME}")
 
 

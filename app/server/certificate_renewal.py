@@ -13,7 +13,7 @@ from app.telemetry.logs import event
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import CertificateError
 
-TURN_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """Interval of the checks. It bounds how soon a bad pair is tried again (fault 43) and how soon a machine that slept
 has a valid certificate (TLS-03). A check reads two small files."""
 REPEAT = dt.timedelta(minutes=1)

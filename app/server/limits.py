@@ -27,6 +27,8 @@ class Limits:
     """A body below its rate for this long is closed when too many requests are in hand; so is a peer that took nothing
     of its answer for this long when no connection is free. A guess, not measured."""
     handshake_seconds: float = 10.0
+    """For a TLS handshake, which takes 0.01 s on a local network. A guess: longer than a lossy network needs, and less
+    than the event loop's default of 60 s. When no connection is free, `settling_seconds` applies instead."""
     goodbye_seconds: float = 2.0
     """For the peer's close_notify; a guess. The event loop's default of 30 s would delay our exit (HA-04)."""
     header_bytes: int = 64 * KIB
@@ -62,7 +64,9 @@ class Phase(Enum):
     Silent = "silent"
     """The first byte of the first request."""
     Header = "header"
+    """The rest of a request's header."""
     Body = "body"
+    """The rest of a request's body."""
     Answer = "answer"
     """Our answer."""
     Idle = "idle"

@@ -22,8 +22,9 @@ that pipelined on the operations port (docs/decisions/0031-serve-operations-from
 WORK_SECONDS = 0.0005
 """The thread answers requests for this long between two pauses. Cheap requests share one pause: with a pause before
 every request, a probe beside 200 callers of /metrics took up to 0.5 s."""
-TURN_SECONDS = 0.001
-"""Between two later requests of any connections; the event loop's timers have a resolution of 1 ms."""
+LATER_REQUEST_SECONDS = 0.001
+"""Sleep before each request of a connection but its first, over all connections together. It is the shortest sleep of
+the event loop, whose timers have a resolution of 1 ms."""
 
 
 def call_on_loop(
@@ -53,7 +54,7 @@ def yield_to_main_loop(app: ASGIApp) -> ASGIApp:
         nonlocal slept_at
         if scope.get(FOLLOWS):
             async with turn:
-                await asyncio.sleep(TURN_SECONDS)
+                await asyncio.sleep(LATER_REQUEST_SECONDS)
         elif time.monotonic() - slept_at > WORK_SECONDS:
             time.sleep(PAUSE_SECONDS)  # the whole thread sleeps, not only this request
             slept_at = time.monotonic()

@@ -15,7 +15,7 @@ from app.api.decision_recorder import open_recorder
 from app.api.operations_routes import create_ops_app
 from app.api.recent_decisions import RecentDecisions
 from app.cluster.policy_watch import LoadOutcome
-from app.server.certificate_renewal import TURN_SECONDS, CertificateRenewal
+from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal
 from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
@@ -174,7 +174,7 @@ class Listeners:
         renewal = CertificateRenewal(self._service)
         while True:
             renewal.check(now())
-            await asyncio.sleep(TURN_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:

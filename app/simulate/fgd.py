@@ -12,9 +12,11 @@ from app.policy.expected_demand import ExpectedDemand
 COVERED = 0.95
 """Share of the arrivals whose classes count, the most popular first; the FGD paper includes pods without GPU."""
 LEVELS = 100
+"""Steps of a score, which is a whole number from 0 to 100 in the plugin."""
 SQUASH_MILLI = 1000.0
-"""Steps of the score, and the unit of the sigmoid in milli (the plugin)."""
-OUTLOOKS_KEPT = 16
+"""The plugin divides the change of F, in thousandths of a GPU, by this number and takes the sigmoid of the result."""
+EXPECTED_DEMANDS_KEPT = 16
+"""Expected demands whose popular classes are cached. A guess: a run has one at a time, and few runs share a process."""
 
 
 def fgd(demand: Demand, node: Node) -> float:
@@ -37,7 +39,7 @@ def _score(demand: Demand, expected_demand: ExpectedDemand, product: str | None,
     return int(LEVELS / (1.0 + exp(-gain / SQUASH_MILLI))) / LEVELS
 
 
-@lru_cache(OUTLOOKS_KEPT)
+@lru_cache(EXPECTED_DEMANDS_KEPT)
 def popular(expected_demand: ExpectedDemand) -> ExpectedDemand:
     """Return the most popular classes that together cover COVERED of the arrivals."""
     classes = []

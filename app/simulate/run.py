@@ -30,18 +30,23 @@ CLASSES_KEPT = 1024
 
 
 class History(Enum):
-    """What the engine knows of the workload: the whole trace, past arrivals, or past arrivals of one that shifts."""
+    """What the engine knows of the workload before each arrival."""
 
     Trace = "trace"
+    """The frequencies of the demands in the whole trace, those of later arrivals included."""
     Online = "online"
+    """Only the past arrivals, from which it learns as the service does."""
     Shift = "shift"
+    """The past arrivals as with Online, where the order of arrival shifts the mix of demands (simulate/arrivals.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of runs. `arrivals` is a fixed order. With `all_pods` prioritize is also called for pods without GPU.
+    """The options of runs.
 
-    `percent` is percentageOfNodesToScore; 0 is the scheduler's default.
+    `arrivals` is a fixed order of arrival, as indexes of the trace's tasks; if it is empty, the seed decides. With
+    `all_pods` prioritize is also called for pods without GPU. `percent` is percentageOfNodesToScore; 0 is the
+    scheduler's default.
     """
 
     history: History = History.Trace
@@ -69,7 +74,10 @@ class SimulationRun:
 
 
 class RunFigures:
-    """The figures of a run, updated at each arrival."""
+    """The figures of a run, updated at each arrival: GPU requested and allocated so far, and F, each in milli GPU.
+
+    F is the fragmentation measure of placement/stranded.py, summed over the nodes.
+    """
 
     def __init__(self, trace: Trace, expected_demand: ExpectedDemand, nodes: Sequence[Node]) -> None:
         self._capacity = trace.capacity_milli

@@ -10,8 +10,12 @@ from app.simulate.run import MARKS, SimulationRun
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """The figures of one policy on one workload. `allocated` has by mark the mean and the standard deviation, which is
-    None for a single run."""
+    """The figures of one policy on one workload.
+
+    `seeds` is the number of runs. `allocated` has for each mark the mean percentage of all GPUs that pods hold, and its
+    standard deviation, which is None for a single run. `fragmented` is the mean of F in percent of all GPUs at the mark
+    100, None if no run reached it. `failed` is the mean number of pods that found no node.
+    """
 
     workload: str
     policy: str

@@ -20,11 +20,12 @@ are, as products that our tables do not know."""
 MOST_GPUS = 64
 """GPUs of a machine; a larger number means that columns were mixed up."""
 WHOLE_MILLI = 1000
+"""A whole GPU in thousandths, the unit of the trace's column gpu_milli."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node of the trace. `product` is its gpu.product label."""
+    """A node of the trace. `gpus` is the number of its GPUs, and `product` its gpu.product label."""
 
     name: str
     cpu_milli: int
@@ -35,7 +36,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A pod of the trace. `gpu_milli` is that of each GPU, below 1000 of its only one. Empty `products` allow any."""
+    """A pod of the trace.
+
+    `gpus` is the number of GPUs that it requests. `gpu_milli` is the share of each of them in thousandths: 1000, or
+    less for a pod that requests a share of one GPU, or 0 without GPUs. Empty `products` allow any product.
+    """
 
     cpu_milli: int
     memory_mib: int
@@ -51,7 +56,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A cluster and its workload, both in a fixed order. `origin` names its source in the table."""
+    """A cluster and its workload, both in a fixed order.
+
+    `workload` is the name of the pods file, such as `default`. `origin` names the source of the trace in the table.
+    """
 
     workload: str
     machines: tuple[Machine, ...]

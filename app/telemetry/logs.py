@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs: one line per decision, JSON for machines or text for people, written by a thread.
 
-A blocked or full stream never blocks a request: above 10,000 queued lines new ones are dropped and counted. Of equal
+A blocked or full stream never blocks a request: above MOST_QUEUED_LINES new lines are dropped and counted. Of equal
 warnings one per second is written and the others are counted, so that one fault does not hide the next.
 """
 
@@ -16,14 +16,15 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
-WAITING_LINES = 10_000
-"""LOG-03."""
+MOST_QUEUED_LINES = 10_000
+"""Lines that wait for the writing thread; further ones are dropped and counted (LOG-03)."""
 FINISH_SECONDS = 2.0
 """For writing the last lines at exit; a guess."""
 
 REPEAT_SECONDS = 1.0
+"""Of equal warnings one is written in this time (LOG-02)."""
 WARNINGS_REMEMBERED = 1_000
-"""LOG-02: one line per second of equal warnings; this many distinct ones are remembered (a guess, not measured)."""
+"""Distinct warnings that are remembered, to recognise equal ones. A guess, not measured."""
 VARYING = frozenset({"uid", "namespace", "pod", "duration_ms", "generation"})
 """Fields that may differ between equal warnings."""
 REPLICA = socket.gethostname()
@@ -114,7 +115,7 @@ def start_logging(as_json: bool, level: int = logging.INFO) -> Writer:
     """Send log lines, also of libraries, to stderr through a queue; `finish` must be called on the writer at exit."""
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(_JSONFormatter() if as_json else _TextFormatter())
-    lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
+    lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_QUEUED_LINES)
     handler = DroppingHandler(lines)
     handler.addFilter(OncePerSecond())
     LOGGER.handlers = [handler]

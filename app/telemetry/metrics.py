@@ -14,7 +14,8 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Seconds. The API server's own buckets start at 5 ms, too coarse for us (MET-03)."""
 
 VERBS = ("mutate", "validate", "filter", "prioritize", "preempt")
-"""Counters in alerts are created at 0, because Prometheus sees no increase in a series that starts at 1."""
+"""The values of the label `verb`: the last part of the path of each route of the TLS listener. The counters that alerts
+read are created at 0 for each of them, because Prometheus sees no increase in a series that starts at 1."""
 
 M = TypeVar("M", Counter, Gauge)
 

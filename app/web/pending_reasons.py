@@ -20,7 +20,9 @@ LOOKED_SECONDS = 60.0
 """Reasons are computed for this long after a request for them; an open page asks again (page.js)."""
 STALE_SECONDS = 15.0
 """A reason is computed again after this long if nodes or policies have changed; one takes up to a second of CPU."""
-TURN_SECONDS = 0.5
+CHECK_SECONDS = 0.5
+"""Interval at which new pods and outdated reasons are looked for, so that a page shows a new pod's reason within about
+a second. A guess, not measured."""
 REST_SECONDS = 0.05
 """Rest after each pod: at most 20 GETs a second, and other explanations get their turn (a guess)."""
 MOST_PODS, MOST_SHAPES = 2_000, 200
@@ -59,7 +61,7 @@ class PendingReasons:
         while True:
             if time.monotonic() - self._requested_at < LOOKED_SECONDS:
                 await self.check()
-            await asyncio.sleep(TURN_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def check(self) -> None:
         """Read every pod once, and compute reasons that are unknown or outdated."""

@@ -18,6 +18,8 @@ from app.api.wire import status_body
 from app.web.views.decision_rows import DecisionFilter, read_decision_filter
 
 MOST_LISTENERS = 16
+"""Open pages, each with a connection of its own; a further one is answered with 503. A guess: the page is for a few
+people of one team, through a port-forward, and every change is sent to each page."""
 MOST_QUEUED = 64
 """Messages queued for one page: six seconds of a fleet that changes all the time."""
 SEND_SECONDS = 10.0

@@ -49,15 +49,16 @@ class Terms:
     """The terms to write: ORed ones that are required, and (weight, term) that are preferred.
 
     `soft` is true where a declared need is only preferred because nodes that fit lack the label. `unsure` is true
-    where it is only preferred because nothing shows that future nodes will have the label. `closed` are the labels
-    without which no node of a node group at zero is added, where the cluster may have such groups.
+    where it is only preferred because nothing shows that future nodes will have the label. `scale_up_labels` are the
+    labels of the first required term, in a cluster that may have node groups without a node: cluster-autoscaler adds
+    the first node to such a group only if the group's template has these labels. They are empty in other clusters.
     """
 
     required: tuple[Term, ...] = ()
     preferred: tuple[tuple[int, Term], ...] = ()
     soft: bool = False
     unsure: bool = False
-    closed: tuple[str, ...] = ()
+    scale_up_labels: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=256)
@@ -100,8 +101,16 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
         (*preferred, *_preferences(context, dialects)),
         soft=len(harmless) < len(needs),
         unsure=required_needs != harmless,
-        closed=_required_labels(required[:1]) if fleet.pools or not (fleet.node_groups or fleet.provisioners) else (),
+        scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
     )
+
+
+def _may_scale_from_zero(fleet: FleetFacts) -> bool:
+    """Tell whether node groups without a node may exist whose labels nobody sees.
+
+    That is so where node pools of an unknown cloud are seen, and where there is neither a GPU node nor a provisioner.
+    """
+    return bool(fleet.pools) or not (fleet.node_groups or fleet.provisioners)
 
 
 def _labels_expected(context: NeedContext, needs: Sequence[ExpressionsByDialect], dialects: tuple[str, ...]) -> bool:
