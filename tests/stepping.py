@@ -51,7 +51,7 @@ def steps_of(route: str, body: bytes) -> Generator[None, None, bytes]:
             text = body.decode("utf-8", "replace")
             return (yield from load_steps({"f": text}, {}, backend.state.knowledge, None, {})).hash.encode()
         case "explain":
-            return encode((yield from explain(decode_json(body), backend.world())))
+            return encode((yield from explain(decode_json(body), backend.cluster_snapshot())))
     tried = dry_run(decode_json(body), backend)
     yield
     return encode(tried)

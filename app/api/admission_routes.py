@@ -145,7 +145,7 @@ def _review_object(
     if subject is None:
         return None
     context = replace(
-        backend.setting(),
+        backend.review_context(),
         form=subject.form,
         existing_ephemeral=subject.existing_ephemeral,
         old_template=subject.old_template,

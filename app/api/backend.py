@@ -57,7 +57,7 @@ class Backend(Protocol):
         """Return in steps the problem that an edited object would cause in the policy set; None if there is none."""
         ...
 
-    def setting(self) -> ReviewContext:
+    def review_context(self) -> ReviewContext:
         """Return the policies, fleet facts and knowledge that a review works with."""
         ...
 
@@ -73,7 +73,7 @@ class Backend(Protocol):
         """Return the demand of a Pod that the scheduler asks about."""
         ...
 
-    def note_question(self, pod: Pod, demand: Demand) -> None:
+    def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
         ...
 
@@ -89,8 +89,8 @@ class Backend(Protocol):
         """Return a node as it would be without these pods; None for an unknown node."""
         ...
 
-    def appraise(self, demand: Demand) -> VerdictTable:
-        """Return the verdicts of all nodes for a demand."""
+    def verdicts(self, demand: Demand) -> VerdictTable:
+        """Return the filters' verdict on every node for a demand, and the totals of the scorers."""
         ...
 
     @property
@@ -103,11 +103,11 @@ class Backend(Protocol):
         """Whether the service is about to end."""
         ...
 
-    def matched(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of pods that each policy matched since the start, by result."""
+    def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the number of pods that each policy matched since the start, by policy and by result of the review."""
         ...
 
-    def world(self) -> ClusterSnapshot:
+    def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
         ...
 

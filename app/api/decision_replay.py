@@ -104,7 +104,7 @@ def decide_again(line: Line, backend: Backend) -> dict[str, Any]:
 
 def _review_again(line: Line, backend: Backend) -> dict[str, Any]:
     context = replace(
-        backend.setting(),
+        backend.review_context(),
         form=PodForm[line["form"]],
         existing_ephemeral=frozenset(line.get("settled", ())),
         old_template=line.get("before"),

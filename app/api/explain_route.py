@@ -26,7 +26,7 @@ class Explainer:
         """
         async with self._turns.turn():
             document, live = await self._pod(body)
-            return await in_slices(explain(document, self._backend.world(), live, by_node))
+            return await in_slices(explain(document, self._backend.cluster_snapshot(), live, by_node))
 
     async def of(self, document: Mapping[str, Any], live: bool) -> Explanation:
         """Explain a pod as it is in the cluster (with `live`), or as it would be.
@@ -34,7 +34,7 @@ class Explainer:
         Raises WireError (429, 503), MalformedPod, QuantityError.
         """
         async with self._turns.turn():
-            return await in_slices(explain(document, self._backend.world(), live))
+            return await in_slices(explain(document, self._backend.cluster_snapshot(), live))
 
     async def _pod(self, body: Any) -> tuple[Mapping[str, Any], bool]:
         if not isinstance(body, dict) or body.get("kind", "Pod") != "Pod":

@@ -94,22 +94,22 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
 
 def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[ExtenderAnswer, Sequence[str]]:
     """Filter nodes given by name; return the answer and the names of the nodes that fit."""
-    appraised = backend.appraise(demand)
+    verdicts = backend.verdicts(demand)
     kept: list[str] = names
     lost: list[str] = []
-    if not appraised.feasible.issuperset(names):
-        fits = list(map(appraised.feasible.__contains__, names))  # one look-up per name, for speed
+    if not verdicts.feasible.issuperset(names):
+        fits = list(map(verdicts.feasible.__contains__, names))  # one look-up per name, for speed
         kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
     if backend.best_only and kept:
-        kept, lost = [kept[best_position(kept, appraised.totals(kept))]], []
-    failed = {name: appraised.failed[name] for name in lost if name in appraised.failed} if appraised.failed else {}
+        kept, lost = [kept[best_position(kept, verdicts.totals(kept))]], []
+    failed = {name: verdicts.failed[name] for name in lost if name in verdicts.failed} if verdicts.failed else {}
     lost = [name for name in lost if name not in failed] if failed else lost
-    unresolvable = {name: appraised.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
+    unresolvable = {name: verdicts.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
     counts = Counter([*failed.values(), *unresolvable.values()])
-    refused = {appraised.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
+    refused = {verdicts.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
     if backend.shadow:
         return _shadowed({"NodeNames": names}, len(names), len(kept), refused), ()
-    behind = len(appraised.behind.intersection(kept)) if appraised.behind else 0
+    behind = len(verdicts.behind.intersection(kept)) if verdicts.behind else 0
     filtered = _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
     return replace(filtered, behind=behind) if behind else filtered, kept
 
@@ -172,7 +172,7 @@ def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Ext
     demand = _asked_demand(pod, backend)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
-        totals = backend.appraise(demand).totals(names)
+        totals = backend.verdicts(demand).totals(names)
     else:
         nodes = (yield from _full_nodes(args, backend))[1]
         names, totals = [node.name for node in nodes], []
@@ -235,7 +235,7 @@ def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
 def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:
     """Read whole nodes: labels and amounts from the body, and what else is known of them from the state."""
     raws = (args.Nodes.items if args.Nodes else None) or []
-    knowledge = backend.setting().knowledge
+    knowledge = backend.review_context().knowledge
     nodes = []
     for index, raw in enumerate(raws):
         try:
@@ -251,7 +251,7 @@ def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, t
 def _asked_demand(pod: Pod, backend: Backend) -> Demand:
     """Compile what a Pod needs, and note that it was asked about."""
     demand = backend.demand(pod)
-    backend.note_question(pod, demand)
+    backend.note_scheduler_request(pod, demand)
     return demand
 
 

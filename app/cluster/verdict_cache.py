@@ -166,9 +166,9 @@ class VerdictCache:
 
     def of(self, demand: Demand) -> VerdictTable:
         """Return the verdicts of a demand, up to date with the state."""
-        appraisal = self._kept.pop(demand, None) or VerdictTable(demand, self._state, self._recount)
-        self._kept[demand] = appraisal
+        table = self._kept.pop(demand, None) or VerdictTable(demand, self._state, self._recount)
+        self._kept[demand] = table
         if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
-        appraisal.renew()
-        return appraisal
+        table.renew()
+        return table

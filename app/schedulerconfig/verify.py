@@ -18,8 +18,7 @@ from app.values.errors import PolicyError
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 DEFAULT_NAME, DEFAULT_LEASE = "default-scheduler", ("kube-system", "kube-scheduler")
-"""The schedulerName and the Lease (namespace, name) of the cluster's own scheduler, which kube-scheduler uses where its
-configuration sets none (pkg/scheduler/apis/config/v1/defaults.go)."""
+"""The schedulerName and the Lease of kube-scheduler where its file sets none (pkg/scheduler/apis/config/v1)."""
 VERB_FIELDS = ("filterVerb", "prioritizeVerb", "preemptVerb")
 _LOOPBACK = re.compile(r"https?://(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d+)?(?:/|$)", re.ASCII)
 _TYPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}

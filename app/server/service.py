@@ -62,7 +62,7 @@ class Service:
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
-        self._appraisals = VerdictCache(state, settings.recounting)
+        self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(lambda: free_by_product(self.state.nodes.values()))
 
@@ -105,7 +105,7 @@ class Service:
         """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
         return self.book.check_steps(f"{kind} {name}", content)
 
-    def setting(self) -> ReviewContext:
+    def review_context(self) -> ReviewContext:
         """Return the policies, fleet facts and knowledge that a review works with."""
         state = self.state
         return ReviewContext(
@@ -127,7 +127,7 @@ class Service:
         demand = self._demands.of(pod, labels, self.policies, state.knowledge, state.claimed(pod))
         return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)))
 
-    def note_question(self, pod: Pod, demand: Demand) -> None:
+    def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
         if demand.declared_mib or workload_group(pod.namespace, pod.labels):
             self.state.release(pod.uid, time.monotonic())
@@ -153,15 +153,15 @@ class Service:
         """Return a node as it would be without these pods; None for an unknown node."""
         return self.state.without(name, uids)
 
-    def appraise(self, demand: Demand) -> VerdictTable:
+    def verdicts(self, demand: Demand) -> VerdictTable:
         """Return the verdicts of all nodes for a demand."""
-        return self._appraisals.of(demand)
+        return self._verdicts.of(demand)
 
-    def matched(self) -> Mapping[str, Mapping[str, int]]:
+    def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each policy matched since the start, by result."""
         return self.metrics.results_by_policy()
 
-    def world(self) -> ClusterSnapshot:
+    def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
         return view(self.state, self.policies, expected=self._learning.expected_demand)
 

@@ -91,7 +91,7 @@ def dry_run(document: Mapping[str, Any], backend: Backend) -> DryRun:
     Raises MalformedPod, QuantityError.
     """
     outcome = preview(
-        document, _namespace(document), backend.namespace_labels, backend.setting(), ReviewTarget(document)
+        document, _namespace(document), backend.namespace_labels, backend.review_context(), ReviewTarget(document)
     )
     return DryRun(outcome.allowed, outcome.message, outcome.warnings, outcome.actions, outcome.patch, outcome.object)
 

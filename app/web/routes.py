@@ -162,7 +162,7 @@ class WebPages:
         backend = self._backend
         empty = {"sent": "", "result": None, "lines": (), "problem": ""}
         return {"here": "/policies", "live": "", "status": backend.status()["policies"],
-                "matched": backend.matched(), **empty, **dry_run}  # fmt: skip
+                "matched": backend.pods_matched_by_policy(), **empty, **dry_run}  # fmt: skip
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pasted pod or workload."""
@@ -173,7 +173,7 @@ class WebPages:
                 document = await asyncio.to_thread(read_pasted, sent)
                 namespace = namespace_of(document)
                 backend = self._backend
-                result = preview(document, namespace, backend.namespace_labels, backend.setting())
+                result = preview(document, namespace, backend.namespace_labels, backend.review_context())
                 lines = await asyncio.to_thread(changed_lines, document, result.object)
         except TooManyJobs:
             raise

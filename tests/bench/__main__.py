@@ -92,7 +92,7 @@ def _service(folder: str, bound: int) -> Service:
         made = pod(container(amounts, {**amounts, "cpu": str(CPU[index % len(CPU)])}))
         made["metadata"]["uid"] = f"seen-{index}"
         seen = read_pod(made)
-        service.note_question(seen, service.demand(seen))
+        service.note_scheduler_request(seen, service.demand(seen))
     settle()  # freeze objects for the garbage collector, as `serve` does
     return service
 

@@ -39,7 +39,7 @@ class Failing(Service):
 
     bug: Exception
 
-    def setting(self) -> ReviewContext:
+    def review_context(self) -> ReviewContext:
         """Raise the bug."""
         raise self.bug
 

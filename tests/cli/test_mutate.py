@@ -48,7 +48,7 @@ def test_preview_of_every_pod_of_the_corpus_is_what_the_webhook_answers(tmp_path
         answer = json.loads(review(json.dumps(request_of(document)).encode(), "mutate", service).body)["response"]
         patch = json.loads(base64.b64decode(answer.get("patch") or base64.b64encode(b"[]")))
 
-        found = preview(document, namespace, service.namespace_labels, service.setting())
+        found = preview(document, namespace, service.namespace_labels, service.review_context())
 
         assert (found.allowed, list(found.patch)) == (answer["allowed"], patch), found.what
         assert (list(found.warnings), found.message) == (

@@ -31,7 +31,7 @@ def fill(services: Iterable[Service]) -> None:
             service.ruling(asked)
             demand = service.demand(asked)
             if number < DEMANDS_KEPT:
-                service.appraise(demand)
+                service.verdicts(demand)
     for number in range(CLASSES_KEPT):
         document = json.loads(nodes[number % len(nodes)])
         document["metadata"]["labels"][MEMORY] = str(number)
@@ -47,7 +47,7 @@ def remembered(services: Iterable[Service]) -> Mapping[str, int]:
     return {
         "rulings": sum(len(each._rulings._by_template) for each in kept),
         "demands": sum(len(each._demands._by_template) for each in kept),
-        "appraised demands": sum(len(each._appraisals._kept) for each in kept),
+        "appraised demands": sum(len(each._verdicts._kept) for each in kept),
         "makes of nodes": _read_class.cache_info().currsize,
         "names": tie_break.cache_info().currsize,
         "quantities": parse_quantity.cache_info().currsize,

@@ -78,7 +78,7 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
     service = make_service(tmp_path, objects, rules[0])
     for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
         seen = read_pod(pod_document(task, f"seen-{number}"))
-        service.note_question(seen, service.demand(seen))
+        service.note_scheduler_request(seen, service.demand(seen))
     simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).expected_demand)
     for number, task in enumerate(trace.tasks[100:130]):
         names = list(simulation.fleet.nodes)
