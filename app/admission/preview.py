@@ -48,16 +48,16 @@ def preview(
     if target is None:
         raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
     context = replace(context, form=target.form)
-    verdict = mutate(target.document, namespace, labels_of(namespace), context)
-    operations = tuple(map(target.operation_on_object, verdict.operations))
+    result = mutate(target.document, namespace, labels_of(namespace), context)
+    operations = tuple(map(target.operation_on_object, result.operations))
     metadata = member(document, "metadata", dict, "") or {}
     name = metadata.get("name") or metadata.get("generateName") or "without a name"
     return Preview(
         what=f"{_kind(document)} {namespace}/{name}",
-        allowed=verdict.allowed,
-        message="" if verdict.allowed else denial_message(verdict),
-        warnings=verdict.warnings,
-        actions=verdict.record,
+        allowed=result.allowed,
+        message="" if result.allowed else denial_message(result),
+        warnings=result.warnings,
+        actions=result.record,
         patch=tuple(operation.as_json() for operation in operations),
         object=apply(document, operations),
     )
@@ -74,8 +74,8 @@ def admitted_pod(
     if target is None:
         raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
     # The template is reviewed in the form Pod, since the pods that the workload creates are.
-    verdict = mutate(target.document, namespace, labels_of(namespace), context)
-    pod: Mapping[str, Any] = apply(target.document, verdict.operations)
+    result = mutate(target.document, namespace, labels_of(namespace), context)
+    pod: Mapping[str, Any] = apply(target.document, result.operations)
     return pod
 
 

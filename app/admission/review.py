@@ -52,10 +52,12 @@ class ReviewContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to a review. `operations` is empty where nothing changes, `reasons` where the object is allowed.
+class ReviewResult:
+    """The result of a review: what admission changes in an object, and why it refuses or warns.
 
-    `concerned` is true where the object asks for a GPU and was judged. `record` lists the changes in order.
+    `concerned` is true where the object asks for a GPU and was judged. `operations` is empty where nothing changes,
+    `reasons` where the object is allowed. `record` lists the changes in words, in order. `policies` are the names of
+    the policies that matched, and `policy_hash` is that of the policy set.
     """
 
     concerned: bool
@@ -72,16 +74,18 @@ class Verdict:
         return not self.reasons
 
 
-UNCONCERNED = Verdict(concerned=False)
+UNCONCERNED = ReviewResult(concerned=False)
 
 
-def denial_message(verdict: Verdict) -> str:
+def denial_message(result: ReviewResult) -> str:
     """Write the denial's message on one line: what is wrong, and its remedies."""
-    parts = [f"{reason.message} ({reason.remedy})" for reason in verdict.reasons]
+    parts = [f"{reason.message} ({reason.remedy})" for reason in result.reasons]
     return one_line(f"gpu-usher: {'; '.join(parts)}", DENIAL_LIMIT)
 
 
-def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext) -> Verdict:
+def mutate(
+    document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext
+) -> ReviewResult:
     """Mutate a Pod, a template or new ephemeral containers, and judge the result. `labels` are the namespace's.
 
     Raises MalformedPod, and QuantityError for amounts that Kubernetes would refuse too.
@@ -92,7 +96,7 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     review, changes = _run_mutators(review, lambda changed: _read_review(changed, namespace, labels, context))
     reasons, warned_reasons = _run_validators(review)
     if reasons:
-        return _verdict(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
+        return _result(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
     warned, audited = _withheld(review, [change for _, change in changes])
     record = (*(change.record for change in applied), *warned, *audited)
@@ -109,11 +113,13 @@ def mutate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     operations += decision
     if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
-    return _verdict(review, operations=tuple(operations), warnings=_limited_warnings(warnings), record=record)
+    return _result(review, operations=tuple(operations), warnings=_limited_warnings(warnings), record=record)
 
 
-def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext) -> Verdict:
-    """Judge a Pod as it stands, or a template as its pods will be after mutation; the verdict has no operations.
+def validate(
+    document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext
+) -> ReviewResult:
+    """Judge a Pod as it stands, or a template as its pods will be after mutation; the result has no operations.
 
     Raises MalformedPod, QuantityError.
     """
@@ -125,7 +131,7 @@ def validate(document: Mapping[str, Any], namespace: str, labels: Mapping[str, s
     reasons, warned_reasons = _run_validators(review)
     if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
-    return _verdict(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
+    return _result(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
 
 
 def _is_recorded(review: ReviewedPod) -> bool:
@@ -133,8 +139,8 @@ def _is_recorded(review: ReviewedPod) -> bool:
     return review.asks_for_gpu and review.form is not PodForm.Ephemeral
 
 
-def _verdict(review: ReviewedPod, **fields: Any) -> Verdict:
-    return Verdict(True, policies=review.ruling.policies, policy_hash=review.ruling.policy_hash, **fields)
+def _result(review: ReviewedPod, **fields: Any) -> ReviewResult:
+    return ReviewResult(True, policies=review.ruling.policies, policy_hash=review.ruling.policy_hash, **fields)
 
 
 def _read_review(

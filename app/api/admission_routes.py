@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from app.admission.json_patch import apply
-from app.admission.review import UNCONCERNED, ReviewContext, Verdict, denial_message, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewContext, ReviewResult, denial_message, mutate, validate
 from app.admission.review_targets import review_target_of
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
@@ -24,7 +24,7 @@ from app.values.json_members import member
 from app.values.reasons import Code, reason
 from app.values.steps import finish
 
-Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], Verdict]
+Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 V1 = "admission.k8s.io/v1"
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
@@ -34,7 +34,7 @@ class Reviewed:
     """An answer, and what the log and the metrics need. `handled` is whether this kind and operation is reviewed."""
 
     body: bytes
-    verdict: Verdict
+    result: ReviewResult
     handled: bool
     uid: str
     namespace: str
@@ -63,13 +63,13 @@ def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, No
         return _deny_oversized(body, str(error), backend)
     namespace = _text(request, "namespace") or "default"
     try:
-        verdict = yield from _review_object(request, namespace, verb, backend)
+        result = yield from _review_object(request, namespace, verb, backend)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"request.object: {error}") from error
-    handled, verdict = verdict is not None, verdict or UNCONCERNED
+    handled, result = result is not None, result or UNCONCERNED
     return Reviewed(
-        body=encode(_answer(request["uid"], UNCONCERNED if backend.shadow else verdict)),
-        verdict=verdict,
+        body=encode(_answer(request["uid"], UNCONCERNED if backend.shadow else result)),
+        result=result,
         handled=handled,
         uid=request["uid"],
         namespace=namespace,
@@ -102,9 +102,9 @@ def _deny_oversized(body: bytes, problem: str, backend: Backend) -> Reviewed:
         read_envelope({"kind": "AdmissionReview", "apiVersion": V1, "request": msgspec.to_builtins(identity)})
     except DECODE_ERRORS as error:
         raise WireError(400, "body: wants an AdmissionReview object") from error
-    verdict = Verdict(False, reasons=(reason(Code.ObjectTooLarge, problem),))
-    answer = encode(_answer(identity.uid, UNCONCERNED if backend.shadow else verdict))
-    return Reviewed(answer, verdict, True, identity.uid, identity.namespace, identity.name, dry_run=False)
+    result = ReviewResult(False, reasons=(reason(Code.ObjectTooLarge, problem),))
+    answer = encode(_answer(identity.uid, UNCONCERNED if backend.shadow else result))
+    return Reviewed(answer, result, True, identity.uid, identity.namespace, identity.name, dry_run=False)
 
 
 def read_envelope(document: Any) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
 
 def _review_object(
     request: Mapping[str, Any], namespace: str, verb: str, backend: Backend
-) -> Generator[None, None, Verdict | None]:
+) -> Generator[None, None, ReviewResult | None]:
     """Review the object of a request; None for kinds and operations that are not reviewed.
 
     The patch is applied here first: one that does not apply would make the API server reject the object even under
@@ -140,7 +140,7 @@ def _review_object(
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
-        return Verdict(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
+        return ReviewResult(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
     subject = review_target_of(request)
     if subject is None:
         return None
@@ -151,12 +151,12 @@ def _review_object(
         old_template=subject.old_template,
     )
     try:
-        verdict = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), context)
+        result = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), context)
     except OversizedPod as error:
-        return Verdict(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
-    operations = tuple(map(subject.operation_on_object, verdict.operations))
+        return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
+    operations = tuple(map(subject.operation_on_object, result.operations))
     apply(request["object"], operations)
-    return replace(verdict, operations=operations)
+    return replace(result, operations=operations)
 
 
 def _text(request: Mapping[str, Any], key: str) -> str | None:
@@ -178,26 +178,26 @@ def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:
         raise WireError(400, str(error)) from error
 
 
-def _answer(uid: str, verdict: Verdict) -> dict[str, Any]:
-    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
-    if verdict.operations:
-        patch = encode([operation.as_json() for operation in verdict.operations])
+def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
+    response: dict[str, Any] = {"uid": uid, "allowed": result.allowed}
+    if result.operations:
+        patch = encode([operation.as_json() for operation in result.operations])
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
-    if verdict.warnings:
-        response["warnings"] = list(verdict.warnings)
-    if verdict.reasons:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(verdict)}
-    if verdict.concerned or verdict.reasons:
-        response["auditAnnotations"] = _audit(verdict)
+    if result.warnings:
+        response["warnings"] = list(result.warnings)
+    if result.reasons:
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(result)}
+    if result.concerned or result.reasons:
+        response["auditAnnotations"] = _audit(result)
     return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}
 
 
-def _audit(verdict: Verdict) -> dict[str, str]:
+def _audit(result: ReviewResult) -> dict[str, str]:
     """Return the annotations for the API server's audit log, of at most 256 bytes per value (ADM-30)."""
-    codes = ",".join(reason.code.name for reason in verdict.reasons)
-    decision = codes or ("patched" if verdict.operations else "unchanged")
+    codes = ",".join(reason.code.name for reason in result.reasons)
+    decision = codes or ("patched" if result.operations else "unchanged")
     return {
         "decision": decision[:256],
-        "policies": ",".join(verdict.policies)[:256],
-        "policy-hash": verdict.policy_hash[:12],
+        "policies": ",".join(result.policies)[:256],
+        "policy-hash": result.policy_hash[:12],
     }

@@ -49,26 +49,26 @@ class Decision:
 
 def decision_of_review(reviewed: Reviewed, backend: Backend) -> Decision:
     """Return the decision of a review."""
-    verdict = reviewed.verdict
-    if not verdict.concerned and verdict.allowed:
+    result = reviewed.result
+    if not result.concerned and result.allowed:
         outcome = "unconcerned" if reviewed.handled else "unhandled"
-    elif not verdict.allowed:
+    elif not result.allowed:
         outcome = "denied"
     else:
-        outcome = "patched" if verdict.operations else "allowed"
-    silent = not (verdict.reasons or verdict.operations or verdict.warnings)
+        outcome = "patched" if result.operations else "allowed"
+    silent = not (result.reasons or result.operations or result.warnings)
     return Decision(
         outcome,
         logging.DEBUG if silent else logging.INFO,
         reviewed.uid,
         reviewed.namespace,
         reviewed.name,
-        dict.fromkeys((reason.code for reason in verdict.reasons), 1),
-        verdict.policies,
-        verdict.policy_hash or backend.policies.hash,
-        verdict.record,
+        dict.fromkeys((reason.code for reason in result.reasons), 1),
+        result.policies,
+        result.policy_hash or backend.policies.hash,
+        result.record,
         dry_run=reviewed.dry_run,
-        warned=bool(verdict.warnings),
+        warned=bool(result.warnings),
     )
 
 

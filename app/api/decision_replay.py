@@ -110,12 +110,12 @@ def _review_again(line: Line, backend: Backend) -> dict[str, Any]:
         old_template=line.get("before"),
     )
     namespace = line["namespace"]
-    verdict = REVIEWS[line["verb"]](line["pod"], namespace, backend.namespace_labels(namespace), context)
-    outcome = "patched" if verdict.operations else "allowed" if verdict.concerned else "unconcerned"
+    result = REVIEWS[line["verb"]](line["pod"], namespace, backend.namespace_labels(namespace), context)
+    outcome = "patched" if result.operations else "allowed" if result.concerned else "unconcerned"
     return {
-        "decision": outcome if verdict.allowed else "denied",
-        "reasons": {reason.code.name: 1 for reason in verdict.reasons},
-        "actions": list(verdict.record),
+        "decision": outcome if result.allowed else "denied",
+        "reasons": {reason.code.name: 1 for reason in result.reasons},
+        "actions": list(result.record),
         "answer": "",
     }
 

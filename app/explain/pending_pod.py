@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from heapq import nsmallest
 from typing import Any
 
-from app.admission.review import Verdict
+from app.admission.review import ReviewResult
 from app.explain.bound_pod import as_unbound, node_of_bound_pod
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
@@ -98,7 +98,7 @@ def explain(
         else None,
         unsourced=_unsourced(snapshot),
         unjudged=_unjudged(scheduled_pod, constraints),
-        admission=admission_outcome(scheduled_pod.verdict),
+        admission=admission_outcome(scheduled_pod.review_result),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
     )
@@ -153,7 +153,7 @@ def _count_reasons(
         reasons = [
             objection
             for objection in objections
-            if isinstance(objection, Reason) and objection not in scheduled_pod.verdict.reasons
+            if isinstance(objection, Reason) and objection not in scheduled_pod.review_result.reasons
         ]
         for first in reasons[:1]:
             filter_counts[first] += count
@@ -194,10 +194,10 @@ def _verdict(name: str, objections: tuple[Objection, ...]) -> NodeVerdict:
     )
 
 
-def admission_outcome(verdict: Verdict) -> AdmissionOutcome:
-    """Summarize an admission verdict."""
-    message = "; ".join(f"{reason.code.name}: {reason.message}" for reason in verdict.reasons)
-    return AdmissionOutcome(verdict.allowed, message, verdict.warnings, verdict.record)
+def admission_outcome(result: ReviewResult) -> AdmissionOutcome:
+    """Summarize the result of an admission review."""
+    message = "; ".join(f"{reason.code.name}: {reason.message}" for reason in result.reasons)
+    return AdmissionOutcome(result.allowed, message, result.warnings, result.record)
 
 
 def _unsourced(snapshot: ClusterSnapshot) -> tuple[str, ...]:

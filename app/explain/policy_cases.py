@@ -32,12 +32,12 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
     classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
     context = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
     namespace = read_pod(case.pod).namespace
-    verdict = mutate(case.pod, namespace, case.namespace_labels, context)
-    codes = [reason.code.name for reason in verdict.reasons]
-    yield from admission_differences(case, verdict.allowed, codes, list(verdict.warnings))
-    if verdict.allowed:
-        admitted = apply(case.pod, verdict.operations)
-        yield from patch_differences(case, admitted, bool(verdict.operations))
+    result = mutate(case.pod, namespace, case.namespace_labels, context)
+    codes = [reason.code.name for reason in result.reasons]
+    yield from admission_differences(case, result.allowed, codes, list(result.warnings))
+    if result.allowed:
+        admitted = apply(case.pod, result.operations)
+        yield from patch_differences(case, admitted, bool(result.operations))
         yield from _placement_differences(case, admitted, nodes, context)
 
 

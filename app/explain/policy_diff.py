@@ -12,7 +12,7 @@ import msgspec
 from app.admission.json_patch import apply
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
-from app.admission.review import ReviewContext, Verdict, denial_message, mutate
+from app.admission.review import ReviewContext, ReviewResult, denial_message, mutate
 from app.admission.reviewed_pod import PodForm
 from app.kube.pods import DECISION, read_pod
 from app.policy.compiled import PodSelection, PolicySet
@@ -106,7 +106,7 @@ class Differences:
 class _Outcome:
     """The result for a template under one side's policies."""
 
-    verdict: Verdict
+    result: ReviewResult
     demand: Demand
 
 
@@ -220,20 +220,20 @@ def _judge(compared: ComparedPod, side: PolicySide) -> _Outcome:
         existing_ephemeral=compared.existing_ephemeral,
         old_template=compared.old_template,
     )
-    verdict = mutate(compared.document, compared.namespace, labels, context)
-    admitted = apply(compared.document, verdict.operations)
+    result = mutate(compared.document, compared.namespace, labels, context)
+    admitted = apply(compared.document, result.operations)
     pod = read_pod(admitted, compared.namespace)
-    return _Outcome(_without_hash(verdict), context.ruling(pod, labels).demand)
+    return _Outcome(_without_hash(result), context.ruling(pod, labels).demand)
 
 
-def _without_hash(verdict: Verdict) -> Verdict:
+def _without_hash(result: ReviewResult) -> ReviewResult:
     """Remove what differs between any two policy sets: the policy hash, and the decision annotation with it."""
     operations = tuple(
         operation
-        for operation in verdict.operations
+        for operation in result.operations
         if DECISION not in operation.path and not _is_decision_annotation(operation.value)
     )
-    return replace(verdict, policy_hash="", policies=(), operations=operations)
+    return replace(result, policy_hash="", policies=(), operations=operations)
 
 
 def _is_decision_annotation(value: Any) -> bool:
@@ -246,19 +246,19 @@ def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None
     def difference(change: PodDifference, was: str, now: str) -> Difference:
         return Difference(change.value, pod.name, pod.node, was, now)
 
-    if old.verdict.allowed is not new.verdict.allowed:
-        change = PodDifference.Admitted if new.verdict.allowed else PodDifference.Refused
-        return difference(change, _outcome_text(old.verdict), _outcome_text(new.verdict))
-    if new.verdict.allowed and placements is not None and pod.form is PodForm.Pod and old.demand != new.demand:
+    if old.result.allowed is not new.result.allowed:
+        change = PodDifference.Admitted if new.result.allowed else PodDifference.Refused
+        return difference(change, _outcome_text(old.result), _outcome_text(new.result))
+    if new.result.allowed and placements is not None and pod.form is PodForm.Pod and old.demand != new.demand:
         was, now = _best_nodes(pod, judged, placements)
         if was != now:
             change = (
                 PodDifference.NoNode if now is None else PodDifference.Placed if was is None else PodDifference.Moved
             )
             return difference(change, was or placements.why(old.demand), now or placements.why(new.demand))
-    if old.verdict == new.verdict:
+    if old.result == new.result:
         return None
-    return difference(PodDifference.Otherwise, *_otherwise(old.verdict, new.verdict))
+    return difference(PodDifference.Otherwise, *_otherwise(old.result, new.result))
 
 
 def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tuple[str | None, str | None]:
@@ -272,14 +272,14 @@ def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tu
     return judged.best_nodes[key]
 
 
-def _outcome_text(verdict: Verdict) -> str:
-    return "allowed" if verdict.allowed else denial_message(verdict).removeprefix("gpu-usher: ")
+def _outcome_text(result: ReviewResult) -> str:
+    return "allowed" if result.allowed else denial_message(result).removeprefix("gpu-usher: ")
 
 
-def _otherwise(old: Verdict, new: Verdict) -> tuple[str, str]:
-    """Write what only one of two verdicts does or warns of."""
+def _otherwise(old: ReviewResult, new: ReviewResult) -> tuple[str, str]:
+    """Write what only one of two review results does or warns of."""
     if not old.allowed:
         return _outcome_text(old), _outcome_text(new)
-    was, now = ([*verdict.record, *(f"warns: {text}" for text in verdict.warnings)] for verdict in (old, new))
+    was, now = ([*result.record, *(f"warns: {text}" for text in result.warnings)] for result in (old, new))
     old_only, new_only = ([text for text in one if text not in other] for one, other in ((was, now), (now, was)))
     return "; ".join(old_only) or "not done", "; ".join(new_only) or "not done"

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.admission.affinity.mutator import NODE_AFFINITY
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, Verdict, mutate
+from app.admission.review import ReviewContext, ReviewResult, mutate
 from app.explain.funnel import Objection
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
@@ -65,13 +65,14 @@ Groups = Mapping[tuple[Objection, ...], list[str]]
 class ScheduledPod:
     """A pod as kube-scheduler sees it.
 
-    `pod_constraints` are its constraints on a node. `own` are the same without the node affinity that admission wrote
-    into it, since the filters give a better reason for a node which that affinity excludes.
+    `review_result` is what admission makes of it. `pod_constraints` are its constraints on a node. `own` are the same
+    without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
+    affinity excludes.
     """
 
     document: Mapping[str, Any]
     pod: Pod
-    verdict: Verdict
+    review_result: ReviewResult
     ruling: Ruling
     demand: Demand
     pod_constraints: PodConstraints
@@ -81,7 +82,7 @@ class ScheduledPod:
     def pod_objections(self) -> tuple[Objection, ...]:
         """List the objections to the pod itself on any node: admission's reasons, scheduling gates."""
         gate = scheduling_gate_refusal(self.pod_constraints)
-        return (*self.verdict.reasons, *((gate,) if gate else ()))
+        return (*self.review_result.reasons, *((gate,) if gate else ()))
 
 
 def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
@@ -91,8 +92,8 @@ def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, a
     """
     context, namespace = snapshot.context, namespace_of(document)
     labels = snapshot.namespace_labels(namespace)
-    verdict = mutate(document, namespace, labels, context)
-    admitted = apply(document, verdict.operations) if admit else document
+    result = mutate(document, namespace, labels, context)
+    admitted = apply(document, result.operations) if admit else document
     pod = read_pod(admitted)
     ruling = context.ruling(pod, labels)
     pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
@@ -100,7 +101,7 @@ def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, a
     bare = replace(pod_constraints, terms=own.terms)
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
     among_others = read_pod_among_others(admitted)
-    return ScheduledPod(admitted, pod, verdict, ruling, demand, pod_constraints, bare, among_others)
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -129,8 +130,8 @@ def without_our_affinity(document: Mapping[str, Any], snapshot: ClusterSnapshot)
         return document
     bare = _with_required(document, None)
     namespace = namespace_of(document)
-    verdict = mutate(bare, namespace, snapshot.namespace_labels(namespace), snapshot.context)
-    ours = [term.get("matchExpressions") or [] for term in _required(apply(bare, verdict.operations)).get(
+    result = mutate(bare, namespace, snapshot.namespace_labels(namespace), snapshot.context)
+    ours = [term.get("matchExpressions") or [] for term in _required(apply(bare, result.operations)).get(
         "nodeSelectorTerms", ())]  # fmt: skip
     remaining: list[Mapping[str, Any]] = []
     for term in terms:

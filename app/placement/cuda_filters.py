@@ -15,22 +15,24 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
             if demand.refuse_unknown:
                 return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
             continue
-        verdict = judge_driver(need, node.host)
-        if verdict < demand.accept:
+        compatibility = judge_driver(need, node.host)
+        if compatibility < demand.accept:
             new_enough = node.driver >= need.floor(demand.accept)  # then the image itself refuses the driver branch
-            if new_enough or (verdict is Compatibility.RequirementUnmet and need.requirement):
+            if new_enough or (compatibility is Compatibility.RequirementUnmet and need.requirement):
                 return _requirement_unmet(need, node)
             return reason(
-                Code.DriverTooOld, "CUDA driver too old", f">= {_floor(demand, need)}{_sufficient_setting(verdict)}"
+                Code.DriverTooOld,
+                "CUDA driver too old",
+                f">= {_floor(demand, need)}{_sufficient_setting(compatibility)}",
             )
     return None
 
 
-def _sufficient_setting(verdict: Compatibility) -> str:
+def _sufficient_setting(compatibility: Compatibility) -> str:
     """Name the policy setting under which the driver would suffice, for the message; empty if there is none."""
-    if verdict < Compatibility.Forward:
+    if compatibility < Compatibility.Forward:
         return ""
-    return f", or policy field cuda.accept: {AcceptedCompatibility(int(verdict)).name}"
+    return f", or policy field cuda.accept: {AcceptedCompatibility(int(compatibility)).name}"
 
 
 def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:

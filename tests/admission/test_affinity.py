@@ -8,7 +8,7 @@ import pytest
 
 from app.admission.affinity.mutator import MOST_TERMS
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate
+from app.admission.review import ReviewResult, mutate
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from tests.builders import fleet, gpus, node, pod, policies, policy, setting
@@ -25,7 +25,7 @@ UNLABELLED = node(product=None, driver=None)
 
 def admit(
     document: dict[str, Any], *nodes: Node, policy_set: PolicySet | None = None
-) -> tuple[dict[str, Any], Verdict]:
+) -> tuple[dict[str, Any], ReviewResult]:
     """Admit a pod: (its node affinity afterwards, the verdict)."""
     verdict = mutate(document, "team-a", {}, setting(policy_set, fleet(*nodes, classes=["nvidia"])))
     admitted: Any = apply(document, verdict.operations)

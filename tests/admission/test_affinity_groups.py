@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.review import Verdict
+from app.admission.review import ReviewResult
 from app.nodes.model import Node
 from tests.admission.test_affinity import admit, terms, wishing
 from tests.builders import gpus, node, pod
@@ -31,7 +31,7 @@ TEMPLATES: Mapping[str, Mapping[str, str]] = {
 IMAGE = gpus(1, image="nvcr.io/nvidia/pytorch:24.06-py3")
 
 
-def admitted(document: dict[str, Any], *nodes: Node) -> tuple[dict[str, Any], Verdict]:
+def admitted(document: dict[str, Any], *nodes: Node) -> tuple[dict[str, Any], ReviewResult]:
     affinity, verdict = admit(document, *nodes)
     return {"spec": {**document["spec"], "affinity": {"nodeAffinity": affinity}}}, verdict
 

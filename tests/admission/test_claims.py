@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, Verdict, mutate, validate
+from app.admission.review import ReviewContext, ReviewResult, mutate, validate
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.policy.compiled import PolicySet
@@ -48,7 +48,7 @@ def claiming(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def admit(
     document: dict[str, Any], state: State, policy_set: PolicySet | None = None, labels: dict[str, str] | None = None
-) -> Verdict:
+) -> ReviewResult:
     """Mutate a Pod of team-a."""
     return mutate(document, "team-a", labels or {}, where(state, policy_set))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate
+from app.admission.review import ReviewResult, mutate
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from tests.builders import container, gpus, pod, policies, policy, setting
@@ -29,7 +29,7 @@ DRIVER = defaults("driverCapabilities: 'compute,utility'")
 OVERRIDE = ", override: true"
 
 
-def admit(document: dict[str, Any], policy_set: PolicySet) -> Verdict:
+def admit(document: dict[str, Any], policy_set: PolicySet) -> ReviewResult:
     """Mutate a Pod of team-a."""
     return mutate(document, "team-a", {}, setting(policy_set))
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.admission.review import ReviewContext, Verdict, mutate, validate
+from app.admission.review import ReviewContext, ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm
 from app.knowledge.families import Family
 from app.kube.pods import DECISION
@@ -23,7 +23,7 @@ NO_GPU = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
-def admit(document: dict[str, Any], how: str | None = "required", known: ReviewContext | None = None) -> Verdict:
+def admit(document: dict[str, Any], how: str | None = "required", known: ReviewContext | None = None) -> ReviewResult:
     """Mutate a Pod of a namespace with this label; None for no label."""
     labels: Mapping[str, str] = {} if how is None else {"gpu-usher.io/cpu-guard": how}
     return mutate(document, "team-a", labels, known or setting())

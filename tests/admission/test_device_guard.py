@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate, validate
+from app.admission.review import ReviewResult, mutate, validate
 from app.kube.resource_claims import ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
@@ -26,7 +26,7 @@ def guard(mode: str, action: str = "Enforce") -> PolicySet:
     return policies(policy("p", f"action: {action}, admission: {{visibleDevices: {mode}}}"))
 
 
-def admit(document: dict[str, Any], policy_set: PolicySet) -> Verdict:
+def admit(document: dict[str, Any], policy_set: PolicySet) -> ReviewResult:
     """Mutate a Pod of team-a."""
     return mutate(document, "team-a", {}, setting(policy_set))
 

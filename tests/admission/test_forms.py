@@ -13,7 +13,7 @@ import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate, validate
+from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
@@ -43,7 +43,7 @@ def admit(
     form: PodForm = PodForm.Pod,
     known: FleetFacts = FLEET,
     settled: tuple[str, ...] = (),
-) -> Verdict:
+) -> ReviewResult:
     """Mutate an object of team-a. `settled`: ephemeral containers that were there before."""
     where = replace(setting(policy_set, known), form=form, existing_ephemeral=frozenset(settled))
     return mutate(document, "team-a", {}, where)

@@ -11,7 +11,7 @@ import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate
+from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
@@ -42,7 +42,7 @@ def rules(words: str = "", action: str = "Enforce") -> PolicySet:
     return policies(policy("p", f"action: {action}, admission: {{{words}}}"))
 
 
-def admit(document: dict[str, Any], known: FleetFacts, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> Verdict:
+def admit(document: dict[str, Any], known: FleetFacts, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> ReviewResult:
     """Mutate an object of team-a."""
     return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate
+from app.admission.review import ReviewResult, mutate
 from app.nodes.labels import PRODUCT
 from app.placement.engine import judge_class
 from app.policy.compiled import PolicySet
@@ -28,7 +28,7 @@ def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> FleetFacts
     return fleet_of(*(node(**arguments) for arguments in nodes), classes=classes)
 
 
-def admit(document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None) -> Verdict:
+def admit(document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None) -> ReviewResult:
     """Mutate a Pod of team-a."""
     return mutate(document, "team-a", {}, setting(policy_set, known or fleet()))
 

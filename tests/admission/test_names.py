@@ -8,7 +8,7 @@ import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate
+from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
@@ -26,7 +26,7 @@ def names(words: str, action: str = "Enforce", more: str = "") -> PolicySet:
 
 def admit(
     document: dict[str, Any], policy_set: PolicySet, known: FleetFacts = FLEET, form: PodForm = PodForm.Pod
-) -> Verdict:
+) -> ReviewResult:
     """Mutate an object of team-a."""
     return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
 

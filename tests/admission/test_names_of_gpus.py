@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.review import Verdict, validate
+from app.admission.review import ReviewResult, validate
 from app.cluster.state import State
 from app.values.reasons import Code
 from tests.builders import container, knowledge, pod, policies, policy, setting
@@ -30,7 +30,7 @@ def state() -> State:
     return made
 
 
-def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 4}") -> Verdict:
+def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 4}") -> ReviewResult:
     """Validate a pod on that cluster."""
     known = replace(setting(policies(policy("p", spec))), claimed=state().claimed)
     return validate(pod(*containers), "team-a", {}, known)

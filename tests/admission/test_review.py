@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate, validate
+from app.admission.review import ReviewResult, mutate, validate
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
@@ -31,7 +31,7 @@ NODES = [
 FLEET = fleet(*NODES, classes=["nvidia"])
 
 
-def admit(document: dict[str, Any], policy_set: PolicySet | None = None, namespace: str = "team-a") -> Verdict:
+def admit(document: dict[str, Any], policy_set: PolicySet | None = None, namespace: str = "team-a") -> ReviewResult:
     """Mutate a Pod where a mixed fleet is known."""
     return mutate(document, namespace, {}, setting(policy_set, FLEET))
 
@@ -145,7 +145,7 @@ def test_pod_never_exempts_itself(kind: str) -> None:
 def test_cpu_pod_is_left_untouched(document: dict[str, Any]) -> None:
     verdict = admit(document)
 
-    assert Verdict(concerned=False) == verdict
+    assert ReviewResult(concerned=False) == verdict
 
 
 def test_denial_names_everything_that_is_wrong() -> None:

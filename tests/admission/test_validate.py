@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import Verdict, mutate, validate
+from app.admission.review import ReviewResult, mutate, validate
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
@@ -16,7 +16,7 @@ GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
 
 
-def judge(document: dict[str, Any], policy_set: PolicySet | None = None) -> Verdict:
+def judge(document: dict[str, Any], policy_set: PolicySet | None = None) -> ReviewResult:
     """Validate a Pod of team-a, by the shipped policies unless others are given."""
     return validate(document, "team-a", {}, setting(policy_set))
 

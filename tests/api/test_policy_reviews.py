@@ -62,7 +62,7 @@ def test_good_policies_are_let_in(service: Service) -> None:
         ask(service, gpu_policy({"priority": 7}), GPUPOLICIES),
     ]
 
-    assert [(answer.handled, answer.verdict.allowed) for answer in answers] == [(True, True)] * 2
+    assert [(answer.handled, answer.result.allowed) for answer in answers] == [(True, True)] * 2
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
@@ -85,7 +85,7 @@ def test_refusal_is_an_answer_with_a_code_of_its_own(service: Service) -> None:
     answer = ask(service, gpu_policy({"priority": "high"}), GPUPOLICIES)
 
     response = json.loads(answer.body)["response"]
-    assert [reason.code for reason in answer.verdict.reasons] == [Code.InvalidPolicy]
+    assert [reason.code for reason in answer.result.reasons] == [Code.InvalidPolicy]
     assert (response["status"]["code"], response["status"]["reason"]) == (403, "Forbidden")
     assert response["auditAnnotations"]["decision"] == "InvalidPolicy"
     assert "patch" not in response
@@ -221,7 +221,7 @@ def test_shadow_lets_a_mistake_in_and_logs_it(tmp_path: Path) -> None:
     answer = ask(service, gpu_policy({"priority": -1}), GPUPOLICIES)
 
     assert json.loads(answer.body)["response"] == {"uid": "r-1", "allowed": True}
-    assert not answer.verdict.allowed
+    assert not answer.result.allowed
 
 
 @pytest.mark.parametrize("odd", [5, "x", [], True, [{}]], ids=str)

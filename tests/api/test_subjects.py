@@ -98,7 +98,7 @@ def test_only_pods_that_are_made_are_reviewed_whole(
     answer = ask(service, pod(BAD), resource, group, verb, operation=operation, subResource=subresource)
 
     assert reviewed is answer.handled
-    assert reviewed is not answer.verdict.allowed
+    assert reviewed is not answer.result.allowed
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE", "CONNECT"])
@@ -110,7 +110,7 @@ def test_templates_are_reviewed_when_made_and_when_changed(service: Service, res
     answer = workload(service, resource, pod(BAD), operation=operation)
 
     assert expected is answer.handled
-    assert expected is not answer.verdict.allowed
+    assert expected is not answer.result.allowed
 
 
 @pytest.mark.parametrize("subresource", ["scale", "status"])
@@ -138,7 +138,7 @@ def test_patch_reaches_the_template_where_it_stands(service: Service, resource: 
 def test_patch_of_a_cron_job_has_the_whole_path(service: Service) -> None:
     answer = workload(service, "cronjobs", pod(container(None, {GPU: "2"})))
 
-    assert [operation.path[:5] for operation in answer.verdict.operations] == [
+    assert [operation.path[:5] for operation in answer.result.operations] == [
         ("spec", "jobTemplate", "spec", "template", "spec")
     ]
 
@@ -157,7 +157,7 @@ def test_template_that_is_as_it_was_passes_untouched(service: Service, resource:
     verdicts = [
         ask(
             service, scaled, resource, WORKLOADS[resource][0], verb, operation="UPDATE", oldObject=nest(template)
-        ).verdict
+        ).result
         for verb in ("mutate", "validate")
     ]
 
@@ -166,7 +166,7 @@ def test_template_that_is_as_it_was_passes_untouched(service: Service, resource:
 
 @pytest.mark.parametrize("before", [None, {}, {"spec": None}, plain(None), plain(pod())], ids=str)
 def test_template_that_changed_is_reviewed_whatever_was_before(service: Service, before: Any) -> None:
-    assert not workload(service, "deployments", pod(BAD), operation="UPDATE", oldObject=before).verdict.allowed
+    assert not workload(service, "deployments", pod(BAD), operation="UPDATE", oldObject=before).result.allowed
 
 
 @pytest.mark.parametrize("resource", WORKLOADS)
@@ -176,7 +176,7 @@ def test_workload_that_is_leaving_passes(service: Service, resource: str) -> Non
     leaving = nest(pod(BAD))
     leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
 
-    assert ask(service, leaving, resource, group, operation="UPDATE", oldObject=nest(pod())).verdict.allowed
+    assert ask(service, leaving, resource, group, operation="UPDATE", oldObject=nest(pod())).result.allowed
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_workload_that_is_leaving_passes(service: Service, resource: str) -> Non
 def test_workload_without_a_template_passes(service: Service, resource: str, document: Any) -> None:
     answer = ask(service, document, resource, WORKLOADS[resource][0])
 
-    assert answer.verdict.allowed
-    assert not answer.verdict.operations
+    assert answer.result.allowed
+    assert not answer.result.operations
 
 
 ODD: list[Any] = [5, True, "x", [], [{}], 1.5]
@@ -244,7 +244,7 @@ def test_new_ephemeral_containers_are_guarded(
     answer = ask(service, made, "pods", operation="UPDATE", subResource="ephemeralcontainers", oldObject=before)
 
     assert answer.handled
-    assert spoken is any("NVIDIA_VISIBLE_DEVICES" in warning for warning in answer.verdict.warnings)
+    assert spoken is any("NVIDIA_VISIBLE_DEVICES" in warning for warning in answer.result.warnings)
 
 
 @pytest.mark.parametrize(
@@ -269,4 +269,4 @@ def test_record_of_another_shape_is_never_a_bug(service: Service, actions: str) 
     document = pod(annotations={"decision": f'{{"v":1,"actions":{actions},"of":"x"}}'})
     document["metadata"]["managedFields"] = [{"manager": "kubectl"}]
 
-    assert ask(service, document, "pods").verdict.allowed
+    assert ask(service, document, "pods").result.allowed

@@ -190,4 +190,4 @@ def ask(shape: Shape, document: Object, verb: str = "mutate") -> Answered:
     response = json.loads(found.body)["response"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     admitted = jsonpatch.apply_patch(document, patch)
-    return Answered(response, [reason.code.name for reason in found.verdict.reasons], admitted)
+    return Answered(response, [reason.code.name for reason in found.result.reasons], admitted)
