@@ -15,7 +15,7 @@ from typing import Any
 from app.explain.edits import Edit, NearMiss, edited
 from app.explain.funnel import Objection
 from app.explain.json_difference import difference
-from app.explain.remedies import REMEDIES
+from app.explain.remedies import EDIT_PROPOSERS
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -161,7 +161,7 @@ class FixSearch:
 
     def _edits(self, name: str, objection: Objection) -> Iterator[Edit]:
         near_miss = NearMiss(self._scheduled_pod, self._snapshot.nodes[name], objection, self._snapshot)
-        return (edit for remedy in REMEDIES for edit in remedy(near_miss))
+        return (edit for propose in EDIT_PROPOSERS for edit in propose(near_miss))
 
     def _try(self, candidates: Iterator[tuple[Edits, list[str]]], most: int) -> Generator[None, None, None]:
         for edits, names in islice(candidates, most):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which a remedy proposes edits."""
+"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which edits are proposed."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A node that refuses the pod, with one of its objections; a remedy proposes edits that would remove it."""
+    """A node that refuses the pod, with one of its objections, which an edit would have to remove."""
 
     scheduled_pod: ScheduledPod
     node: Node
@@ -62,7 +62,8 @@ class Edit:
         return "fleet" if self.node else "policy" if self.policies else "pod"
 
 
-Remedy = Callable[[NearMiss], Iterator[Edit]]
+EditProposer = Callable[[NearMiss], Iterator[Edit]]
+"""A function that proposes edits for a near miss; none if its objection is not one that the function is for."""
 
 
 def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:

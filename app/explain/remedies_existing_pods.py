@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies for kube-scheduler's objections because of other pods: each drops one inter-pod constraint of the pod."""
+"""Edits for kube-scheduler's objections because of other pods: each drops one inter-pod constraint of the pod."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies for the filters' objections: another need, another resource, another image, or GPUs freed on the node."""
+"""Edits for the filters' objections: another need, another resource, another image, or GPUs freed on the node."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

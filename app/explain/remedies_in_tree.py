@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies for kube-scheduler's own objections to a node, one function for each cause."""
+"""Edits for kube-scheduler's own objections to a node, one function for each cause."""
 
 from collections.abc import Iterator
 from dataclasses import replace
