@@ -12,7 +12,7 @@ from app.nodes.model import Node
 from app.placement.packing import WHOLE_MILLI, packing
 from app.placement.scarcity import scarcity
 from app.placement.share_prices import share_prices
-from app.placement.stranded import STATES_KEPT, GPUs, free_gpus, placements
+from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements
 from app.placement.waste_score import wasted_milli
 from app.policy.demand import Demand
 

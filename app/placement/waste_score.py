@@ -3,7 +3,7 @@
 
 from functools import lru_cache
 
-from app.placement.stranded import GPUs, stranded
+from app.placement.unusable_capacity import GPUs, stranded
 from app.policy.expected_demand import ExpectedDemand
 
 CPU_FILL = 0.85

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from app.nodes.model import Node
-from app.placement.stranded import free_gpus
+from app.placement.unusable_capacity import free_gpus
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import exp
 
 from app.nodes.model import Node
-from app.placement.stranded import STATES_KEPT, GPUs, free_gpus, placements, stranded
+from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, stranded
 from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.nodes.model import Node
-from app.placement.stranded import placements
+from app.placement.unusable_capacity import placements
 from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName
 from app.simulate.fgd import fgd

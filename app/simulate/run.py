@@ -11,7 +11,7 @@ from app.cluster.verdict_cache import VerdictCache
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
-from app.placement.stranded import stranded
+from app.placement.unusable_capacity import stranded
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand

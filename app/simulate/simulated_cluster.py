@@ -9,7 +9,7 @@ from app.cluster.change_log import ChangeLog
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass
 from app.nodes.reading import read_node
-from app.placement.stranded import placements
+from app.placement.unusable_capacity import placements
 from app.placement.workload import free_by_product
 from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
 from app.simulate.trace import WHOLE_MILLI, Machine, Task

@@ -15,7 +15,7 @@ from app.placement.fragmentation import HALF_WAY, fragmentation
 from app.placement.packing import packing, spreading
 from app.placement.ranking import wire_scores
 from app.placement.share_prices import share_prices
-from app.placement.stranded import MOST_UNITS
+from app.placement.unusable_capacity import MOST_UNITS
 from app.placement.workload import expected_from_classes
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.policy.schema_placement import ScorerName

@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import wire_scores
-from app.placement.stranded import stranded
+from app.placement.unusable_capacity import stranded
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.stranded import placements, stranded
+from app.placement.unusable_capacity import placements, stranded
 from app.policy.expected_demand import ExpectedDemand
 from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, plainly, ways
 
