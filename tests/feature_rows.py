@@ -63,7 +63,7 @@ SCORE = {
     "F49": "Nodes can be packed, or pods spread over them.",
     "F50": "A policy chooses the scorers and their weights.",
     "F51": "A GPU product that other pods cannot do without is spared.",
-    "F52": "A pod goes where it strands the fewest GPUs for the pods that are expected.",
+    "F52": "A pod goes where it leaves the least GPU capacity unusable for the pods that are expected.",
     "F53": "A driver that runs the pod's CUDA natively is preferred to one that runs it by compatibility.",
     "F54": "Form factor, all-to-all NVLink and the NVLink domain are filtered or scored.",
     "F55": "Scores are integers from 0 to 10.",

@@ -154,7 +154,7 @@ PAINS = (
     Pain(
         47,
         "GPUs are left in pieces that nobody can use",
-        "each choice is scored by the GPU that it strands for pods to come (tests/results/placement.md)",
+        "each choice is scored by the GPU that it leaves unusable for pods to come (tests/results/placement.md)",
         "volcano#3948",
     ),
     Pain(48, "copies of the cluster for every pod", "one index; what changed is renewed", "volcano#5086, KAI#315"),

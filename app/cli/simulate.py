@@ -145,14 +145,14 @@ def _show(console: Console, result: SimulationResult) -> None:
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("workload", "policy"):
         table.add_column(name, no_wrap=True)
-    for name in ("seeds", *(f"{mark} %" for mark in MARKS), "stranded", "failed"):
+    for name in ("seeds", *(f"{mark} %" for mark in MARKS), "fragmented", "failed"):
         table.add_column(name, justify="right")
     for row in rows(result.runs):
         cells = [_cell(row.allocated.get(str(mark))) for mark in MARKS]
         fragmented = "" if row.fragmented is None else f"{row.fragmented:.2f}"
         table.add_row(row.workload, row.policy, str(row.seeds), *cells, fragmented, f"{row.failed:.0f}")
     console.print(table)
-    console.print("[dim]stranded: percent of the GPUs, free and of no use to pods to come, at 100 %; failed: pods[/]")
+    console.print("[dim]fragmented: percent of the GPUs, free and of no use to pods to come, at 100 %; failed: pods[/]")
     console.print(f"[dim]histogram of the workload: {result.history}; GPUs: {result.gpus}[/]")
     console.print(f"[dim]{result.wire}[/]")
 

@@ -66,7 +66,7 @@ def driver(
     with show_progress("judging pods with both drivers"):
         rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
     show(rollout, output, lambda console: _show(console, rollout))
-    raise typer.Exit(1 if rollout.strands else 0)
+    raise typer.Exit(1 if rollout.leaves_pods_without_nodes else 0)
 
 
 @whatif.command(cls=Verb)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fragmentation measure F: the free GPU capacity of a node that expected pods cannot use (F52, F61).
 
-It is from Weng et al., "Beware of Fragmentation", USENIX ATC '23, section 3.
+The Fragmentation scorer does not take F alone: waste_score.py adds what is free without enough CPU. The measure is from
+Weng et al., "Beware of Fragmentation", USENIX ATC '23, section 3.
 """
 
 from bisect import bisect_right
@@ -55,19 +56,19 @@ def placements(gpus: GPUs, count: int, share_milli: int) -> tuple[GPUs, ...]:
     )
 
 
-def stranded(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
+def unusable_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
     """Compute F: the expected free capacity, in thousandths of a GPU, that the next pod cannot use.
 
     `cpu_milli` is the free CPU of the node; None means that CPU is sufficient for each class.
     """
     steps = _cpu_steps(expected_demand)
-    return _stranded(
+    return _unusable_milli(
         expected_demand, product, len(steps) if cpu_milli is None else bisect_right(steps, cpu_milli), gpus
     )
 
 
 @lru_cache(STATES_KEPT)
-def _stranded(expected_demand: ExpectedDemand, product: str | None, step: int, gpus: GPUs) -> float:
+def _unusable_milli(expected_demand: ExpectedDemand, product: str | None, step: int, gpus: GPUs) -> float:
     free = sum(gpus)
     unable, able = _class_sums(expected_demand, product, step)
     lost = unable * free

@@ -3,7 +3,7 @@
 
 from functools import lru_cache
 
-from app.placement.unusable_capacity import GPUs, stranded
+from app.placement.unusable_capacity import GPUs, unusable_milli
 from app.policy.expected_demand import ExpectedDemand
 
 CPU_FILL = 0.85
@@ -25,7 +25,7 @@ def wasted_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli
     free CPU, None if it is not known.
     """
     gpu_demand = classes_with_gpus(expected_demand)
-    wasted = stranded(gpu_demand, product, cpu_milli, gpus)
+    wasted = unusable_milli(gpu_demand, product, cpu_milli, gpus)
     cpu_need = cpu_per_gpu(gpu_demand)
     if cpu_milli is None or not cpu_need:
         return wasted

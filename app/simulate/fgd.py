@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import exp
 
 from app.nodes.model import Node
-from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, stranded
+from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, unusable_milli
 from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 
@@ -33,8 +33,8 @@ def _score(demand: Demand, expected_demand: ExpectedDemand, product: str | None,
     if not results:
         return 0.0
     left = None if cpu is None else cpu - demand.cpu_milli
-    gain = stranded(expected_demand, product, cpu, gpus) - min(
-        stranded(expected_demand, product, left, result) for result in results
+    gain = unusable_milli(expected_demand, product, cpu, gpus) - min(
+        unusable_milli(expected_demand, product, left, result) for result in results
     )
     return int(LEVELS / (1.0 + exp(-gain / SQUASH_MILLI))) / LEVELS
 

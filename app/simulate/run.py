@@ -11,7 +11,7 @@ from app.cluster.verdict_cache import VerdictCache
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
-from app.placement.unusable_capacity import stranded
+from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
@@ -76,32 +76,32 @@ class SimulationRun:
 class RunFigures:
     """The figures of a run, updated at each arrival: GPU requested and allocated so far, and F, each in milli GPU.
 
-    F is the fragmentation measure of placement/stranded.py, summed over the nodes.
+    F is the measure of placement/unusable_capacity.py, summed over the nodes.
     """
 
     def __init__(self, trace: Trace, expected_demand: ExpectedDemand, nodes: Sequence[Node]) -> None:
         self._capacity = trace.capacity_milli
         self._expected_demand = popular(expected_demand)
-        self._arrived = self._allocated = 0
-        self._fragments = sum(map(self._stranded, nodes))
+        self._arrived_milli = self._allocated_milli = 0
+        self._fragmented_milli = sum(map(self._unusable_milli, nodes))
         self._marks: dict[int, list[tuple[int, float]]] = {mark: [] for mark in MARKS}
         self.failed: dict[str, int] = {}
 
     def count(self, task: Task, bound: tuple[Node, Node] | None) -> None:
         """Count an arrival. `bound` is its node before and after; None if it found no node."""
-        self._arrived += task.milli
+        self._arrived_milli += task.milli
         if bound is None:
             kind = f"{task.gpus} GPU" if task.gpu_milli in (0, 1000) else "share"
             self.failed[kind] = self.failed.get(kind, 0) + 1
         else:
-            self._allocated += task.milli
-            self._fragments += self._stranded(bound[1]) - self._stranded(bound[0])
-        mark = round(100 * self._arrived / self._capacity)
+            self._allocated_milli += task.milli
+            self._fragmented_milli += self._unusable_milli(bound[1]) - self._unusable_milli(bound[0])
+        mark = round(100 * self._arrived_milli / self._capacity)
         if mark in self._marks:
-            self._marks[mark].append((self._allocated, self._fragments))
+            self._marks[mark].append((self._allocated_milli, self._fragmented_milli))
 
-    def _stranded(self, node: Node) -> float:
-        return stranded(self._expected_demand, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
+    def _unusable_milli(self, node: Node) -> float:
+        return unusable_milli(self._expected_demand, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
 
     def percents(self, column: int) -> dict[str, float]:
         """Return the average of a column over the arrivals that round to each mark."""

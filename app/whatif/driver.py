@@ -55,7 +55,7 @@ class Rollout:
     order: tuple[NodeTurn, ...]
 
     @property
-    def strands(self) -> bool:
+    def leaves_pods_without_nodes(self) -> bool:
         """True where pods would be left that no node could serve any more."""
         return any(effect.loses and not effect.eligible_after for effect in self.effects)
 

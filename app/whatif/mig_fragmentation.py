@@ -16,7 +16,7 @@ from app.placement.mig_headroom import distinct_profiles, usable_memory
 WHOLE = "nvidia.com/gpu"
 
 
-def fragmentation(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Knowledge) -> float:
+def fragmented_share(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Knowledge) -> float:
     """Return the expected share of the free memory slices that the next requested unit cannot use, in [0, 1].
 
     0 means that any next unit can use all free slices, and is also the value where nothing is free; 1 means that it can

@@ -10,7 +10,7 @@ from app.knowledge.mig_profiles import RESOURCE_PREFIX, parse_profile
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
 from app.values.errors import BadInput
-from app.whatif.mig_fragmentation import WHOLE, fragmentation
+from app.whatif.mig_fragmentation import WHOLE, fragmented_share
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod
 
 SINGLE, MIXED = "single", "mixed"
@@ -187,7 +187,7 @@ def relayout(
         return tuple(sorted(pod.name for pod in moving if keep(pod.uid)))
 
     def fragmented(left: Mapping[str, Node]) -> float:
-        return round(fragmentation([left[row.node] for row in rows], mix, knowledge), 3)
+        return round(fragmented_share([left[row.node] for row in rows], mix, knowledge), 3)
 
     return MIGRelayout(
         nodes=tuple(rows),

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is stranded, against its definition, with facts per GPU and with counts."""
+"""The unusable capacity, against its definition, with facts per GPU and with counts."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.unusable_capacity import placements, stranded
+from app.placement.unusable_capacity import placements, unusable_milli
 from app.policy.expected_demand import ExpectedDemand
 from tests.placement.ahead import CPU, OUTLOOKS, PRODUCTS, SIZES, plainly, ways
 
 
 @given(OUTLOOKS, st.sampled_from([None, *PRODUCTS]), CPU, SIZES)
-def test_stranded_gpu_is_what_the_definition_says(
+def test_unusable_capacity_is_what_the_definition_says(
     expected_demand: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]
 ) -> None:
     """F52, F61."""
     expected = float(plainly(expected_demand, product, cpu, sizes))
 
-    assert expected == pytest.approx(stranded(expected_demand, product, cpu, sizes))
+    assert expected == pytest.approx(unusable_milli(expected_demand, product, cpu, sizes))
 
 
 @given(SIZES, st.integers(0, 3), st.integers(1, 1000))

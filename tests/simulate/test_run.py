@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import wire_scores
-from app.placement.unusable_capacity import stranded
+from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
@@ -157,7 +157,7 @@ def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: Benchmark
 
 
 def test_figures_are_those_of_the_placements() -> None:
-    """F52: allocated and stranded at the marks, from the published definition, arrival by arrival."""
+    """F52: allocated and fragmented at the marks, from the published definition, arrival by arrival."""
     trace = small()
     simulation = Simulation(trace, read_policy("fgd"), 42, PLAIN, RULES)
     known = expected_from_classes(map(simulation.demands.class_of, trace.tasks))
@@ -174,7 +174,8 @@ def test_figures_are_those_of_the_placements() -> None:
         failed += bound is None
         nodes = simulation.fleet.nodes.values()
         fragments = sum(
-            stranded(expected, node.node_class.product, node.free.cpu_milli, node.free.gpus or ()) for node in nodes
+            unusable_milli(expected, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
+            for node in nodes
         )
         curve.setdefault(round(100 * arrived / trace.capacity_milli), []).append((allocated, fragments))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.cluster.state import State
 from app.web.fleet_map import SAMPLES_KEPT, FleetMap
 from app.web.views.charts import HEIGHT, WIDTH, chart
-from app.web.views.fleet_tiles import TileFilter, fragmentation
+from app.web.views.fleet_tiles import TileFilter, fragmented_gpus
 from tests.builders import gpus, knowledge, node_document, pod
 
 COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)
@@ -37,12 +37,12 @@ def lost_by_pods(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
 @given(COUNTS, st.dictionaries(st.integers(1, 8), st.integers(1, 5), max_size=4))
 def test_fragmentation_equals_its_slow_twin(frees: Mapping[int, int], sizes: Mapping[int, int]) -> None:
     """F132, F52: it is the mean of the free GPUs that a pod like the running ones could not use."""
-    assert fragmentation(frees, sizes) == lost_by_pods(frees, sizes)
+    assert fragmented_gpus(frees, sizes) == lost_by_pods(frees, sizes)
 
 
 def test_fragmentation_counts_what_the_usual_pod_cannot_use() -> None:
     """F132: half of the pods request one GPU and lose nothing, half request eight and lose the seven of a node."""
-    assert fragmentation(Counter({8: 2, 7: 1}), Counter({1: 3, 8: 3})) == 3.5
+    assert fragmented_gpus(Counter({8: 2, 7: 1}), Counter({1: 3, 8: 3})) == 3.5
 
 
 def change(state: State, drawn: random.Random) -> None:

@@ -19,7 +19,7 @@ from app.knowledge.mig_placements import GPULayout
 from app.nodes.model import FreeResources
 from app.values.errors import BadInput
 from app.whatif.advice import advise_layout, fill_gpu
-from app.whatif.mig_fragmentation import fragmentation
+from app.whatif.mig_fragmentation import fragmented_share
 from app.whatif.mig_relayout import most_of, node_class_with_layout, parse_layout
 from app.whatif.placing_in_turn import GPUPod
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
@@ -138,7 +138,7 @@ def test_fragmentation_is_what_the_next_pod_cannot_use(
     offers: dict[str, int], mix: dict[str, int], expected: float
 ) -> None:
     """F61, F64: slices that a device plugin offers count by memory slices."""
-    share = fragmentation([node(product=A100, offers=offers)], mix, knowledge())
+    share = fragmented_share([node(product=A100, offers=offers)], mix, knowledge())
 
     assert share == pytest.approx(expected)
 
@@ -149,7 +149,7 @@ def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
     bare = node(product=A100, offers={})
     carved_ = replace(bare, free=FreeResources({}, layouts=(GPULayout("0", geometry, (Instance("1g.10gb", 0),)),)))
 
-    share = fragmentation([carved_], {slice_("3g.40gb"): 1, slice_("4g.40gb"): 1}, knowledge())
+    share = fragmented_share([carved_], {slice_("3g.40gb"): 1, slice_("4g.40gb"): 1}, knowledge())
 
     assert share == pytest.approx(1 - (4 / 7 + 0) / 2)
 

@@ -122,7 +122,7 @@ class FleetSums:
     def _total(self, key: tuple[str, str]) -> FleetTotal:
         used = self._units[key] - self._free[key]
         frees, sizes = self._frees.get(key), self._sizes.get(key)
-        fragmented = None if frees is None else fragmentation(frees, sizes or {})
+        fragmented = None if frees is None else fragmented_gpus(frees, sizes or {})
         return FleetTotal(*key, self._nodes[key], self._units[key], used, fragmented, self._stranded[key])
 
 
@@ -133,7 +133,7 @@ def _count(counter: Counter[Word], words: Iterable[Word], sign: int) -> None:
             del counter[word]
 
 
-def fragmentation(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
+def fragmented_gpus(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float:
     """Return the free GPUs that a pod could not use, on average over the pods that use GPUs now.
 
     `frees` is the number of nodes by free GPUs, `sizes` the number of pods by GPUs used. For a pod of s GPUs, the free
