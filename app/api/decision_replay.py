@@ -17,7 +17,7 @@ from app.api.extender_routes import filter_nodes, preempt, prioritize
 from app.api.wire import encode
 from app.values.errors import BadInput, WireError
 
-EXTENDER_VERBS = {"filter": filter_nodes, "prioritize": prioritize, "preempt": preempt}
+EXTENDER_FUNCTIONS = {"filter": filter_nodes, "prioritize": prioritize, "preempt": preempt}
 """The functions that decide kube-scheduler's requests, by the member `verb` of a line."""
 DECISION_MEMBERS = ("decision", "reasons", "actions", "answer")
 """Members of a line that record the decision; `answer` is a SHA-256 of the answer's bytes."""
@@ -58,7 +58,7 @@ def _problem(line: Any) -> str | None:
     if not isinstance(line, dict) or line.get("v") != VERSION:
         return f"no line of version {VERSION}"
     verb = str(line.get("verb"))
-    if verb not in REVIEWS and verb not in EXTENDER_VERBS:
+    if verb not in REVIEWS and verb not in EXTENDER_FUNCTIONS:
         return f"verb {verb[:40]!r}"
     kinds = (
         {"namespace": str, "form": str}
@@ -124,7 +124,7 @@ def _answer_again(line: Line, backend: Backend) -> dict[str, Any]:
     args = {"Pod": line["pod"]}
     args |= {"NodeNameToMetaVictims": line["victims"]} if "victims" in line else {"NodeNames": line["nodes"]}
     try:
-        answer = EXTENDER_VERBS[line["verb"]](encode(args), backend)
+        answer = EXTENDER_FUNCTIONS[line["verb"]](encode(args), backend)
     except WireError as error:
         return {"decision": "error", "reasons": {}, "actions": [str(error)], "answer": ""}
     outcome = "none_fits" if answer.asked and not answer.kept else "answered"

@@ -22,7 +22,7 @@ LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
 BUFFER_BYTES = 1 << 18
 """Read buffer: a large one means fewer wake-ups in a burst of events. A line may be longer."""
-WHOLE = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
+WHOLE_ANSWER = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
 REVIEWS = "authorization.k8s.io/v1"
 LONGEST_LINE_BYTES = 1 << 24
 """An object in etcd is at most 1.5 MiB, so a longer line is not a watch event."""
@@ -43,7 +43,7 @@ class ApiServer:
 
         Raises ApiError.
         """
-        async with self._request(path, params, accept, WHOLE) as answer:
+        async with self._request(path, params, accept, WHOLE_ANSWER) as answer:
             return await answer.read()
 
     async def version(self) -> tuple[bytes, str]:
@@ -51,7 +51,7 @@ class ApiServer:
 
         Raises ApiError.
         """
-        async with self._request("/version", {}, "application/json", WHOLE) as answer:
+        async with self._request("/version", {}, "application/json", WHOLE_ANSWER) as answer:
             return await answer.read(), answer.headers.get("Date", "")
 
     async def rules(self, user: str, groups: tuple[str, ...], namespace: str) -> bytes:
@@ -62,7 +62,7 @@ class ApiServer:
         headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
         review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
         path = f"/apis/{REVIEWS}/selfsubjectrulesreviews"
-        async with self._request(path, {}, "application/json", WHOLE, headers, review) as answer:
+        async with self._request(path, {}, "application/json", WHOLE_ANSWER, headers, review) as answer:
             return await answer.read()
 
     @asynccontextmanager

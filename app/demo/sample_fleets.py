@@ -10,12 +10,12 @@ from typing import Any
 from app.demo.devices import device_class, resource_slice
 from app.demo.gfd import node_labels
 from app.demo.notation import DEFAULT, DemoFleet, DemoPod, NodePool, read_fleet
+from app.nodes.sharing import WHOLE_GPU
 
-WHOLE = "nvidia.com/gpu"
 POD = {"apiVersion": "v1", "kind": "Pod"}
 ADMITTED = {
     "runtimeClassName": "nvidia",
-    "tolerations": [{"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}],
+    "tolerations": [{"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}],
 }
 """What admission adds to every GPU pod (F3, F5)."""
 
@@ -75,11 +75,11 @@ def _capacity(pool: NodePool) -> dict[str, int]:
         named = {
             f"nvidia.com/mig-{profile.replace('+', '.')}": mig_slice.count for profile, mig_slice in slices.items()
         }
-        return {WHOLE: pool.mig.whole, **named}
+        return {WHOLE_GPU: pool.mig.whole, **named}
     units = sum(mig_slice.count for mig_slice in slices.values()) or pool.gpus
     if pool.sharing is None:
-        return {WHOLE: units}
-    return {WHOLE + (".shared" if pool.sharing.renamed else ""): units * pool.sharing.replicas}
+        return {WHOLE_GPU: units}
+    return {WHOLE_GPU + (".shared" if pool.sharing.renamed else ""): units * pool.sharing.replicas}
 
 
 def _texts(amounts: Mapping[str, int | str]) -> dict[str, str]:
@@ -97,7 +97,7 @@ def _pods(fleet: DemoFleet) -> Iterator[DemoPod]:
     for pool in fleet.pools:
         for node, gpus in zip(pool.node_names(), pool.busy, strict=False):
             if gpus:
-                yield DemoPod(name=f"busy-{node}", node=node, asks={WHOLE: gpus})
+                yield DemoPod(name=f"busy-{node}", node=node, asks={WHOLE_GPU: gpus})
     yield from fleet.pods
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node, Sharing
-from app.nodes.sharing import PRODUCT, WHOLE
+from app.nodes.sharing import PRODUCT, WHOLE_GPU
 from app.values.reasons import Code
 
 
@@ -134,7 +134,7 @@ def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
         for node in fleet.nodes
         if node.node_class.sharing is Sharing.MIG
         and not node.node_class.mig_profile
-        and node.node_class.allocatable(WHOLE)
+        and node.node_class.allocatable(WHOLE_GPU)
     )
     yield from _finding(
         "MIGWithoutStrategy",

@@ -14,6 +14,7 @@ from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
 from app.admission.review import ReviewContext, ReviewResult, denial_message, mutate
 from app.admission.reviewed_pod import PodForm
+from app.intree.existing_pods import REQUIRED
 from app.kube.pods import DECISION, read_pod
 from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
@@ -21,7 +22,6 @@ from app.policy.demand import Demand
 TOKEN = "kube-api-access-"
 """Prefix of the service account volume's name (plugin/pkg/admission/serviceaccount/admission.go
 ServiceAccountVolumeName); five random letters follow."""
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class PodDifference(Enum):

@@ -15,10 +15,7 @@ from app.knowledge.mig_placements import GPULayout
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import Device
-
-WHOLE_MILLI = 1000
-"""The capacity of a whole GPU in thousandths (docs/reference/listeners.md#state)."""
-
+from app.nodes.model import WHOLE_MILLI
 
 @dataclass(frozen=True, slots=True)
 class DRAGPU:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from app.knowledge.mig_profiles import RESOURCE_PREFIX, profile_of
 from app.nodes.model import NodeClass, Sharing
-from app.nodes.sharing import WHOLE, Amounts, parse_count
+from app.nodes.sharing import WHOLE_GPU, Amounts, parse_count
 
 
 def unhealthy_units(offered: Amounts, capacity: Amounts) -> Amounts:
@@ -45,7 +45,7 @@ def has_several_models(node_class: NodeClass, capacity: Amounts | None) -> bool:
     """
     if node_class.mig_strategy == "mixed" or node_class.mig_invalid or node_class.sharing is Sharing.HAMi:
         return False
-    units = {name: amount for name, amount in capacity or () if name.startswith(WHOLE) or profile_of(name)}
+    units = {name: amount for name, amount in capacity or () if name.startswith(WHOLE_GPU) or profile_of(name)}
     if not node_class.labelled_gpus or any(map(profile_of, units)):
         return False
     return sum(units.values()) > node_class.labelled_gpus * node_class.replicas

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from app.knowledge.dcgm import DCGM, GPUCondition, MetricMeaning, MetricRule
 from app.knowledge.tables import Knowledge
 from app.knowledge.xids import XID
+from app.kube.pod_limits import LONGEST_NAME
 
 XID_SECONDS = 24 * 3600.0
 """Seconds after which a reported XID no longer counts, as the gauge never resets by itself (app/knowledge/dcgm.yaml).
@@ -24,8 +25,6 @@ INT64_BLANK = float(0x7FFFFFFFFFFFFFF0)
 """DCGM_INT64_BLANK as a float, for rising counters: nanoseconds of throttling exceed BLANK within seconds."""
 MOST_CAUSES = 4
 """Causes that are reported of one node. A guess: four are enough to make an operator look at the node itself."""
-LONGEST_NAME = 253
-"""Characters of a node's name (Kubernetes: DNS subdomain); the labels of GPUs and their parts are far shorter."""
 
 GPU = tuple[str, str]
 """The key of a GPU: the name of its node, and its own."""

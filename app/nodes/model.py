@@ -30,6 +30,10 @@ REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS})
 """Shares of NVIDIA's device plugin: several units may be of one GPU, while HAMi gives as many GPUs as units."""
 
 
+WHOLE_MILLI = 1000
+"""The capacity of a whole GPU in thousandths, the unit of `FreeResources.gpus`."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeClass(HashedOnce):
     """The facts about a node that evicting pods cannot change; nodes of one kind share one object. None is unknown.

@@ -13,7 +13,8 @@ from app.nodes.model import REPLICAS, NodeClass, Sharing
 PRODUCT = "nvidia.com/gpu.product"
 REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 SHARING = "nvidia.com/gpu.sharing-strategy"
-WHOLE = "nvidia.com/gpu"
+WHOLE_GPU = "nvidia.com/gpu"
+"""The whole-GPU resource: its unit is a whole GPU, unless the node shares or slices its GPUs."""
 LONGEST_REGISTRATION = 1 << 15
 """Characters of HAMi's annotation that are read; one GPU takes about 300."""
 NOT_REGISTERED, COUNT_UNKNOWN = -1, 0
@@ -58,7 +59,7 @@ def mig_without_strategy(labels: Mapping[str, str], offered: Amounts) -> bool:
     GFD counts replicas only of GPUs without MIG, so that 0 means that there are none (NVIDIA/k8s-device-plugin
     internal/lm/resource.go). CUDA then sees at most one slice of such a GPU (MIG User Guide, device enumeration).
     """
-    return labels.get(REPLICAS_LABEL) == "0" and any(name == WHOLE and units > 0 for name, units in offered)
+    return labels.get(REPLICAS_LABEL) == "0" and any(name == WHOLE_GPU and units > 0 for name, units in offered)
 
 
 def _sharing_is_labelled(labels: Mapping[str, str], strategy: str | None, knowledge: Knowledge) -> bool:

@@ -8,8 +8,8 @@ It adds three losses in thousandths of a GPU: waste (waste_score.py), share pric
 from functools import lru_cache
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import Node
-from app.placement.packing import WHOLE_MILLI, packing
+from app.nodes.model import WHOLE_MILLI, Node
+from app.placement.packing import packing
 from app.placement.scarcity import scarcity
 from app.placement.share_prices import share_prices
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements

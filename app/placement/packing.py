@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Packing and Spreading scorers, by the share of a node's GPUs in use (F49, F50)."""
 
-from app.nodes.model import Node
+from app.nodes.model import WHOLE_MILLI, Node
 from app.policy.demand import Demand
-
-WHOLE_MILLI = 1000
-"""The capacity of a whole GPU in thousandths."""
-
 
 def packing(demand: Demand, node: Node) -> float:
     """Prefer the fullest node: the score is the share of its units in use with the pod."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from app.placement.packing import WHOLE_MILLI
+from app.nodes.model import WHOLE_MILLI
 from app.policy.expected_demand import ExpectedDemand
 
 CELL_MILLI = 10

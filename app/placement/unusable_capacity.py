@@ -9,9 +9,8 @@ from bisect import bisect_right
 from functools import lru_cache
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import FreeResources
+from app.nodes.model import WHOLE_MILLI, FreeResources
 from app.placement.filters import allows_product
-from app.placement.packing import WHOLE_MILLI
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 
 MOST_UNITS = 256

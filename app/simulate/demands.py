@@ -6,6 +6,8 @@ from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
+from app.nodes.model import WHOLE_MILLI
+from app.nodes.sharing import WHOLE_GPU
 from app.placement.scorers import uses_expected_demand
 from app.placement.workload import demand_class
 from app.policy.compiled import PolicySet
@@ -13,13 +15,12 @@ from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.policy.match import compile_demand
 from app.simulate.policies import BenchmarkPolicy
-from app.simulate.simulated_cluster import GPU
-from app.simulate.trace import WHOLE_MILLI, Task
+from app.simulate.trace import Task
 
 
 def pod_document(task: Task, name: str = "task") -> dict[str, Any]:
     """Return a task as a Pod. Pods cannot ask for a share of a GPU: the Pod asks for one, the Demand has the share."""
-    gpus = {GPU: str(task.gpus)} if task.gpus else {}
+    gpus = {WHOLE_GPU: str(task.gpus)} if task.gpus else {}
     requests = {"cpu": f"{task.cpu_milli}m", "memory": f"{task.memory_mib}Mi", **gpus}
     annotations = {"gpu-usher.io/products": ",".join(task.products)} if task.products else {}
     return {

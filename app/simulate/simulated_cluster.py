@@ -7,20 +7,19 @@ from typing import Any
 
 from app.cluster.change_log import ChangeLog
 from app.knowledge.tables import Knowledge
-from app.nodes.model import Node, NodeClass
+from app.nodes.model import WHOLE_MILLI, Node, NodeClass
 from app.nodes.reading import read_node
+from app.nodes.sharing import WHOLE_GPU
 from app.placement.unusable_capacity import placements
 from app.placement.workload import free_by_product
 from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
-from app.simulate.trace import WHOLE_MILLI, Machine, Task
-
-GPU = "nvidia.com/gpu"
+from app.simulate.trace import Machine, Task
 
 
 def node_document(machine: Machine) -> dict[str, Any]:
     """Return a machine as a Node of the API server."""
     labels = {"nvidia.com/gpu.product": machine.product, "nvidia.com/gpu.count": str(machine.gpus)}
-    amounts = {"cpu": f"{machine.cpu_milli}m", "memory": f"{machine.memory_mib}Mi", GPU: str(machine.gpus)}
+    amounts = {"cpu": f"{machine.cpu_milli}m", "memory": f"{machine.memory_mib}Mi", WHOLE_GPU: str(machine.gpus)}
     return {
         "kind": "Node",
         "metadata": {"name": machine.name, "labels": labels if machine.gpus else {}},
@@ -81,7 +80,7 @@ class SimulatedCluster:
         node = self.nodes[name]
         share = task.gpu_milli if task.gpu_milli < WHOLE_MILLI else 0
         gpus = placements(node.free.gpus or (), task.gpus, share)[0]
-        units = {GPU: gpus.count(WHOLE_MILLI)}
+        units = {WHOLE_GPU: gpus.count(WHOLE_MILLI)}
         after = replace(node, free=replace(node.free, units=units, gpus=gpus, cpu_milli=self.cpu[position]))
         self.nodes[name] = after
         self.changes.note(name)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from app.simulate.trace import WHOLE_MILLI, Machine, Task, Trace
+from app.nodes.model import WHOLE_MILLI
+from app.simulate.trace import Machine, Task, Trace
 from app.values.errors import BadInput
 
 NODES = 1_200

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 
+from app.nodes.model import WHOLE_MILLI
 from app.values.errors import BadInput
 
 LABELS = {
@@ -19,8 +20,6 @@ LABELS = {
 are, as products that our tables do not know."""
 MOST_GPUS = 64
 """GPUs of a machine; a larger number means that columns were mixed up."""
-WHOLE_MILLI = 1000
-"""A whole GPU in thousandths, the unit of the trace's column gpu_milli."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from app.knowledge.geometry import Geometry
 from app.knowledge.mig_profiles import RESOURCE_PREFIX, profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
+from app.nodes.sharing import WHOLE_GPU
 from app.placement.mig_headroom import distinct_profiles, usable_memory
-
-WHOLE = "nvidia.com/gpu"
 
 
 def fragmented_share(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Knowledge) -> float:
@@ -59,7 +58,7 @@ def _usable(node: Node, geometry: Geometry, resource: str) -> int:
         return _offered(node, geometry, resource)
     slot = geometry.slots.get(profile_of(resource) or "")
     occupied = (layout.geometry.occupancy(layout.taken) for layout in node.free.layouts)
-    if resource == WHOLE:
+    if resource == WHOLE_GPU:
         return sum(geometry.memory_total for gpu in occupied if not gpu.taken_memory)
     return sum(usable_memory(slot, gpu.taken_memory, gpu.free_compute) for gpu in occupied) if slot else 0
 
@@ -70,10 +69,9 @@ def _offered(node: Node, geometry: Geometry, resource: str) -> int:
 
 def _size(node_class: NodeClass, geometry: Geometry, resource: str) -> int:
     """Return the memory slices of one unit; 0 for a resource that is neither GPU nor slice, such as a share."""
-    single = node_class.mig_profile if resource == WHOLE and node_class.sharing is Sharing.MIG else None
+    single = node_class.mig_profile if resource == WHOLE_GPU and node_class.sharing is Sharing.MIG else None
     slot = geometry.slots.get(single or profile_of(resource) or "")
     if slot is not None and not resource.endswith(".shared"):
         return slot.length
-    return (
-        geometry.memory_total if resource == WHOLE and node_class.sharing in (Sharing.Exclusive, Sharing.Unknown) else 0
-    )
+    whole = resource == WHOLE_GPU and node_class.sharing in (Sharing.Exclusive, Sharing.Unknown)
+    return geometry.memory_total if whole else 0

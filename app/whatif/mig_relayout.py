@@ -9,8 +9,9 @@ from app.knowledge.geometry import Geometry
 from app.knowledge.mig_profiles import RESOURCE_PREFIX, parse_profile
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
+from app.nodes.sharing import WHOLE_GPU
 from app.values.errors import BadInput
-from app.whatif.mig_fragmentation import WHOLE, fragmented_share
+from app.whatif.mig_fragmentation import fragmented_share
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod
 
 SINGLE, MIXED = "single", "mixed"
@@ -123,7 +124,7 @@ def _checked(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[str, ...]:
 
 def gpus_of(node_class: NodeClass, geometry: Geometry) -> int:
     """Count a node's GPUs; under MIG strategy single its labels count slices."""
-    count = node_class.labelled_gpus or node_class.capacity(WHOLE)
+    count = node_class.labelled_gpus or node_class.capacity(WHOLE_GPU)
     if node_class.sharing is Sharing.MIG and node_class.mig_profile and node_class.mig_profile in geometry.slots:
         return max(1, count // most_of(geometry, node_class.mig_profile))
     return count
@@ -145,11 +146,11 @@ def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]
     if node_class.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()
         size = knowledge.mig.size(node_class.product, profile)
-        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE, count),),
+        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE_GPU, count),),
                        labelled_gpus=count, memory_mib=size.memory_mib if size else None)  # fmt: skip
     slices = [(f"{RESOURCE_PREFIX}{profile}", count) for profile, count in counts.items()]
     strategy = MIXED if counts else node_class.mig_strategy
-    return replace(without_mig, offered=tuple(sorted([(WHOLE, whole), *slices])), mig_strategy=strategy)
+    return replace(without_mig, offered=tuple(sorted([(WHOLE_GPU, whole), *slices])), mig_strategy=strategy)
 
 
 def with_layout(node: Node, gpus: Sequence[tuple[str, ...]], knowledge: Knowledge) -> Node:

@@ -16,14 +16,13 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
-from app.nodes.model import SHARES, Node, Sharing
+from app.nodes.model import SHARES, WHOLE_MILLI, Node, Sharing
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 
-WHOLE = 8
+GPU_WIDTH = 8
 """The width of a GPU in memory slices, of which products with MIG have eight or four (mig_profiles.yaml)."""
 MOST_PER_RUN = 16
 """GPUs of the largest machines; page.css has a class for each count up to it."""
-WHOLE_MILLI = 1000
 LITTLE_CPU_MILLI, LITTLE_MEMORY = 1000, 1 << 30
 """A node with less than this left starts no GPU pod (a guess: such pods ask for a core and a GiB at least)."""
 
@@ -60,7 +59,7 @@ class CellRun:
 
     cell: Cell
     count: int
-    width: int = WHOLE
+    width: int = GPU_WIDTH
     text: str = ""
 
 
@@ -160,10 +159,10 @@ def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRu
         unit = node_class.unit(resource)
         profile = profile_of(resource) or node_class.mig_profile
         if unit in SHARES:
-            width = _width(node_class.product, profile, knowledge) if profile else WHOLE
+            width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
             yield CellRun(Cell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
             continue
-        width = _width(node_class.product, profile, knowledge) if profile else WHOLE
+        width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
         sick = min(ill, amount) if profile is None else 0
         from_free = min(sick, free)
         yield CellRun(Cell.Used, amount - free - (sick - from_free), width)
@@ -183,9 +182,9 @@ def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout]) -> Iterator[CellR
     yield CellRun(Cell.Used, sum(milli == 0 for milli in whole))
     yield CellRun(Cell.Free, sum(milli == WHOLE_MILLI for milli in whole))
     for milli in () if layouts else (milli_left for milli_left in left if 0 < milli_left < WHOLE_MILLI):
-        used = max(1, min(WHOLE - 1, round(WHOLE * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
+        used = max(1, min(GPU_WIDTH - 1, round(GPU_WIDTH * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
         yield CellRun(Cell.Used, 1, used)
-        yield CellRun(Cell.Free, 1, WHOLE - used)
+        yield CellRun(Cell.Free, 1, GPU_WIDTH - used)
 
 
 def _mig_layout(layout: GPULayout) -> Iterator[CellRun]:
@@ -193,7 +192,7 @@ def _mig_layout(layout: GPULayout) -> Iterator[CellRun]:
     if not layout.taken:
         yield CellRun(Cell.Free, 1)
         return
-    scale, position = WHOLE // layout.geometry.memory_total, 0
+    scale, position = GPU_WIDTH // layout.geometry.memory_total, 0
     for profile, start in sorted(layout.taken, key=lambda placement: placement.start):
         if start > position:
             yield CellRun(Cell.Free, 1, (start - position) * scale)
@@ -212,9 +211,9 @@ def _width(product: str | None, profile: str, knowledge: Knowledge) -> int:
     """Return the width of a MIG slice: its memory slices, scaled to the eight that a GPU is wide."""
     geometry: Geometry | None = knowledge.geometry.get(normal_form(product)) if product else None
     if geometry is not None and (slot := geometry.slots.get(profile)) is not None:
-        return max(1, slot.length * WHOLE // geometry.memory_total)
+        return max(1, slot.length * GPU_WIDTH // geometry.memory_total)
     size = knowledge.mig.size(product, profile)
-    return min(max(size.compute, 1), WHOLE) if size else 1
+    return min(max(size.compute, 1), GPU_WIDTH) if size else 1
 
 
 def _split(runs: Iterable[CellRun]) -> Iterator[CellRun]:
