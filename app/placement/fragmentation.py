@@ -19,10 +19,11 @@ from app.policy.demand import Demand
 LEVEL_MILLI = 40.0
 """Thousandths of a GPU in one level. Nodes of one level get equal scores, so that the order of names fills them one
 after another. It is the step of the published scheduler plugin, int(100 x sigmoid(x / 1000)), at 0. Values from 10 to
-200 differ by at most 0.1 points in the benchmark."""
+200 differ by at most 0.1 percentage points of allocated GPUs in the benchmark (docs/placement.md)."""
 PRICE = 20.0
 """The weight of a GPU lost in share prices against a GPU of waste, so that the price decides first. Values from 5 to 40
-are alike in the benchmark; 0 costs 0.35 points on the published trace, and 1.3 on the trace of shares alone."""
+are alike in the benchmark; 0 costs 0.35 percentage points of allocated GPUs on the published trace, and 1.3 on the
+trace of shares alone."""
 HALF_WAY = 25.0
 """Levels, together one GPU, at which the score is half-way between the middle and its end, so that one GPU counts as
 much as a quarter of the range of another scorer. A guess."""

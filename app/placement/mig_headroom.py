@@ -16,8 +16,8 @@ from app.knowledge.mig_placements import GPULayout, InstancePlacement, place_ins
 
 CHANCE_ENDED = 0.08
 """The probability that an existing instance has ended when a future one needs its place. It is from a prototype of the
-churn benchmark (40 other seeds): values from 0.005 to 0.12 are equal within the error; 0 costs 0.2 points of accepted
-slices."""
+churn benchmark (40 other seeds): values from 0.005 to 0.12 are equal within the error; 0 costs 0.2 percentage points of
+accepted slices."""
 
 EXACT_DIGITS = 12
 """Decimal digits to which a loss is rounded, so that mirrored places have equal losses."""
@@ -95,8 +95,8 @@ def first_fit(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> Sequence
     It puts each instance at the first free place, in order. Its allocator takes the first suitable device in the order
     of the ResourceSlices, without preferences (k8s.io/dynamic-resource-allocation, allocateOne). NVIDIA's driver lists
     devices by GPU, then by name, which has profile and start (generateSplitResourceSlices). If it listed the GPUs in
-    another order, 0.1 to 1.4 of the 1 to 9 points that the choice of the node gains would be lost (a prototype, 20
-    seeds). If an instance does not fit at the first free places, the allocator tries other ones.
+    another order, 0.1 to 1.4 of the 1 to 9 percentage points of accepted slices that the choice of the node gains would
+    be lost (a prototype, 20 seeds). If an instance does not fit at the first free places, the allocator tries other ones.
     """
     current = list(layouts)
     chosen = []

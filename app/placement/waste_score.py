@@ -8,11 +8,11 @@ from app.policy.expected_demand import ExpectedDemand
 
 CPU_FILL = 0.85
 """The share of the mean CPU for a GPU that a free GPU needs, since the pods on a full cluster need less than the mean.
-Tuned on four seeds of the published traces: values from 0.7 to 1 are within 0.3 points, and with 1 nodes of eight idle
-GPUs are broken into early."""
+Tuned on four seeds of the published traces: with values from 0.7 to 1 the allocated GPUs are within 0.3 percentage
+points, and with 1 nodes of eight idle GPUs are broken into early."""
 UNUSED_CPU = 0.1
 """The weight of CPU beyond the need of the free GPUs, in the GPUs that it could serve, so that pods with much CPU go
-where it is plentiful. Values from 0 to 0.2 are within 0.2 points."""
+where it is plentiful. With values from 0 to 0.2 the allocated GPUs are within 0.2 percentage points."""
 EXPECTED_DEMANDS_KEPT = 16
 """Expected demands in the cache; few exist at a time."""
 
@@ -20,9 +20,9 @@ EXPECTED_DEMANDS_KEPT = 16
 def wasted_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
     """Compute the waste in thousandths of a GPU: F, and the free GPU capacity for which there is not enough CPU.
 
-    CPU beyond that need reduces the waste a little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; half or double
-    that is within 0.1 points. Pods without GPUs are no part of F, since they waste none on any node. `cpu_milli` is the
-    free CPU, None if it is not known.
+    CPU beyond that need reduces the waste a little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; with half or
+    double that the allocated GPUs are within 0.1 percentage points. Pods without GPUs are no part of F, since they
+    waste none on any node. `cpu_milli` is the free CPU, None if it is not known.
     """
     gpu_demand = classes_with_gpus(expected_demand)
     wasted = unusable_milli(gpu_demand, product, cpu_milli, gpus)

@@ -13,7 +13,7 @@ CLASSES_KEPT = 512
 """Classes in the histogram; the published traces have 49 to 330."""
 HALF_LIFE = 1_400.0
 """Arrivals after which an arrival counts half as much as a new one. On a workload that changes half-way, 700 and 1,400
-are alike, and no decay costs up to 0.3 points."""
+are alike, and no decay costs up to 0.3 percentage points of allocated GPUs."""
 _GROWTH = 2.0 ** (1.0 / HALF_LIFE)
 _HIGHEST = 1e100
 """The weight of new arrivals grows instead of the old weights shrinking; beyond this value all are scaled back."""
