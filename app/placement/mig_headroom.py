@@ -96,7 +96,8 @@ def first_fit(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> Sequence
     of the ResourceSlices, without preferences (k8s.io/dynamic-resource-allocation, allocateOne). NVIDIA's driver lists
     devices by GPU, then by name, which has profile and start (generateSplitResourceSlices). If it listed the GPUs in
     another order, 0.1 to 1.4 of the 1 to 9 percentage points of accepted slices that the choice of the node gains would
-    be lost (a prototype, 20 seeds). If an instance does not fit at the first free places, the allocator tries other ones.
+    be lost (a prototype, 20 seeds). If an instance does not fit at the first free places, the allocator tries other
+    ones.
     """
     current = list(layouts)
     chosen = []

@@ -14,8 +14,8 @@ LEAST_NODES = 100
 LEAST_PERCENT = 5
 """minFeasibleNodesPercentageToFind."""
 POINT = 100
-"""The weight of one of our points, from 0 to 10 a node, beside the in-tree scores: weight 10, as scheduler-config writes it, times
-MaxNodeScore / MaxExtenderPriority = 100 / 10."""
+"""The weight of one of our points, of which a node gets 0 to 10, beside the in-tree scores: weight 10, as
+scheduler-config writes it, times MaxNodeScore / MaxExtenderPriority = 100 / 10."""
 MOST_IN_TREE = 200
 """The sum of the two plugins below, each of weight 1 and at most 100."""
 DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB = 100, 200
