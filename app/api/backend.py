@@ -81,11 +81,11 @@ class Backend(Protocol):
         """Note the node named for a Pod, if later decisions depend on it."""
         ...
 
-    def complete(self, node: Node) -> Node:
-        """Add to a node from a request body what else is known of it."""
+    def add_known_facts(self, node: Node) -> Node:
+        """Add to a node of a request body what the service knows of it: devices, health, and what pods hold."""
         ...
 
-    def without(self, name: str, uids: Collection[str]) -> Node | None:
+    def node_without_pods(self, name: str, uids: Collection[str]) -> Node | None:
         """Return a node as it would be without these pods; None for an unknown node."""
         ...
 

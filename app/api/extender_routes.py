@@ -214,7 +214,7 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
         uids[name] = victim_uids(victims)
         if index % NODES_AT_ONCE == 0:
             yield
-    kept = helpful_candidates(demand, candidates, uids, backend.without)
+    kept = helpful_candidates(demand, candidates, uids, backend.node_without_pods)
     answer = candidates if backend.shadow else kept
     return ExtenderAnswer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
 
@@ -242,7 +242,7 @@ def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, t
             node = read_node(decode_node(raw), knowledge)
         except BadInput as error:
             raise WireError(400, f"Nodes.items[{index}]: {error}") from error
-        nodes.append(backend.complete(node))
+        nodes.append(backend.add_known_facts(node))
         if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             yield
     return raws, nodes

@@ -60,7 +60,7 @@ class BestNodes:
 
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:
         """Weigh a pod's own node without the pod; None if the pod does not fit there."""
-        node = self._state.without(usage.node, {usage.uid})
+        node = self._state.node_without_pods(usage.node, {usage.uid})
         left = node and _with_units_returned(node, usage)
         if left is None or judge(demand, left, True) is not None:
             return None

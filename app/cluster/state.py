@@ -76,7 +76,7 @@ class State:
             self._nodes_as_read[node.name] = node
             self._rebuild([node.name])
 
-    def complete(self, node: Node) -> Node:
+    def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
         node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
@@ -133,9 +133,9 @@ class State:
     def unpromised(self, uid: str) -> Node | None:
         """Return the node that is promised to a pod as it would be without the promise; None if there is none."""
         name = self._allocations.promised(uid)
-        return self.without(name, (uid,)) if name is not None else None
+        return self.node_without_pods(name, (uid,)) if name is not None else None
 
-    def without(self, name: str, uids: Container[str]) -> Node | None:
+    def node_without_pods(self, name: str, uids: Container[str]) -> Node | None:
         """Return a node as it would be without these pods, but for units, which kube-scheduler counts itself.
 
         Unknown UIDs free nothing. None for an unknown node.
@@ -285,7 +285,7 @@ class State:
         """Rebuild nodes from what was read."""
         for name in names:
             if (node_as_read := self._nodes_as_read.get(name)) is not None:
-                node = self.complete(node_as_read)
+                node = self.add_known_facts(node_as_read)
                 self._store(replace(node, node_class=self.intern(node.node_class)))
 
     def _store(self, node: Node) -> None:

@@ -145,13 +145,13 @@ class Service:
         """Release promises to pods that were not bound in time."""
         self.state.release("", time.monotonic())
 
-    def complete(self, node: Node) -> Node:
+    def add_known_facts(self, node: Node) -> Node:
         """Add to a node from a request body what else is known of it."""
-        return self.state.complete(node)
+        return self.state.add_known_facts(node)
 
-    def without(self, name: str, uids: Collection[str]) -> Node | None:
+    def node_without_pods(self, name: str, uids: Collection[str]) -> Node | None:
         """Return a node as it would be without these pods; None for an unknown node."""
-        return self.state.without(name, uids)
+        return self.state.node_without_pods(name, uids)
 
     def verdicts(self, demand: Demand) -> VerdictTable:
         """Return the verdicts of all nodes for a demand."""
