@@ -66,7 +66,8 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
              needed=False, listed=state.runtime_classes_listed),
         WatchedKind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", PartialConfigMap, _data,
              lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
-             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False, selector=f"{POLICY_LABEL}={POLICY_LABEL_VALUE}"),
+             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False,
+             selector=f"{POLICY_LABEL}={POLICY_LABEL_VALUE}"),
     )  # fmt: skip
 
 

@@ -109,10 +109,7 @@ def _fitting_counts(
             return
         free_compute -= slot.compute
         masks = frozenset(
-            taken | slot.interval(start)
-            for taken in masks
-            for start in slot.starts
-            if not taken & slot.interval(start)
+            taken | slot.interval(start) for taken in masks for start in slot.starts if not taken & slot.interval(start)
         )
         if not masks:
             return

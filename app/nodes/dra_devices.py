@@ -17,6 +17,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import Device
 from app.nodes.model import WHOLE_MILLI
 
+
 @dataclass(frozen=True, slots=True)
 class DRAGPU:
     """One GPU with all its devices.

@@ -4,6 +4,7 @@
 from app.nodes.model import WHOLE_MILLI, Node
 from app.policy.demand import Demand
 
+
 def packing(demand: Demand, node: Node) -> float:
     """Prefer the fullest node: the score is the share of its units in use with the pod."""
     return _used_share(demand, node)

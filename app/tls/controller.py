@@ -5,8 +5,9 @@ A turn runs every few seconds by wall clock, so that a machine that slept is up 
 guarded by the resourceVersion that was read. Webhooks are read before the CA, so that a controller with an outdated CA
 cannot overwrite a newer one.
 
-A turn in which nothing has changed makes eight requests: it reads the Lease, the four webhook configurations and the two
-Secrets, and renews the Lease. A turn that changes all of these makes six more. The first request that fails ends a turn.
+A turn in which nothing has changed makes eight requests: it reads the Lease, the four webhook configurations and the
+two Secrets, and renews the Lease. A turn that changes all of these makes six more. The first request that fails ends a
+turn.
 """
 
 import base64

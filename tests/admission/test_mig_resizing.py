@@ -42,7 +42,9 @@ def rules(words: str = "", action: str = "Enforce") -> PolicySet:
     return policies(policy("p", f"action: {action}, admission: {{{words}}}"))
 
 
-def admit(document: dict[str, Any], known: FleetFacts, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> ReviewResult:
+def admit(
+    document: dict[str, Any], known: FleetFacts, policy_set: PolicySet, form: PodForm = PodForm.Pod
+) -> ReviewResult:
     """Mutate an object of team-a."""
     return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
 

@@ -28,7 +28,9 @@ def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> FleetFacts
     return fleet_of(*(node(**arguments) for arguments in nodes), classes=classes)
 
 
-def admit(document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None) -> ReviewResult:
+def admit(
+    document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None
+) -> ReviewResult:
     """Mutate a Pod of team-a."""
     return mutate(document, "team-a", {}, setting(policy_set, known or fleet()))
 

@@ -261,7 +261,9 @@ TARGETS = (
     Target("filter", "filter", 12, _wire(_filter)),
     Target("prioritize", "prioritize", 8, _wire(_prioritize)),
     Target("preempt", "preempt", 8, _wire(_preempt)),
-    Target("explain", "pod", 1, _people(lambda document, service: finish(explain(document, service.cluster_snapshot())))),
+    Target(
+        "explain", "pod", 1, _people(lambda document, service: finish(explain(document, service.cluster_snapshot())))
+    ),
     Target("dry-run", "pod", 5, _people(dry_run)),
     Target("node", "node", 6, _object(lambda each: read_node(each, knowledge()))),
     Target("pod that holds", "holding", 5, _object(lambda each: read_gpu_usage(each, knowledge()))),

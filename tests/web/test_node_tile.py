@@ -10,7 +10,7 @@ from app.cluster.state import State
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.nodes.gpu_health import Health
-from app.web.views.node_tile import MOST_PER_RUN, GPU_WIDTH, Cell, NodeState, Tile, tile_of
+from app.web.views.node_tile import GPU_WIDTH, MOST_PER_RUN, Cell, NodeState, Tile, tile_of
 from tests.builders import gpus, knowledge, node_document, pod
 
 
