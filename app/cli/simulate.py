@@ -45,8 +45,9 @@ Directory = Annotated[
 class SimulationResult:
     """The results of runs.
 
-    `trace` is the source of the trace. `history` is what the engine knew of the workload, a value of
-    `simulate.run.History`. `wire` says in words how prioritize was called, and `gpus` what was known of the GPUs.
+    `trace` is the source of the trace. `history` is what the engine knew of the workload: the whole trace, the past
+    arrivals (online), or those of a workload that shifts. `wire` says in words how prioritize was called, and `gpus`
+    what was known of the GPUs.
     """
 
     trace: str
