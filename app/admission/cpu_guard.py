@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from app.admission.affinity.mutator import prefer_terms, require_terms
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
+from app.nodes.label_keys import PRESENT
 from app.values.json_members import member, objects
 
 CPU_GUARD = PREFIX + "cpu-guard"
 """Namespace label; its value, "preferred" or "required", is the strength of the node affinity."""
-PRESENT = "nvidia.com/gpu.present"
-"""GPU Feature Discovery's label of a node with GPUs."""
 WEIGHT = 100
 """Weight of the preferred term; 100 is the highest that Kubernetes allows."""
 NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)

@@ -12,7 +12,7 @@ from app.admission.json_patch import Operation, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.labels import PRODUCT
+from app.nodes.label_keys import PRODUCT
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
@@ -58,7 +58,7 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
 
 def right_size(review: ReviewedPod) -> Iterator[PodChange]:
     """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it (F130)."""
-    demand, whole = review.ruling.demand, "nvidia.com/gpu"
+    demand, whole = review.ruling.demand, review.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
     if demand.sharing is not SharingWish.Any or demand.nvlink or demand.mig_profile is not None:

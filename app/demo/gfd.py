@@ -8,6 +8,9 @@ from app.demo.notation import MIG, DemoGPU, NodePool, Slice
 
 Labels = dict[str, str]
 
+WHOLE_GPU = "nvidia.com/gpu"
+"""The resource of the sample and simulated fleets, whose unit is a whole GPU unless the node shares or slices them."""
+
 MIG_CAPABLE = ("8.0", "9.0", "10.0", "10.3")
 """Compute capabilities of the MIG-capable GPUs in the sample fleets (MIG user guide, supported GPUs)."""
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.demo.devices import device_class, resource_slice
-from app.demo.gfd import node_labels
+from app.demo.gfd import WHOLE_GPU, node_labels
 from app.demo.notation import DEFAULT, DemoFleet, DemoPod, NodePool, read_fleet
-from app.nodes.sharing import WHOLE_GPU
 
 POD = {"apiVersion": "v1", "kind": "Pod"}
 ADMITTED = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from app.nodes.gpu_health import Health
+from app.nodes.label_keys import PRODUCT
 from app.nodes.model import Node, Sharing
-from app.nodes.sharing import PRODUCT, WHOLE_GPU
 from app.values.reasons import Code
 
 
@@ -132,9 +132,8 @@ def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
     nodes = (
         node
         for node in fleet.nodes
-        if node.node_class.sharing is Sharing.MIG
-        and not node.node_class.mig_profile
-        and node.node_class.allocatable(WHOLE_GPU)
+        if not node.node_class.mig_profile
+        and any(node.node_class.unit(name) is Sharing.MIG for name, units in node.node_class.offered if units)
     )
     yield from _finding(
         "MIGWithoutStrategy",

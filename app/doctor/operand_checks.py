@@ -8,6 +8,7 @@ from typing import Any
 from app.doctor.cluster_objects import Cluster, Object, advice, containers, object_name, problem
 from app.doctor.fleet_checks import Finding
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
+from app.nodes.label_keys import DOMAIN, PRODUCT
 
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"
 """Parts of the names, images or commands in the manifests of NVIDIA, GKE and the GPU Operator."""
@@ -152,7 +153,7 @@ def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
                 remedy,
                 object_name("NodePool", item),
             )
-        if not keys & {"nvidia.com/gpu.product", *(dialect.key for dialect in cluster.knowledge.clouds.dialects)}:
+        if not keys & {PRODUCT, *(dialect.key for dialect in cluster.knowledge.clouds.dialects)}:
             text = "says of no product what its nodes have: a pod that names one does not make it grow"
             remedy = "add the requirement karpenter.k8s.aws/instance-gpu-name, or the label nvidia.com/gpu.product"
             yield advice("NodePoolUnlabelled", text, remedy, object_name("NodePool", item))
@@ -196,7 +197,7 @@ def requests_only(cluster: Cluster) -> Iterator[Finding]:
 
 def _is_nvidia(keys: Iterable[str]) -> bool:
     """Tell whether any of a node's labels or resources is NVIDIA's."""
-    return any(key.startswith("nvidia.com/") for key in keys)
+    return any(key.startswith(DOMAIN) for key in keys)
 
 
 def _pairs(selector: Mapping[str, str]) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
+from app.nodes.label_keys import PRODUCT
 from app.nodes.model import WHOLE_MILLI, Node, NodeClass
-from app.nodes.sharing import PRODUCT
 from app.values.versions import show_driver
 
 UNKNOWN = "unknown"

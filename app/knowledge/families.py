@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from app.knowledge.mig_profiles import RESOURCE_FORM
+
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """The name of a namespace, a DNS label (RFC 1123)."""
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -20,7 +22,9 @@ class Family:
     A resource belongs to the family by its name in `resources` or by one of `prefixes`. `whole` is the resource whose
     unit is a whole GPU where GPUs are not shared. `device_classes` are the DeviceClasses of the vendor's DRA driver
     that give GPUs, that of whole GPUs first. `passthrough` is a regular expression (RE2) for resources that give GPUs
-    to virtual machines, empty if there are none.
+    to virtual machines, empty if there are none. `cuda` says that the GPUs run CUDA, and that GPU Feature Discovery
+    labels their nodes. `mig_prefix` is the one of `prefixes` that is followed by a MIG profile, empty for GPUs without
+    MIG.
     """
 
     name: str
@@ -30,6 +34,8 @@ class Family:
     taint_keys: tuple[str, ...]
     device_classes: tuple[str, ...] = ()
     passthrough: str = ""
+    cuda: bool = False
+    mig_prefix: str = ""
 
     def has(self, resource: str) -> bool:
         """Tell whether a resource name belongs to the family."""
@@ -47,12 +53,15 @@ class Families:
     """All resource families, and the namespaces of the vendors' own operators and daemons, which are exempt.
 
     `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
-    ResourceClaim.
+    ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
+    prefix of the resources of its slices. Both are empty if no family has MIG.
     """
 
     all: tuple[Family, ...]
     infrastructure_namespaces: tuple[str, ...]
     device_class_prefix: str = DEVICE_CLASS_PREFIX
+    mig_gpu: str = ""
+    mig_prefix: str = ""
 
     def of(self, resource: str) -> Family | None:
         """Find the family of a resource; None if it is not a GPU resource."""
@@ -91,7 +100,8 @@ def load_families(
 ) -> Families:
     """Read families.yaml.
 
-    Raises ValueError for an exempt namespace that is not a complete name: any user could create one with a prefix.
+    Raises ValueError for an exempt namespace that is not a complete name, since any user could create one with a
+    prefix, and for MIG resources that do not belong to the one family with MIG.
     """
     namespaces = tuple(infrastructure_namespaces)
     for name in namespaces:
@@ -106,7 +116,26 @@ def load_families(
             taint_keys=tuple(row["taint_keys"]),
             device_classes=tuple(row.get("device_classes", ())),
             passthrough=row.get("passthrough", ""),
+            cuda=row.get("cuda", False),
+            mig_prefix=row.get("mig_prefix", ""),
         )
         for row in rows
     )
-    return Families(families, namespaces, device_class_prefix)
+    mig = _family_with_mig(families)
+    return Families(families, namespaces, device_class_prefix, mig.whole if mig else "", mig.mig_prefix if mig else "")
+
+
+def _family_with_mig(families: tuple[Family, ...]) -> Family | None:
+    """Find the family with MIG, of which there is one at most, since the tables of MIG profiles name no vendor.
+
+    Raises ValueError if `mig_prefix` has another form than MIG's, or if resources of that form do not begin with it:
+    `profile_of` would read them as slices.
+    """
+    mig = next((family for family in families if family.mig_prefix), None)
+    if mig and not mig.mig_prefix.endswith(RESOURCE_FORM):
+        raise ValueError(f"family {mig.name}: mig_prefix: got {mig.mig_prefix!r}, wants DOMAIN{RESOURCE_FORM}")
+    for family in families:
+        for name in (*sorted(family.resources), *family.prefixes, family.mig_prefix):
+            if RESOURCE_FORM in name and not (family is mig and name.startswith(mig.mig_prefix)):
+                raise ValueError(f"family {family.name}: got {name!r}, wants {RESOURCE_FORM} in one mig_prefix alone")
+    return mig

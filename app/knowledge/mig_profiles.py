@@ -9,7 +9,9 @@ from typing import Any
 from app.knowledge.products import normal_form
 from app.values.errors import BadInput
 
-RESOURCE_PREFIX = "nvidia.com/mig-"
+RESOURCE_FORM = "/mig-"
+"""What stands between a vendor's domain and a MIG profile in a resource name (MIG strategy mixed of the device plugin).
+The domain is that of `mig_prefix` in families.yaml, and no other family may have resources of this form."""
 _PROFILE = re.compile(r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+]me(?:\.all)?|[.+]gfx|-me)?)", re.ASCII)
 
 
@@ -44,9 +46,9 @@ class MIGProfiles:
 
 def profile_of(resource: str) -> str | None:
     """Read the profile from a resource name: `1g.10gb.me` for `nvidia.com/mig-1g.10gb.me.shared`; None for others."""
-    if not resource.startswith(RESOURCE_PREFIX):
+    if RESOURCE_FORM not in resource:
         return None
-    return resource.removeprefix(RESOURCE_PREFIX).removesuffix(".shared")
+    return resource.partition(RESOURCE_FORM)[2].removesuffix(".shared")
 
 
 def parse_profile(text: str) -> tuple[str, bool]:

@@ -3,9 +3,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.knowledge.mig_profiles import RESOURCE_PREFIX, profile_of
+from app.knowledge.mig_profiles import profile_of
+from app.knowledge.tables import Knowledge
+from app.nodes.label_keys import SLICES
 from app.nodes.model import NodeClass, Sharing
-from app.nodes.sharing import WHOLE_GPU, Amounts, parse_count
+from app.nodes.sharing import Amounts, parse_count
 
 
 def unhealthy_units(offered: Amounts, capacity: Amounts) -> Amounts:
@@ -36,7 +38,7 @@ def labels_are_stale(node_class: NodeClass, labels: Mapping[str, str], capacity:
     return node_class.labelled_gpus > 0 and (slice_units > 0 or sum(units.values()) < promised_units)
 
 
-def has_several_models(node_class: NodeClass, capacity: Amounts | None) -> bool:
+def has_several_models(node_class: NodeClass, capacity: Amounts | None, knowledge: Knowledge) -> bool:
     """Tell whether a node has GPUs of several models, that is, more GPUs than its labels count.
 
     GPU Feature Discovery (GFD) counts the GPUs of each model, and labels the node with the product and the count of one
@@ -45,7 +47,8 @@ def has_several_models(node_class: NodeClass, capacity: Amounts | None) -> bool:
     """
     if node_class.mig_strategy == "mixed" or node_class.mig_invalid or node_class.sharing is Sharing.HAMi:
         return False
-    units = {name: amount for name, amount in capacity or () if name.startswith(WHOLE_GPU) or profile_of(name)}
+    whole = knowledge.families.mig_gpu
+    units = {name: amount for name, amount in capacity or () if name.startswith(whole) or profile_of(name)}
     if not node_class.labelled_gpus or any(map(profile_of, units)):
         return False
     return sum(units.values()) > node_class.labelled_gpus * node_class.replicas
@@ -54,7 +57,7 @@ def has_several_models(node_class: NodeClass, capacity: Amounts | None) -> bool:
 def _promised_slices(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """List the MIG resources that the labels count, with their units."""
     for key in labels:
-        if key.startswith(RESOURCE_PREFIX) and key.endswith(".count"):
+        if key.startswith(SLICES) and key.endswith(".count"):
             resource = key.removesuffix(".count")
             replicas = max(1, parse_count(labels.get(f"{resource}.replicas")) or 1)
             yield resource, (parse_count(labels.get(key)) or 0) * replicas

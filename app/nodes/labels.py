@@ -9,11 +9,31 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from app.knowledge.mig_profiles import RESOURCE_PREFIX
 from app.knowledge.nvidia_require import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_counts import has_several_models, labels_are_stale, unhealthy_units
+from app.nodes.label_keys import (
+    COMPUTE,
+    COUNT,
+    DRIVER,
+    MEMORY,
+    MIG_STATE,
+    MIG_STRATEGY,
+    OLD_DRIVER,
+    OLD_RUNTIME,
+    PAUSED_FOR_DRIVER,
+    PAUSED_FOR_MIG,
+    PLUGIN,
+    PRODUCT,
+    REPLICAS,
+    RUNTIME,
+    SHARING,
+    SINGLE_KEYS,
+    SLICES,
+    UPGRADE_STATE,
+    VERSIONS,
+)
 from app.nodes.model import NodeClass, Sharing
 from app.nodes.sharing import (
     NOT_REGISTERED,
@@ -26,41 +46,18 @@ from app.nodes.sharing import (
     sharing_of,
     slice_memory,
 )
-from app.nodes.sharing import PRODUCT as PRODUCT
-from app.nodes.sharing import REPLICAS_LABEL as REPLICAS
-from app.nodes.sharing import SHARING as SHARING
 from app.values.errors import VersionError
 from app.values.versions import Version, parse_version
 
 Fact = TypeVar("Fact")
 
-# Label keys of GPU Feature Discovery, MIG Manager and the GPU Operator; the second of a pair is the deprecated
-# name that v0.20.0 still writes (NVIDIA/k8s-device-plugin internal/lm/nvml.go, CHANGELOG.md).
-MEMORY = "nvidia.com/gpu.memory"
-COUNT = "nvidia.com/gpu.count"
-MIG_STRATEGY = "nvidia.com/mig.strategy"
-MIG_STATE = "nvidia.com/mig.config.state"
-UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
-DRIVER = ("nvidia.com/cuda.driver-version", ("major", "minor", "revision"))
-OLD_DRIVER = ("nvidia.com/cuda.driver", ("major", "minor", "rev"))
-RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
-OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
-PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
-COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
-SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, MIG_STRATEGY, MIG_STATE, UPGRADE_STATE, PLUGIN)
-VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
 CLASSES_KEPT = 4096
 """Node classes in the cache of `read_class`; clusters have dozens, and one takes about 4 kB."""
 LARGEST_KEPT = 1 << 13
 """Characters of labels and resources of a node that is cached, so that the whole cache takes at most 32 MB, even with
 nodes from the scheduler's requests, which nothing has validated. A guess; real nodes have about 700."""
-
-
-PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
-"""Values that MIG Manager and the driver manager write to PLUGIN while they work (NVIDIA/gpu-operator
-controllers/state_manager.go)."""
 MIG_STATE_AT_WORK, UPGRADE_STATE_AT_WORK = "pending", "pod-restart-required"
-"""The states that such a value implies, because MIG_STATE and UPGRADE_STATE may not be updated yet."""
+"""The states that a pause of the device plugin implies, because MIG_STATE and UPGRADE_STATE may not be updated yet."""
 
 
 def read_class(
@@ -87,7 +84,7 @@ def read_class(
 def _relevant_labels(knowledge: Knowledge) -> tuple[frozenset[str], str]:
     """Give the keys of the labels on which a node's class depends, and the prefix of further ones."""
     of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
-    return frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys())), RESOURCE_PREFIX
+    return frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys())), SLICES
 
 
 @lru_cache(maxsize=CLASSES_KEPT)
@@ -111,7 +108,7 @@ def _read_class(
         withdrawn=sum(node_class.gpus(name, amount) for name, amount in unhealthy),
         budgets=tuple(memory_budgets(node_class, labels.get(PRODUCT, node_class.product or ""), knowledge)),
     )
-    return _without_model_facts(node_class) if has_several_models(node_class, capacity) else node_class
+    return _without_model_facts(node_class) if has_several_models(node_class, capacity, knowledge) else node_class
 
 
 def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge, registered: int) -> NodeClass:

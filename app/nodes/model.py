@@ -9,6 +9,7 @@ from typing import Any
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
+from app.nodes.label_keys import CLIQUE
 from app.values.hashing import HashedOnce
 from app.values.versions import Version
 
@@ -222,7 +223,7 @@ class Node:
     @property
     def clique(self) -> str:
         """The NVLink domain of its GPUs, which nodes of one clique share (GFD, from v0.17.0); empty for none."""
-        return self.labels.get("nvidia.com/gpu.clique", "")
+        return self.labels.get(CLIQUE, "")
 
     @property
     def has_gpus(self) -> bool:

@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from app.knowledge.mig_profiles import RESOURCE_PREFIX, profile_of
+from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
+from app.nodes.label_keys import PRODUCT, SHARING, SLICES
+from app.nodes.label_keys import REPLICAS as REPLICAS_LABEL
 from app.nodes.model import REPLICAS, NodeClass, Sharing
 
-PRODUCT = "nvidia.com/gpu.product"
-REPLICAS_LABEL = "nvidia.com/gpu.replicas"
-SHARING = "nvidia.com/gpu.sharing-strategy"
-WHOLE_GPU = "nvidia.com/gpu"
-"""The whole-GPU resource: its unit is a whole GPU, unless the node shares or slices its GPUs."""
 LONGEST_REGISTRATION = 1 << 15
 """Characters of HAMi's annotation that are read; one GPU takes about 300."""
 NOT_REGISTERED, COUNT_UNKNOWN = -1, 0
@@ -48,18 +45,19 @@ def sharing_of(
         return Sharing.MPS
     if not renamed and (strategy == "time-slicing" or label.endswith("-SHARED")):
         return Sharing.TimeSlicing
-    if profile or mig_without_strategy(labels, offered):
+    if profile or mig_without_strategy(labels, offered, knowledge):
         return Sharing.MIG
     return Sharing.Exclusive if _sharing_is_labelled(labels, strategy, knowledge) else Sharing.Unknown
 
 
-def mig_without_strategy(labels: Mapping[str, str], offered: Amounts) -> bool:
+def mig_without_strategy(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge) -> bool:
     """Tell whether the node offers whole GPUs that all have MIG enabled.
 
     GFD counts replicas only of GPUs without MIG, so that 0 means that there are none (NVIDIA/k8s-device-plugin
     internal/lm/resource.go). CUDA then sees at most one slice of such a GPU (MIG User Guide, device enumeration).
     """
-    return labels.get(REPLICAS_LABEL) == "0" and any(name == WHOLE_GPU and units > 0 for name, units in offered)
+    whole = knowledge.families.mig_gpu
+    return labels.get(REPLICAS_LABEL) == "0" and any(name == whole and units > 0 for name, units in offered)
 
 
 def _sharing_is_labelled(labels: Mapping[str, str], strategy: str | None, knowledge: Knowledge) -> bool:
@@ -72,7 +70,7 @@ def shared_slices(labels: Mapping[str, str], offered: Amounts) -> Iterator[str]:
     """List the MIG profiles whose plain resource is a share, by time-slicing of MIG slices without renaming."""
     for resource, _ in offered:
         profile = profile_of(resource)
-        strategy = labels.get(f"{RESOURCE_PREFIX}{profile}.sharing-strategy")
+        strategy = labels.get(f"{SLICES}{profile}.sharing-strategy")
         if profile and strategy in ("time-slicing", "mps") and f"{resource}.shared" not in dict(offered):
             yield profile
 
@@ -85,9 +83,7 @@ def replicas_by_resource(
         unit = node_class.unit(resource)
         if unit in REPLICAS:
             profile = profile_of(resource)
-            replicas = (
-                parse_count(labels.get(f"{RESOURCE_PREFIX}{profile}.replicas")) if profile else node_class.replicas
-            )
+            replicas = parse_count(labels.get(f"{SLICES}{profile}.replicas")) if profile else node_class.replicas
             if replicas and replicas > 1:
                 yield resource, replicas
         elif unit is Sharing.HAMi:
@@ -99,8 +95,8 @@ def replicas_by_resource(
 def slice_memory(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """List the labelled memory of MIG slices, in MiB, by profile."""
     for key, text in labels.items():
-        if key.startswith(RESOURCE_PREFIX) and key.endswith(".memory") and (mib := parse_count(text)):
-            yield key.removeprefix(RESOURCE_PREFIX).removesuffix(".memory"), mib
+        if key.startswith(SLICES) and key.endswith(".memory") and (mib := parse_count(text)):
+            yield key.removeprefix(SLICES).removesuffix(".memory"), mib
 
 
 def memory_budgets(node_class: NodeClass, label: str, knowledge: Knowledge) -> Iterator[tuple[str, int]]:

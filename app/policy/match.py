@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Pod, gpu_amounts
 from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
@@ -167,9 +168,8 @@ def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> I
     profile = MIG_PROFILE.of(needs)
     if profile is None or profile[1]:
         return
-    mig_resources = [name for name, _ in resources if name.startswith("nvidia.com/mig-")]
-    expected = "nvidia.com/mig-" + profile[0]
-    if mig_resources and expected not in {name.removesuffix(".shared") for name in mig_resources}:
+    mig_resources = [name for name, _ in resources if profile_of(name) is not None]
+    if mig_resources and profile[0] not in map(profile_of, mig_resources):
         yield reason(
             Code.InvalidAnnotation, "gpu-usher.io/mig-profile differs from the resource asked", mig_resources[0]
         )

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from app.knowledge.mig_profiles import RESOURCE_PREFIX
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.values.errors import BadInput
@@ -58,7 +57,8 @@ def managed_resources(nodes: Iterable[Node], knowledge: Knowledge) -> tuple[str,
     """
     fixed = {name for family in knowledge.families.all for name in family.resources}
     offered = {name for node in nodes for name, _ in node.node_class.offered}
-    mig_slices = {RESOURCE_PREFIX + name for names in knowledge.mig.by_product.values() for name in names}
+    prefix = knowledge.families.mig_prefix
+    mig_slices = {prefix + name for names in knowledge.mig.by_product.values() for name in names if prefix}
     return tuple(sorted(fixed | offered | mig_slices))
 
 

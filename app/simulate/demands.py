@@ -4,10 +4,10 @@
 from dataclasses import replace
 from typing import Any
 
+from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import WHOLE_MILLI
-from app.nodes.sharing import WHOLE_GPU
 from app.placement.scorers import uses_expected_demand
 from app.placement.workload import demand_class
 from app.policy.compiled import PolicySet

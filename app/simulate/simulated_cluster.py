@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.cluster.change_log import ChangeLog
+from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node, NodeClass
 from app.nodes.reading import read_node
-from app.nodes.sharing import WHOLE_GPU
 from app.placement.unusable_capacity import placements
 from app.placement.workload import free_by_product
 from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated

@@ -115,7 +115,7 @@ def _idle_by_kind(idle: Sequence[Node], knowledge: Knowledge) -> list[_IdleNodes
     for node in idle:
         geometry = knowledge.geometry.get(node.node_class.product or "")
         if geometry is not None and not node.node_class.dra_resources:
-            kinds.setdefault((node.node_class, gpus_of(node.node_class, geometry)), []).append(node)
+            kinds.setdefault((node.node_class, gpus_of(node.node_class, geometry, knowledge)), []).append(node)
     groups = [
         _IdleNodes(
             knowledge.geometry[node_class.product or ""],

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.knowledge.geometry import Geometry
-from app.knowledge.mig_profiles import RESOURCE_PREFIX, parse_profile
+from app.knowledge.mig_profiles import parse_profile
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
-from app.nodes.sharing import WHOLE_GPU
 from app.values.errors import BadInput
 from app.whatif.mig_fragmentation import fragmented_share
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod
@@ -122,9 +121,9 @@ def _checked(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[str, ...]:
     return profiles
 
 
-def gpus_of(node_class: NodeClass, geometry: Geometry) -> int:
+def gpus_of(node_class: NodeClass, geometry: Geometry, knowledge: Knowledge) -> int:
     """Count a node's GPUs; under MIG strategy single its labels count slices."""
-    count = node_class.labelled_gpus or node_class.capacity(WHOLE_GPU)
+    count = node_class.labelled_gpus or node_class.capacity(knowledge.families.mig_gpu)
     if node_class.sharing is Sharing.MIG and node_class.mig_profile and node_class.mig_profile in geometry.slots:
         return max(1, count // most_of(geometry, node_class.mig_profile))
     return count
@@ -139,6 +138,7 @@ def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]
     row = knowledge.products.by_form.get(node_class.product or "")
     memory = row.memory_mib if row else node_class.memory_mib
     whole = sum(not profiles for profiles in gpus)
+    gpu, mig_prefix = knowledge.families.mig_gpu, knowledge.families.mig_prefix
     without_mig = replace(node_class, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
                     replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None,
                     unhealthy_units=(), withdrawn=0, stale=False, budgets=(),
@@ -146,11 +146,11 @@ def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]
     if node_class.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()
         size = knowledge.mig.size(node_class.product, profile)
-        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((WHOLE_GPU, count),),
+        return replace(without_mig, sharing=Sharing.MIG, mig_profile=profile, offered=((gpu, count),),
                        labelled_gpus=count, memory_mib=size.memory_mib if size else None)  # fmt: skip
-    slices = [(f"{RESOURCE_PREFIX}{profile}", count) for profile, count in counts.items()]
+    slices = [(f"{mig_prefix}{profile}", count) for profile, count in counts.items()]
     strategy = MIXED if counts else node_class.mig_strategy
-    return replace(without_mig, offered=tuple(sorted([(WHOLE_GPU, whole), *slices])), mig_strategy=strategy)
+    return replace(without_mig, offered=tuple(sorted([(gpu, whole), *slices])), mig_strategy=strategy)
 
 
 def with_layout(node: Node, gpus: Sequence[tuple[str, ...]], knowledge: Knowledge) -> Node:
@@ -209,7 +209,7 @@ def _with_new_layout(node: Node, layout: LayoutOfProduct, knowledge: Knowledge) 
     if node_class.dra_resources:
         return node, "DRA carves its GPUs on demand"
     try:
-        return with_layout(node, [layout(geometry)] * gpus_of(node_class, geometry), knowledge), ""
+        return with_layout(node, [layout(geometry)] * gpus_of(node_class, geometry, knowledge), knowledge), ""
     except BadInput as error:
         return node, str(error)
 

@@ -13,7 +13,8 @@ from app.knowledge.clouds import Dialect
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.labels import COMPUTE, COUNT, DRIVER, MEMORY, PRODUCT, read_class
+from app.nodes.label_keys import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
+from app.nodes.labels import read_class
 from app.nodes.model import NodeClass
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
@@ -90,7 +91,7 @@ def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str
     numbers = [*row.compute_capability, 0][: len(parts)]
     compute = {f"{key}.{part}": str(number) for part, number in zip(parts, numbers, strict=False)}
     driver = {f"{DRIVER[0]}.full": f"{branch}.{NEWEST}.{NEWEST}", f"{DRIVER[0]}.major": branch}
-    sliced = {"nvidia.com/mig.strategy": "mixed"} if _sliced(demand) else {}
+    sliced = {MIG_STRATEGY: "mixed"} if _sliced(demand) else {}
     memory = {MEMORY: str(row.memory_mib)} if row.memory_mib else {}
     return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **memory, **compute, **driver, **sliced}
 

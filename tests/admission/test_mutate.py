@@ -8,7 +8,7 @@ import pytest
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
-from app.nodes.labels import PRODUCT
+from app.nodes.label_keys import PRODUCT
 from app.placement.engine import judge_class
 from app.policy.compiled import PolicySet
 from app.values.label_requirements import label_requirement

@@ -11,7 +11,7 @@ import pytest
 
 from app.cluster.files import shipped_policies
 from app.kube.pods import DECISION
-from app.nodes.labels import PRODUCT, SHARING
+from app.nodes.label_keys import PRODUCT, SHARING
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

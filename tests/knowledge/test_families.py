@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resource families: which resource names ask for a GPU, and which namespaces run the vendors' own pods."""
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from app.knowledge.families import load_families
 from tests.builders import knowledge
+from tests.docstrings import ROOT
 
 FAMILIES = knowledge().families
+NAMES_RESOURCES = ("app/cli/serve.py", "app/demo/", "app/nodes/label_keys.py", "app/simulate/")
+"""Modules and rooms that may name a vendor's resource: an example pod of --help, fleets of NVIDIA GPUs, and the keys of
+node labels, which GPU Feature Discovery makes of resource names."""
 
 
 @pytest.mark.parametrize(
@@ -153,3 +162,61 @@ def test_family_without_device_classes_has_none() -> None:
 
     assert families.all[0].device_classes == ()
     assert families.of_device_class("") is None
+
+
+def code_strings(path: Path) -> Iterator[tuple[int, str]]:
+    """List the line and the text of each string in a module, without docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.lineno, node.value
+
+
+def test_no_code_names_a_resource_of_a_vendor() -> None:
+    """S12: a decision reads the row of `families.yaml`, so that an operator's own row counts as a shipped one does."""
+    named = [
+        f"{name}:{line}: {text!r} is of a row of families.yaml: read it by knowledge.families"
+        for path in sorted((ROOT / "app").rglob("*.py"))
+        if not (name := str(path.relative_to(ROOT))).startswith(NAMES_RESOURCES)
+        for line, text in code_strings(path)
+        if FAMILIES.of(text)
+    ]
+
+    assert named == []
+
+
+def test_family_with_mig_is_the_one_whose_row_has_a_prefix_of_slices() -> None:
+    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": ["x.io/mig-"], "whole": "x.io/gpu", "taint_keys": []}
+
+    families = load_families([{**row, "mig_prefix": "x.io/mig-"}], [])
+
+    assert (families.mig_gpu, families.mig_prefix) == ("x.io/gpu", "x.io/mig-")
+    assert (FAMILIES.mig_gpu, FAMILIES.mig_prefix) == ("nvidia.com/gpu", "nvidia.com/mig-")
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "mig_prefix"),
+    [
+        pytest.param(["x.io/mig-"], "", id="MIG resources without mig_prefix"),
+        pytest.param(["x.io/mig-"], "y.io/mig-", id="MIG resources of another domain"),
+        pytest.param(["x.io/slice-"], "x.io/slice-", id="another form"),
+    ],
+)
+def test_prefix_of_slices_is_a_domain_and_mig(prefixes: list[str], mig_prefix: str) -> None:
+    """`profile_of` reads the profile from the form of the name."""
+    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": prefixes, "whole": "x.io/gpu", "taint_keys": []}
+
+    with pytest.raises(ValueError, match="family x: "):
+        load_families([{**row, "mig_prefix": mig_prefix}], [])
+
+
+def test_one_family_alone_has_mig() -> None:
+    """The tables of MIG profiles name no vendor."""
+    rows: list[dict[str, Any]] = [
+        {"name": name, "resources": [], "prefixes": [], "whole": "", "taint_keys": [], "mig_prefix": f"{name}.io/mig-"}
+        for name in ("x", "y")
+    ]
+
+    with pytest.raises(ValueError, match="family y: "):
+        load_families(rows, [])

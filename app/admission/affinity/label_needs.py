@@ -28,7 +28,7 @@ from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, ju
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.tables import Knowledge
-from app.nodes.labels import (
+from app.nodes.label_keys import (
     COMPUTE,
     DRIVER,
     MEMORY,

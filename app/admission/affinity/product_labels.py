@@ -8,7 +8,8 @@ from app.admission.fleet_facts import NodeGroup
 from app.knowledge.clouds import Dialect
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
-from app.nodes.labels import PRODUCT, read_class
+from app.nodes.label_keys import PRODUCT
+from app.nodes.labels import read_class
 from app.nodes.model import NodeClass
 from app.placement.cuda_filters import compute_capability_high_enough, toolkit_targets_gpu
 from app.placement.filters import ClassFilter, product_allowed

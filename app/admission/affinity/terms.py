@@ -28,7 +28,7 @@ from app.admission.affinity.label_needs import (
 from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.nodes.labels import PRODUCT
+from app.nodes.label_keys import PRODUCT
 from app.policy.demand import Demand
 from app.values.label_requirements import label_requirement, match_expression
 
@@ -65,7 +65,7 @@ class Terms:
 def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
     """Write a demand as node affinity. `keys` are the dialects to use; None means GFD and the fleet's."""
     demand_by_labels = replace(demand, refuse_unknown=False)  # a label that is absent decides nothing
-    if not _is_nvidia(demand):
+    if not _labelled_by_gfd(demand, knowledge):
         return Terms()
     names = _dialects(fleet, keys)
     clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
@@ -156,10 +156,10 @@ def _with_node_selector(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, 
     return tuple((*term, *selector) for term in terms or ((),)) if selector else terms
 
 
-def _is_nvidia(demand: Demand) -> bool:
-    """Tell whether the demand is for NVIDIA's GPUs, which the labels describe; other vendors' nodes have none."""
-    domain = PRODUCT.partition("/")[0] + "/"
-    return bool(demand.claims) or any(resource.startswith(domain) for resource, _ in demand.resources)
+def _labelled_by_gfd(demand: Demand, knowledge: Knowledge) -> bool:
+    """Tell whether the labels of GPU Feature Discovery describe the GPUs; nodes of other GPUs have none of them."""
+    families = (knowledge.families.of(resource) for resource, _ in demand.resources)
+    return bool(demand.claims) or any(family.cuda for family in families if family)
 
 
 def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...]:
