@@ -7,6 +7,7 @@ now. Both give None if the node fits. Messages name what the pod wants, and no v
 """
 
 from collections.abc import Callable
+from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
 from app.nodes.model import FreeResources, NodeClass, Sharing
@@ -28,6 +29,16 @@ from app.values.reasons import Code, Reason, join_with_or, reason
 
 ClassFilter = Callable[[Demand, NodeClass], Reason | None]
 FreeFilter = Callable[[Demand, FreeResources], Reason | None]
+
+
+class DecidedBy(Enum):
+    """What decides a class filter: the GPU product alone, whatever else is on the node, or further facts of the node.
+
+    Node affinity excludes the product labels that a filter of the first kind refuses (admission/affinity).
+    """
+
+    PRODUCT = "product"
+    NODE = "node"
 
 
 def annotations_parse(demand: Demand, _node: NodeClass) -> Reason | None:
@@ -144,31 +155,33 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
     return None
 
 
-CLASS_FILTERS: tuple[ClassFilter, ...] = (
-    annotations_parse,
-    node_selected,
-    product_allowed,
-    mig_valid,
-    mig_config_settled,
-    driver_settled,
-    gpus_healthy,
-    resources_offered,
-    sharing_allowed,
-    one_replica_of_mps,
-    mig_profile_offered,
-    driver_new_enough,
-    compute_capability_high_enough,
-    toolkit_targets_gpu,
-    memory_large_enough,
-    interconnect_present,
-    form_factor_allowed,
-    request_within_node,
+_CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
+    (annotations_parse, DecidedBy.NODE),
+    (node_selected, DecidedBy.NODE),
+    (product_allowed, DecidedBy.PRODUCT),
+    (mig_valid, DecidedBy.NODE),
+    (mig_config_settled, DecidedBy.NODE),
+    (driver_settled, DecidedBy.NODE),
+    (gpus_healthy, DecidedBy.NODE),
+    (resources_offered, DecidedBy.NODE),
+    (sharing_allowed, DecidedBy.NODE),
+    (one_replica_of_mps, DecidedBy.NODE),
+    (mig_profile_offered, DecidedBy.NODE),
+    (driver_new_enough, DecidedBy.NODE),
+    (compute_capability_high_enough, DecidedBy.PRODUCT),
+    (toolkit_targets_gpu, DecidedBy.PRODUCT),
+    (memory_large_enough, DecidedBy.PRODUCT),
+    (interconnect_present, DecidedBy.PRODUCT),
+    (form_factor_allowed, DecidedBy.PRODUCT),
+    (request_within_node, DecidedBy.NODE),
 )
 """The class filters in order; the first refusal is the reason for the node.
 
 Causes that waiting cannot change, such as the wrong product, come first. A node that is being changed comes before the
 resources that it lacks meanwhile.
 """
+CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
+PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)
 
 FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits)
 """The free filters in order."""

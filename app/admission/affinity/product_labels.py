@@ -11,27 +11,10 @@ from app.knowledge.tables import Knowledge
 from app.nodes.label_keys import PRODUCT
 from app.nodes.labels import read_class
 from app.nodes.model import NodeClass
-from app.placement.cuda_filters import compute_capability_high_enough, toolkit_targets_gpu
-from app.placement.filters import ClassFilter, product_allowed
-from app.placement.unit_filters import (
-    form_factor_allowed,
-    interconnect_present,
-    memory_large_enough,
-    mig_profile_offered,
-    sharing_allowed,
-)
+from app.placement.filters import PRODUCT_FILTERS
+from app.placement.unit_filters import mig_profile_offered, sharing_allowed
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
-
-BY_PRODUCT: tuple[ClassFilter, ...] = (
-    product_allowed,
-    compute_capability_high_enough,
-    toolkit_targets_gpu,
-    memory_large_enough,
-    interconnect_present,
-    form_factor_allowed,
-)
-"""Filters that the product decides, whatever else is on the node."""
 
 LONGEST_VALUE = 63
 """Characters of a label's value (Kubernetes label syntax); no node can have a longer one, and no pod select it."""
@@ -45,7 +28,7 @@ def names_only_known_products(demand: Demand) -> bool:
 def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
     """Tell whether a GFD product label with its suffixes shows that no node with it can ever serve the demand."""
     node_class = _class_of(label, knowledge)
-    if any(class_filter(demand, node_class) for class_filter in (*BY_PRODUCT, mig_profile_offered)):
+    if any(class_filter(demand, node_class) for class_filter in (*PRODUCT_FILTERS, mig_profile_offered)):
         return True
     return demand.sharing is SharingWish.Exclusive and sharing_allowed(demand, node_class) is not None
 
@@ -54,7 +37,7 @@ def refused_by_value(demand: Demand, dialect: Dialect, value: str, knowledge: Kn
     """Tell whether all products that a cloud's label value stands for are refused by some filter."""
     classes = [_class_of(label, knowledge) for label in dialect.values.get(value, ())]
     return bool(classes) and all(
-        any(class_filter(demand, node_class) for class_filter in BY_PRODUCT) for node_class in classes
+        any(class_filter(demand, node_class) for class_filter in PRODUCT_FILTERS) for node_class in classes
     )
 
 
