@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.admission.fleet_facts import FleetFacts, fleet_facts_of
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill

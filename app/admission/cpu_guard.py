@@ -42,7 +42,7 @@ def keep_off_gpu_nodes(review: ReviewedPod) -> Iterator[PodChange]:
 def _needs_devices(review: ReviewedPod) -> bool:
     resources = (resource for container in review.pod.containers for resource in container.resources())
     return bool(review.pod.claims or review.passthrough_amounts) or any(
-        map(review.knowledge.families.implicit_class, resources)
+        map(review.context.knowledge.families.implicit_class, resources)
     )
 
 

@@ -65,8 +65,9 @@ def device_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
 
 
 def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
-    for key, value in review.pod.annotations.items() if review.form is not PodForm.Ephemeral else ():
-        if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in review.knowledge.families.all):
+    families = review.context.knowledge.families.all
+    for key, value in review.pod.annotations.items() if review.context.form is not PodForm.Ephemeral else ():
+        if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in families):
             yield DeviceAccess("pod", review.asks_for_gpu, ("metadata", "annotations", key), key[:40])
     for container in guarded_containers(review):
         raw = review.container_object(container)
@@ -82,7 +83,7 @@ def _by_variables(
     review: ReviewedPod, container: Container, env: Sequence[Mapping[str, Any]]
 ) -> Iterator[DeviceAccess]:
     """List the variables that give devices which the container was not given; a hideable one only once."""
-    table, has_gpu, hideable = review.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
+    table, has_gpu, hideable = review.context.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
     for index, variable in enumerate(env):
         row = table.get(str(variable.get("name", "")))
         if row is None or not row.is_effective(variable) or (row.beside_gpu and has_gpu):
@@ -122,17 +123,18 @@ def _clean_path(path: str) -> str:
 
 def guarded_containers(review: ReviewedPod) -> tuple[Container, ...]:
     """List the containers that the guard looks at: all, or the new ephemeral ones, since others cannot change."""
-    if review.form is not PodForm.Ephemeral:
+    if review.context.form is not PodForm.Ephemeral:
         return review.pod.containers
-    return tuple(container for container in review.pod.ephemeral if container.name not in review.existing_ephemeral)
+    existing = review.context.existing_ephemeral
+    return tuple(container for container in review.pod.ephemeral if container.name not in existing)
 
 
 def asks_for_gpu(review: ReviewedPod, container: Container) -> bool:
     """Tell whether a container requests a GPU, by its resources or by a claim; an unknown claim counts as one."""
-    if review.gpu_units(container) > 0 or container.name in review.claimed.containers:
+    if review.gpu_units(container) > 0 or container.name in review.ruling.claimed.containers:
         return True
     resources = review.container_object(container).get("resources") or {}
-    return bool(resources.get("claims") and review.claimed.unknown)
+    return bool(resources.get("claims") and review.ruling.claimed.unknown)
 
 
 def guard_devices(review: ReviewedPod) -> Iterator[PodChange]:

@@ -39,9 +39,9 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
     """
     mode, wish = review.rules.mig_fallback, review.ruling.demand.mig_profile
     requested = _requested_slice(review)
-    if mode == "Off" or wish is None or not wish[1] or requested is None or not review.fleet.node_groups:
+    if mode == "Off" or wish is None or not wish[1] or requested is None or not review.context.fleet.node_groups:
         return
-    present = any(group.node_class.allocatable(requested) > 0 for group in review.fleet.node_groups)
+    present = any(group.node_class.allocatable(requested) > 0 for group in review.context.fleet.node_groups)
     if present and mode is None:
         return
     offers = [offer for offer in _offers(review) if _covers(offer, wish[0])]
@@ -58,7 +58,7 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
 
 def right_size(review: ReviewedPod) -> Iterator[PodChange]:
     """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it (F130)."""
-    demand, whole = review.ruling.demand, review.knowledge.families.mig_gpu
+    demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
     if demand.sharing is not SharingWish.Any or demand.nvlink or demand.mig_profile is not None:
@@ -97,14 +97,15 @@ def _covers(offer: SliceOffer, profile: str) -> bool:
 
 def _offers(review: ReviewedPod) -> list[SliceOffer]:
     """List the slices on nodes that otherwise fit the pod: free ones first, then by size, plain profiles first."""
+    fleet, sizes = review.context.fleet, review.context.knowledge.mig
     offers: dict[str, SliceOffer] = {}
-    for group in review.fleet.node_groups:
+    for group in fleet.node_groups:
         for resource, units in group.node_class.offered if _pod_may_use(review, group) else ():
             profile = profile_of(resource)
-            size = review.knowledge.mig.size(group.node_class.product, profile) if profile and units > 0 else None
+            size = sizes.size(group.node_class.product, profile) if profile and units > 0 else None
             if size is None or resource.endswith(".shared") or group not in _groups_with_slice(review, resource):
                 continue
-            free = review.fleet.free.get((group, resource), 0) > 0
+            free = fleet.free.get((group, resource), 0) > 0
             offer = offers.get(resource)
             least = size if offer is None or offer.size.covers(size) else offer.size
             offers[resource] = SliceOffer(resource, least, free or (offer is not None and offer.free))
@@ -117,14 +118,15 @@ def _rank(offer: SliceOffer) -> tuple[Any, ...]:
 
 def _groups_with_slice(review: ReviewedPod, resource: str) -> tuple[NodeGroup, ...]:
     """List the node groups that would take the pod if it asked for this slice."""
-    return fitting_groups(replace(review.ruling.demand, resources=((resource, 1),), mig_profile=None), review.fleet)
+    demand = replace(review.ruling.demand, resources=((resource, 1),), mig_profile=None)
+    return fitting_groups(demand, review.context.fleet)
 
 
 def _pod_may_use(review: ReviewedPod, group: NodeGroup) -> bool:
     """Tell whether the pod's selector, affinity and tolerations certainly allow the group; unknown labels do not."""
     spec = review.document["spec"]
     selector = strings(spec, "nodeSelector", "spec.")
-    known_keys = affinity_label_keys(review.knowledge)
+    known_keys = affinity_label_keys(review.context.knowledge)
     if any(group.label(key) != value for key, value in selector.items()):
         return False
     terms = member_at(review.document, REQUIRED)
@@ -161,7 +163,7 @@ def _read_requirement(item: Mapping[str, Any]) -> Requirement:
 def _smallest_products(review: ReviewedPod) -> list[str]:
     """Name the products with the least memory that holds the pod; none where all have the same memory."""
     sizes: dict[str, int] = {}
-    for group in fitting_groups(review.ruling.demand, review.fleet):
+    for group in fitting_groups(review.ruling.demand, review.context.fleet):
         label, memory = group.label(PRODUCT), group.node_class.memory_mib
         if label and memory and _pod_may_use(review, group):
             sizes[label] = min(memory, sizes.get(label, memory))

@@ -66,8 +66,8 @@ def _copy(document: Any, container: Container, resource: str, source: str, targe
 def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
     """Set runtimeClassName where the pod names none and that class exists; a missing one rejects a pod (F5, F6)."""
     name, present = review.rules.runtime_class_name, review.pod.runtime_class_name
-    classes = review.fleet.runtime_classes
-    if present and review.form in TEMPLATES and classes is not None and present not in classes:
+    classes = review.context.fleet.runtime_classes
+    if present and review.context.form in TEMPLATES and classes is not None and present not in classes:
         missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {present[:24]} does not exist").message
         yield PodChange((), missing, f"{missing}: no pod of this template would be created")
     if name is None or name == present or not _suits_family(review, name):
@@ -76,7 +76,7 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
         "runtime_class_name" not in review.rules.override or (review.document["spec"].get("overhead"))
     ):
         return  # a pod of another class has its overhead already, and the API server would refuse a second one
-    classes = review.fleet.runtime_classes
+    classes = review.context.fleet.runtime_classes
     if classes is None or name not in classes:
         state = "is not known to exist" if classes is None else "does not exist"
         yield PodChange(
@@ -99,7 +99,7 @@ def _obstacle(review: ReviewedPod, name: str, selector: Mapping[str, str]) -> st
 
 def _suits_family(review: ReviewedPod, name: str) -> bool:
     """Tell whether the pod asks for GPUs of the vendor that the runtime class is named after, if it is after one."""
-    owners = [family for family in review.knowledge.families.all if name.startswith(family.name)]
+    owners = [family for family in review.context.knowledge.families.all if name.startswith(family.name)]
     return not owners or any(family in owners for family in review.families())
 
 
@@ -142,7 +142,8 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
     if operations:
         keys = dict.fromkeys(toleration["key"] for toleration in missing)
         listed = ", ".join(keys)
-        if review.form is PodForm.DaemonSet and any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
+        is_daemon_set = review.context.form is PodForm.DaemonSet
+        if is_daemon_set and any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
             problem = f"the template does not tolerate {listed}"
             yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
         yield PodChange(tuple(operations), f"toleration added for {listed}")
@@ -153,7 +154,7 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
     mode, demand = review.rules.affinity_mode, review.ruling.demand
     if mode == "Off" or not demand.requests_gpus:
         return
-    terms = affinity_terms_of(demand, review.fleet, review.rules.affinity_keys, review.knowledge)
+    terms = affinity_terms_of(demand, review.context.fleet, review.rules.affinity_keys, review.context.knowledge)
     preferred = list(terms.preferred)
     if mode == "Required" and terms.required:
         operations = require_terms(review.document, terms.required)
@@ -222,7 +223,7 @@ FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
 
 def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     """List the mutators that apply to the object, in order."""
-    if review.form is PodForm.Ephemeral:
+    if review.context.form is PodForm.Ephemeral:
         chosen = GUARDS
     elif not review.asks_for_gpu:
         chosen = GUARDS | FOR_CPU_PODS

@@ -35,7 +35,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse privileged pods without a GPU request, and pods that mount all devices: they see every GPU (F14)."""
     if review.rules.privileged != "Deny":
         return
-    if not (review.asks_for_gpu or review.passthrough_amounts) or review.form is PodForm.Ephemeral:
+    if not (review.asks_for_gpu or review.passthrough_amounts) or review.context.form is PodForm.Ephemeral:
         for container in guarded_containers(review):
             if is_privileged(review, container):
                 problem = f"container {container.name[:24]}: privileged, sees every GPU"
@@ -54,7 +54,7 @@ def is_privileged(review: ReviewedPod, container: Container) -> bool:
 
 def _host_paths(review: ReviewedPod) -> Iterator[str]:
     """List the paths of the pod's hostPath volumes."""
-    if review.form is PodForm.Ephemeral:
+    if review.context.form is PodForm.Ephemeral:
         return
     spec = member(review.document, "spec", dict, "") or {}
     for index, volume in objects(spec, "volumes", "spec."):

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, denial_message, mutate
+from app.admission.review import denial_message, mutate
 from app.admission.review_targets import WORKLOADS, ReviewTarget, review_target_of
+from app.admission.reviewed_pod import ReviewContext
 from app.values.errors import BadInput
 from app.values.json_members import member
 

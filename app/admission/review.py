@@ -7,17 +7,23 @@ from typing import Any
 
 from app.admission.decision_annotation import forged, record_decision
 from app.admission.exemptions import is_exempt
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation
 from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
-from app.admission.reviewed_pod import TEMPLATES, WARNING_LIMIT, PodChange, PodForm, ReviewedPod, one_line
+from app.admission.reviewed_pod import (
+    TEMPLATES,
+    WARNING_LIMIT,
+    PodChange,
+    PodForm,
+    ReviewContext,
+    ReviewedPod,
+    one_line,
+)
 from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
 from app.kube.pods import DECISION, Pod, read_pod
-from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Ruling, ruling_for
+from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code, Reason, reason
 
@@ -27,28 +33,6 @@ DENIAL_LIMIT = 512
 """Characters of a denial with all its reasons and remedies (ADM-28)."""
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewContext:
-    """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
-
-    `form`, `existing_ephemeral` and `old_template` are as in ReviewedPod. `claimed` returns the devices that a pod
-    claims through DRA. `rule` returns the ruling on a pod.
-    """
-
-    policies: PolicySet
-    fleet: FleetFacts
-    knowledge: Knowledge
-    form: PodForm = PodForm.Pod
-    existing_ephemeral: frozenset[str] = frozenset()
-    old_template: Mapping[str, Any] | None = None
-    claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
-    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
-
-    def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
-        """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
-        return self.rule(pod, labels, self.policies, self.knowledge, self.claimed(pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +91,10 @@ def mutate(
         *(change.warning for change in applied if change.warning),
         *warned,
         *(review.ruling.warnings if _is_recorded(review) else ()),
-        *(f"{claim} is not known yet: whether it claims GPUs cannot be told" for claim in review.claimed.unknown),
+        *(
+            f"{claim} is not known yet: whether it claims GPUs cannot be told"
+            for claim in review.ruling.claimed.unknown
+        ),
         *decision_warnings,
     ]
     operations += decision
@@ -126,7 +113,7 @@ def validate(
     review = _read_review(document, namespace, labels, context)
     if review is None:
         return UNCONCERNED
-    if review.form in TEMPLATES:
+    if review.context.form in TEMPLATES:
         review, _ = _run_mutators(review, lambda changed: _read_review(changed, namespace, labels, context))
     reasons, warned_reasons = _run_validators(review)
     if not (_is_recorded(review) or reasons or warned_reasons):
@@ -136,7 +123,7 @@ def validate(
 
 def _is_recorded(review: ReviewedPod) -> bool:
     """Tell whether the answer is recorded even where nothing was changed: for GPU pods and their templates."""
-    return review.asks_for_gpu and review.form is not PodForm.Ephemeral
+    return review.asks_for_gpu and review.context.form is not PodForm.Ephemeral
 
 
 def _result(review: ReviewedPod, **fields: Any) -> ReviewResult:
@@ -156,15 +143,10 @@ def _read_review(
         pod=pod,
         ruling=ruling,
         rules=ruling.enforced,
-        fleet=context.fleet,
-        knowledge=context.knowledge,
-        form=context.form,
+        context=context,
+        namespace_labels=labels,
         asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.knowledge),
         has_our_scheduler=has_our_scheduler(pod, ruling, context.policies),
-        namespace_labels=labels,
-        existing_ephemeral=context.existing_ephemeral,
-        old_template=context.old_template,
-        claimed=ruling.claimed,
     )
 
 
@@ -202,7 +184,7 @@ def _run_mutators(
 
 def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
     """Tell whether a change is applied. A template gets repairs only, and warnings of what its pods will lack (F18)."""
-    return review.form not in TEMPLATES or mutator in REPAIRS or not change.operations
+    return review.context.form not in TEMPLATES or mutator in REPAIRS or not change.operations
 
 
 def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], list[str]]:
@@ -219,13 +201,13 @@ def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], li
 
 def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tuple[list[Operation], list[str]]:
     """Write the decision annotation into a pod; a template that carries one gets a warning. (operations, warnings)."""
-    if review.form is PodForm.Pod:
+    if review.context.form is PodForm.Pod:
         operations = record_decision(review, record, changed)
         if operations and forged(review):
             done = "removed" if operations[0].op == "remove" else "rewritten"
             return operations, [f"{DECISION} did not fit the pod and was {done}"]
         return operations, []
-    if review.form in TEMPLATES and DECISION in review.pod.annotations:
+    if review.context.form in TEMPLATES and DECISION in review.pod.annotations:
         return [], [reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message]
     return [], []
 

@@ -29,7 +29,7 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
 class ReviewTarget:
     """A pod, or a pod template, at `path` in the reviewed object.
 
-    `existing_ephemeral` and `old_template` are as in ReviewedPod.
+    `existing_ephemeral` and `old_template` are as in ReviewContext.
     """
 
     document: Mapping[str, Any]

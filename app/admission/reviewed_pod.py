@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The object of one admission review: its pod, the facts read from it, its ruling, and the facts about the fleet."""
+"""The object of one admission review: its pod, the facts read from it, its ruling, and the context of the review."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,8 @@ from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
 from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
-from app.policy.match import Ruling
+from app.policy.compiled import PolicySet
+from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
 
 WARNING_LIMIT = 120
@@ -32,33 +33,47 @@ class PodForm(Enum):
 TEMPLATES = frozenset({PodForm.Template, PodForm.DaemonSet})
 
 
+@dataclass(frozen=True, slots=True)
+class ReviewContext:
+    """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
+
+    `form` is the kind of the object. `existing_ephemeral` are the names of the ephemeral containers that the pod had
+    before this request. `old_template` is the pod template before an UPDATE, or None. `claimed` returns the devices
+    that a pod claims through DRA. `rule` returns the ruling on a pod.
+    """
+
+    policies: PolicySet
+    fleet: FleetFacts
+    knowledge: Knowledge
+    form: PodForm = PodForm.Pod
+    existing_ephemeral: frozenset[str] = frozenset()
+    old_template: Mapping[str, Any] | None = None
+    claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
+    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
+
+    def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
+        """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
+        return self.rule(pod, labels, self.policies, self.knowledge, self.claimed(pod))
+
+
 @dataclass(frozen=True)
 class ReviewedPod:
     """Everything that a mutator or a validator may read.
 
     `document` is the Pod as earlier mutators left it, or the pod template.
     `rules` are the admission rules of the level under review: enforced, warned or audited.
-    `form` is the kind of the object.
     `asks_for_gpu` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
     `has_our_scheduler` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
-    `existing_ephemeral` are the names of the ephemeral containers that the pod had before this request.
-    `old_template` is the pod template before an UPDATE, or None.
-    `claimed` are the devices that the pod claims through DRA.
     """
 
     document: Mapping[str, Any]
     pod: Pod
     ruling: Ruling
     rules: AdmissionRules
-    fleet: FleetFacts
-    knowledge: Knowledge
-    form: PodForm = PodForm.Pod
-    asks_for_gpu: bool = True
-    has_our_scheduler: bool = True
-    namespace_labels: Mapping[str, str] = field(default_factory=dict)
-    existing_ephemeral: frozenset[str] = frozenset()
-    old_template: Mapping[str, Any] | None = None
-    claimed: ClaimedDevices = NO_CLAIMED_DEVICES
+    context: ReviewContext
+    namespace_labels: Mapping[str, str]
+    asks_for_gpu: bool
+    has_our_scheduler: bool
 
     @cached_property
     def gpu_resources(self) -> tuple[str, ...]:
@@ -69,7 +84,7 @@ class ReviewedPod:
             for resource in container.resources()
             if container.has_nonzero(resource)
         }
-        return tuple(sorted(filter(self.knowledge.families.of, names)))
+        return tuple(sorted(filter(self.context.knowledge.families.of, names)))
 
     @cached_property
     def _gpus(self) -> frozenset[str]:
@@ -81,7 +96,8 @@ class ReviewedPod:
 
         Of several containers with one name the first counts. Raises MalformedPod.
         """
-        containers = read_pod(self.old_template).containers if self.old_template is not None else ()
+        old_template = self.context.old_template
+        containers = read_pod(old_template).containers if old_template is not None else ()
         return {container.name: container for container in reversed(containers)}
 
     def gpu_resources_of(self, container: Container) -> tuple[str, ...]:
@@ -100,12 +116,12 @@ class ReviewedPod:
 
     def gpu_amounts(self) -> tuple[tuple[str, int], ...]:
         """List what the pod asks for as it stands now: (GPU resource, units)."""
-        return gpu_amounts(self.pod, self.knowledge.families.of)
+        return gpu_amounts(self.pod, self.context.knowledge.families.of)
 
     @cached_property
     def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
         """The GPUs that the pod asks for by passthrough into a virtual machine: (resource, units)."""
-        return gpu_amounts(self.pod, self.knowledge.families.passthrough_family)
+        return gpu_amounts(self.pod, self.context.knowledge.families.passthrough_family)
 
     def container_object(self, container: Container) -> Mapping[str, Any]:
         """Return the JSON object of a container."""
@@ -118,8 +134,8 @@ class ReviewedPod:
 
     def families(self) -> tuple[Family, ...]:
         """List the GPU families of what the pod asks for, by resource or by DRA claim."""
-        families = map(self.knowledge.families.of, self.gpu_resources)
-        return tuple(dict.fromkeys((*filter(None, families), *self.claimed.families)))
+        families = map(self.context.knowledge.families.of, self.gpu_resources)
+        return tuple(dict.fromkeys((*filter(None, families), *self.ruling.claimed.families)))
 
     def gpu_containers(self) -> Iterator[Container]:
         """Iterate over the containers that ask for a GPU in their resources; a DRA claim alone does not count."""

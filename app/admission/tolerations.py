@@ -42,7 +42,7 @@ def taints_of_fitting_nodes(review: ReviewedPod) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or once other pods are gone."""
     if not review.rules.from_node_taints:
         return set()
-    return {taint for group in fitting_groups(review.ruling.demand, review.fleet) for taint in group.taints}
+    return {taint for group in fitting_groups(review.ruling.demand, review.context.fleet) for taint in group.taints}
 
 
 def _tolerations_for(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:

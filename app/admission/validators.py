@@ -59,7 +59,7 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod that asks for more GPUs than the policy allows (F26)."""
-    allowed, claims = review.rules.max_gpus_per_pod, review.claimed.classes
+    allowed, claims = review.rules.max_gpus_per_pod, review.ruling.claimed.classes
     if allowed is None:
         return
     total = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts)) + sum(
@@ -118,7 +118,7 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     """
     if review.rules.shared_replicas != "Deny":
         return
-    classes = [group.node_class for group in fitting_groups(review.ruling.demand, review.fleet)]
+    classes = [group.node_class for group in fitting_groups(review.ruling.demand, review.context.fleet)]
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             amount = container.requested(resource)
@@ -157,6 +157,6 @@ GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted
 
 def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     """List the validators that apply to the object."""
-    if (review.asks_for_gpu or review.passthrough_amounts) and review.form is not PodForm.Ephemeral:
+    if (review.asks_for_gpu or review.passthrough_amounts) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from app.admission.json_patch import apply
-from app.admission.review import UNCONCERNED, ReviewContext, ReviewResult, denial_message, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewResult, denial_message, mutate, validate
 from app.admission.review_targets import review_target_of
+from app.admission.reviewed_pod import ReviewContext
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode

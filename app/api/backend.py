@@ -4,7 +4,7 @@
 from collections.abc import Collection, Generator, Mapping
 from typing import Any, Protocol
 
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictTable
 from app.explain.survey import ClusterSnapshot

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.review import ReviewContext
-from app.admission.reviewed_pod import PodForm
+from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.api.decision_replay import Line
 from app.cli.mutate import read_file
 from app.cli.output import Output, show

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.preview import Preview, preview, target_of_new_object
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.cli.output import Output, show
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.files import read_snapshot_file

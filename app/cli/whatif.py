@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.preview import admitted_pod, target_of_new_object
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.cli.help import Verb, VerbGroup
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import Output, output_of, show

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.apiserver import ApiServer
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot

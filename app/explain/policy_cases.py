@@ -10,7 +10,8 @@ from typing import Any
 
 from app.admission.fleet_facts import fleet_facts_of
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, mutate
+from app.admission.review import mutate
+from app.admission.reviewed_pod import ReviewContext
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node

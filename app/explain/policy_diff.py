@@ -12,8 +12,8 @@ import msgspec
 from app.admission.json_patch import apply
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
-from app.admission.review import ReviewContext, ReviewResult, denial_message, mutate
-from app.admission.reviewed_pod import PodForm
+from app.admission.review import ReviewResult, denial_message, mutate
+from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.intree.existing_pods import REQUIRED
 from app.kube.pods import DECISION, read_pod
 from app.policy.compiled import PodSelection, PolicySet

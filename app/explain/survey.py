@@ -8,7 +8,8 @@ from typing import Any
 
 from app.admission.affinity.mutator import NODE_AFFINITY
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, ReviewResult, mutate
+from app.admission.review import ReviewResult, mutate
+from app.admission.reviewed_pod import ReviewContext
 from app.explain.funnel import Objection
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.api.tracing import Tracing
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer

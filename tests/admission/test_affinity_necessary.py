@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.admission.review import ReviewContext, mutate
+from app.admission.review import mutate
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, ReviewResult, mutate, validate
+from app.admission.review import ReviewResult, mutate, validate
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.policy.compiled import PolicySet

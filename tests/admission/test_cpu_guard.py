@@ -8,8 +8,8 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.admission.review import ReviewContext, ReviewResult, mutate, validate
-from app.admission.reviewed_pod import PodForm
+from app.admission.review import ReviewResult, mutate, validate
+from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.knowledge.families import Family
 from app.kube.pods import DECISION
 from app.kube.resource_claims import ClaimedDevices

@@ -14,7 +14,7 @@ import jsonpatch
 import pytest
 
 from app.admission.json_patch import PatchError
-from app.admission.review import ReviewContext
+from app.admission.reviewed_pod import ReviewContext
 from app.kube.pod_limits import MOST_EXTENDED
 from app.kube.pods import Pod
 from app.policy.demand import Demand

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import jsonpatch
 
-from app.admission.review import ReviewContext, mutate, validate
+from app.admission.review import mutate, validate
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.files import shipped_policies
 from app.cluster.state import State
 from app.kube.pods import PREFIX, read_pod

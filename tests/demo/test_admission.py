@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, mutate
+from app.admission.review import mutate
+from app.admission.reviewed_pod import ReviewContext
 from app.demo.notation import fleet_names
 from tests.builders import gpus, knowledge, pod, policies, policy, shipped
 from tests.demo.fleets import state

@@ -12,7 +12,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewContext, mutate
+from app.admission.review import mutate
+from app.admission.reviewed_pod import ReviewContext
 from app.cli.main import app
 from app.cluster.best_nodes import ANYWHERE, BestNodes
 from app.cluster.ruling_cache import RulingCache

@@ -17,7 +17,8 @@ from typing import Any
 import jsonpatch
 
 from app.admission.fleet_facts import FleetFacts
-from app.admission.review import ReviewContext, mutate
+from app.admission.review import mutate
+from app.admission.reviewed_pod import ReviewContext
 from app.api.admission_routes import review
 from app.api.extender_routes import filter_nodes, preempt, prioritize
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
