@@ -8,10 +8,14 @@ pass (failurePolicy Ignore, or an invalid policy could never be corrected); the 
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
-from app.policy.crd import GROUP, PLURAL
+from app.kube.api_kinds import API_KINDS
 from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
 from app.values.json_members import member, strings
 from app.values.reasons import Code, Reason
+
+GPUPOLICIES = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural
+POLICY_HOLDERS = {(API_KINDS["ConfigMap"].group, API_KINDS["ConfigMap"].plural), GPUPOLICIES}
+"""The kinds of objects that may hold policies, as pairs of API group and plural."""
 
 
 class PolicySource(Protocol):
@@ -31,7 +35,7 @@ def is_policy(request: Mapping[str, Any]) -> bool:
     """Tell whether a request is about a kind of object that may hold policies."""
     resource = member(request, "resource", dict, "request.") or {}
     kind = (str(resource.get("group") or ""), str(resource.get("resource")))
-    return kind in {("", "configmaps"), (GROUP, PLURAL)} and not request.get("subResource")
+    return kind in POLICY_HOLDERS and not request.get("subResource")
 
 
 def judge_policy(request: Mapping[str, Any], backend: PolicySource) -> Generator[None, None, tuple[Reason, ...]]:
@@ -47,7 +51,7 @@ def judge_policy(request: Mapping[str, Any], backend: PolicySource) -> Generator
     name = member(metadata, "name", str, "object.metadata.") or ""
     if metadata.get("deletionTimestamp") is not None:
         return ()
-    if (member(request, "resource", dict, "request.") or {}).get("resource") == PLURAL:
+    if (member(request, "resource", dict, "request.") or {}).get("resource") == GPUPOLICIES[1]:
         unchanged = before is not None and before.get("spec") == edited.get("spec")
         problem = None if unchanged else (yield from backend.check_policy("gpupolicy", name, edited))
     else:

@@ -17,7 +17,7 @@ from app.cli.mutate import read_file
 from app.cli.output import Output, show
 from app.cli.progress import show_count
 from app.cli.replay import read_logs
-from app.cli.source import DRA, DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
+from app.cli.source import DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
 from app.cluster.best_nodes import BestNodes
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import RulingCache
@@ -33,6 +33,7 @@ from app.explain.policy_diff import (
     as_created,
     compare,
 )
+from app.kube.api_kinds import DRA
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today

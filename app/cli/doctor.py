@@ -17,7 +17,7 @@ from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.doctor_survey import ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
-from app.cluster.snapshot import KINDS, fill
+from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
@@ -74,7 +74,7 @@ def _survey(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
     keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
     with show_progress("reading the cluster") as report:
         survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, keep_pod, report))
-    fill(state, [document for kind in KINDS for document in survey.objects.get(kind, ())])
+    fill(state, [document for kind in SNAPSHOT_KINDS for document in survey.objects.get(kind, ())])
     return survey
 
 

@@ -15,7 +15,7 @@ import yaml
 from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import show_progress
-from app.cli.source import DRA, LIVE, POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
+from app.cli.source import POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
 from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_snapshot_file
 from app.cluster.view import bound_volumes, view
@@ -24,6 +24,7 @@ from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
+from app.kube.api_kinds import DRA, FLEET
 from app.values.errors import ApiError, BadInput
 from app.values.steps import finish
 
@@ -140,7 +141,7 @@ def _objects(
                     str(path), read_snapshot_file(path), lambda pod: _has_key(pod, key_members)
                 )
         return objects
-    return read_live(kubeconfig, context, LIVE, OPTIONAL)
+    return read_live(kubeconfig, context, FLEET, OPTIONAL)
 
 
 def snapshot_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.cli.source import DRA, DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
+from app.cli.source import DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
@@ -23,13 +23,12 @@ from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
 from app.explain.gpu_inventory import Inventory, InventoryRow, InventoryTotal, NamespaceUsage, take_inventory
+from app.kube.api_kinds import DRA, NAMESPACE
 from app.telemetry.clock import today
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
 
-NAMESPACE = "gpu-usher"
-"""Where policies in ConfigMaps are read; they change no count."""
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),

@@ -20,6 +20,7 @@ from app.cluster.snapshot_policies import policies_of
 from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
+from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
 from app.values.errors import BadInput
@@ -39,18 +40,15 @@ Policies = Annotated[
 
 
 Objects = list[dict[str, Any]]
-LIVE = ("Node", "Pod", "Namespace", "RuntimeClass")
-"""Kinds that are always read of a live cluster."""
-DRA = ("DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate")
 POLICY_KINDS = ("GPUPolicy", "ConfigMap")
-"""Kinds that a cluster may not have, or may forbid to the user."""
+"""Kinds that, as those of DRA, a cluster may not have, or may forbid to the user."""
 
 
 def read_objects_of(
     snapshots: list[Path] | None,
     kubeconfig: Path | None,
     demo: str | None,
-    kinds: tuple[str, ...] = LIVE,
+    kinds: tuple[str, ...] = FLEET,
     optional: tuple[str, ...] = (*DRA, *POLICY_KINDS),
 ) -> Objects:
     """Read the objects of a fleet: those of the sample fleet, the files and the cluster that are given, together.

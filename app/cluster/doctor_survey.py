@@ -11,38 +11,27 @@ import msgspec
 
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
-from app.cluster.list_once import list_objects
+from app.cluster.list_once import list_kind
+from app.doctor.operand_checks import JOB_KINDS
+from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.values.errors import ApiError
 
 Object = dict[str, Any]
-CLUSTER_WIDE = {
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/pods",
-    "Namespace": "/api/v1/namespaces",
-    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
-    "DaemonSet": "/apis/apps/v1/daemonsets",
-    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
-    "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
-    "ResourceClaim": "/apis/resource.k8s.io/v1/resourceclaims",
-    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/resourceclaimtemplates",
-    "GPUPolicy": "/apis/gpu-usher.io/v1alpha1/gpupolicies",
-    "NodePool": "/apis/karpenter.sh/v1/nodepools",
-    "JobSet": "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
-    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
-    "PyTorchJob": "/apis/kubeflow.org/v1/pytorchjobs",
-    "RayCluster": "/apis/ray.io/v1/rayclusters",
-    "WorkflowTemplate": "/apis/argoproj.io/v1alpha1/workflowtemplates",
-}
-"""Paths by kind. A kind that the cluster does not serve (404) is no finding."""
-IN_OUR_NAMESPACE = {
-    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
-    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-}
-"""Paths by kind of objects in the namespace of gpu-usher."""
+EXAMINED = (
+    *FLEET,
+    "DaemonSet",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    *DRA,
+    "GPUPolicy",
+    "NodePool",
+    *JOB_KINDS,
+    "Deployment",
+    "ConfigMap",
+)
+"""The kinds in the order in which they are read. A kind that the cluster does not serve (404) is no finding."""
 SECRET = "gpu-usher-tls"
 UNREACHABLE = "API server"
 
@@ -81,13 +70,11 @@ async def survey_cluster(
         await _read_version(server, survey, now)
         if survey.reached:
             served = await _served_groups(server, survey)
-            for kind, path in (
-                CLUSTER_WIDE | {kind: path.format(namespace) for kind, path in IN_OUR_NAMESPACE.items()}
-            ).items():
-                if served is not None and path.startswith("/apis/") and path.split("/")[2] not in served:
+            for kind in EXAMINED:
+                if served is not None and API_KINDS[kind].group not in served:
                     continue
-                report(f"reading {path} of the cluster")
-                await _list(server, survey, kind, path, keep_pod if kind == "Pod" else None)
+                report(f"reading {API_KINDS[kind].path(namespace)} of the cluster")
+                await _list(server, survey, kind, namespace, keep_pod if kind == "Pod" else None)
             report("asking for rights and the certificate")
             await _ask_rights(server, survey, namespace)
             await _read_certificate(server, survey, namespace)
@@ -121,17 +108,18 @@ async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable
 async def _served_groups(server: ApiServer, survey: ClusterObjects) -> set[str] | None:
     """Return the served API groups; None if unknown. A request for a group not served may get 403 as well."""
     try:
-        return {group["name"] for group in msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()}
+        groups = msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()
+        return {"", *(group["name"] for group in groups)}
     except (ApiError, msgspec.DecodeError, KeyError) as error:
         survey.refused["API groups"] = str(error)
         return None
 
 
 async def _list(
-    server: ApiServer, survey: ClusterObjects, kind: str, path: str, keep: Callable[[Object], bool] | None
+    server: ApiServer, survey: ClusterObjects, kind: str, namespace: str, keep: Callable[[Object], bool] | None
 ) -> None:
     try:
-        survey.objects[kind] = await list_objects(server, kind, path, keep)
+        survey.objects[kind] = await list_kind(server, kind, namespace, keep)
     except ApiError as error:
         if error.status != 404:
             survey.refused[kind] = str(error)

@@ -9,28 +9,12 @@ import msgspec
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
-from app.cluster.watched_kinds import POLICY_GROUP_PATH
-from app.policy.crd import PLURAL, VERSION
+from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.values.errors import ApiError
 
-PATHS = {
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/pods",
-    "Namespace": "/api/v1/namespaces",
-    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
-    "PersistentVolume": "/api/v1/persistentvolumes",
-    "PersistentVolumeClaim": "/api/v1/persistentvolumeclaims",
-    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
-    "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
-    "ResourceClaim": "/apis/resource.k8s.io/v1/resourceclaims",
-    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/resourceclaimtemplates",
-    "GPUPolicy": f"{POLICY_GROUP_PATH}/{VERSION}/{PLURAL}",
-    "ConfigMap": "/api/v1/namespaces/gpu-usher/configmaps",
-}
-"""Paths by kind, as far as commands read them."""
 PAGE_OBJECTS = 500
-FORBIDDEN = 403
-NOT_READABLE = (FORBIDDEN, 404)
+FORBIDDEN, NOT_FOUND = 403, 404
+NOT_READABLE = (FORBIDDEN, NOT_FOUND)
 
 
 async def read_objects(
@@ -39,10 +23,12 @@ async def read_objects(
     optional: Collection[str] = (),
     report: Callable[[str], None] = lambda _: None,
     report_forbidden: Callable[[str], None] = lambda _: None,
+    namespace: str = NAMESPACE,
 ) -> list[dict[str, Any]]:
     """List all objects of these kinds. Kinds in `optional` are left out if they are not served or forbidden.
 
     `report` is called before each kind is read, `report_forbidden` with the path of an optional kind that is forbidden.
+    `namespace` is that of gpu-usher, whose ConfigMaps may hold policies.
 
     Raises ApiError.
     """
@@ -50,17 +36,35 @@ async def read_objects(
     objects: list[dict[str, Any]] = []
     try:
         for kind in (*kinds, *optional):
-            report(f"reading {PATHS[kind]} of the cluster")
+            path = API_KINDS[kind].path(namespace)
+            report(f"reading {path} of the cluster")
             try:
-                objects.extend(await list_objects(server, kind, PATHS[kind]))
+                objects.extend(await list_kind(server, kind, namespace))
             except ApiError as error:
                 if kind not in optional or error.status not in NOT_READABLE:
                     raise
                 if error.status == FORBIDDEN:
-                    report_forbidden(PATHS[kind])
+                    report_forbidden(path)
     finally:
         await server.close()
     return objects
+
+
+async def list_kind(
+    server: ApiServer, kind: str, namespace: str, keep: Callable[[dict[str, Any]], bool] | None = None
+) -> list[dict[str, Any]]:
+    """List the objects of a kind in the newest version that is served: all of them, or those that `keep` selects.
+
+    Raises ApiError, with the status 404 if the kind is served in none of its versions.
+    """
+    *newer, oldest = (API_KINDS[kind].path(namespace, version) for version in API_KINDS[kind].versions)
+    for path in newer:
+        try:
+            return await list_objects(server, kind, path, keep)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+    return await list_objects(server, kind, oldest, keep)
 
 
 async def list_objects(

@@ -13,8 +13,8 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.state import State
 from app.cluster.stream_health import BackOff
-from app.cluster.watched_kinds import DRA_GROUP_PATH, POLICY_GROUP_PATH, core_kinds, dra_kinds, policy_kinds
-from app.policy.crd import VERSION
+from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds
+from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
@@ -24,8 +24,6 @@ COMPARE_SECONDS = 600.0
 SYNC_CHECK_SECONDS = 0.05
 DISCOVERY_SECONDS = 30.0
 """Between two checks whether GPUPolicy is installed; an answer is some 200 bytes."""
-DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
-"""Versions of resource.k8s.io that we can read, the newest first; v1 since Kubernetes 1.34."""
 NOT_SYNCED = "gpu-usher: not synced yet"
 STALE = "gpu-usher: node cache is stale"
 """Constant texts, because kube-scheduler shows them as they are; ages are in metrics
@@ -75,14 +73,14 @@ class LiveCluster:
         Only kinds that exist at the start must be listed: a later one must not make a ready service unready.
         """
         dra_version, policy_version = await asyncio.gather(
-            self._served_version(DRA_GROUP_PATH, DRA_VERSIONS), self._served_version(POLICY_GROUP_PATH, (VERSION,))
+            self._served_version(API_KINDS["ResourceSlice"]), self._served_version(API_KINDS["GPUPolicy"])
         )
         self._follow(tasks, dra_kinds(self._state, dra_version) if dra_version else ())
         self._follow(tasks, policy_kinds(self._book) if policy_version else ())
         self._required = tuple(self.reflectors)
         while not policy_version:
             await self._clock.sleep(DISCOVERY_SECONDS)
-            policy_version = await self._served_version(POLICY_GROUP_PATH, (VERSION,))
+            policy_version = await self._served_version(API_KINDS["GPUPolicy"])
             self._follow(tasks, policy_kinds(self._book) if policy_version else ())
 
     def _follow(self, tasks: asyncio.TaskGroup, kinds: Iterable[Any]) -> None:
@@ -90,14 +88,14 @@ class LiveCluster:
             self.reflectors.append(reflector)
             tasks.create_task(reflector.run())
 
-    async def _served_version(self, group: str, versions: Iterable[str]) -> str | None:
-        """Return the first of these versions in which the cluster serves an API group; None if in none."""
+    async def _served_version(self, kind: APIKind) -> str | None:
+        """Return the newest of a kind's versions in which the cluster serves its API group; None if in none."""
         back_off = BackOff()
         while True:
             try:
-                answer = msgspec.json.decode(await self._server.get(group, {}))
+                answer = msgspec.json.decode(await self._server.get(kind.group_path, {}))
                 served = {entry.get("version") for entry in answer.get("versions", [])}
-                return next((version for version in versions if version in served), None)
+                return next((version for version in kind.versions if version in served), None)
             except (ApiError, msgspec.DecodeError) as error:
                 if isinstance(error, ApiError) and error.status in (403, 404):
                     return None

@@ -19,6 +19,7 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
 from app.cluster.state import State
+from app.kube.api_kinds import API_KINDS
 from app.kube.partial_types import PartialNamedObject
 from app.kube.pods import DECISION, Pod, read_pod
 from app.nodes.model import Node
@@ -114,7 +115,7 @@ class SlippedPods:
 
     async def _check_node(self, name: str) -> None:
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
-        body = await self._server.get("/api/v1/pods", query)
+        body = await self._server.get(API_KINDS["Pod"].path(), query)
         uids = {usage.uid for usage in self._state.usage_on(name)}
         slipped: dict[str, SlippedPod] = {}
         for index, (uid, document) in enumerate(_pods(body, uids)):

@@ -9,19 +9,12 @@ import yaml
 
 from app.cluster.state import State
 from app.cluster.watched_kinds import runtime_selector
+from app.kube.api_kinds import DRA, FLEET
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
-KINDS = (
-    "Node",
-    "Pod",
-    "Namespace",
-    "RuntimeClass",
-    "DeviceClass",
-    "ResourceSlice",
-    "ResourceClaim",
-    "ResourceClaimTemplate",
-)
+SNAPSHOT_KINDS = (*FLEET, *DRA)
+"""The kinds of a snapshot that are read; objects of other kinds are left out."""
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (docs/reference/listeners.md#snapshots)."""
 
@@ -65,7 +58,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
 
     Raises MalformedPod, QuantityError.
     """
-    by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SNAPSHOT_KINDS}
     for item in objects:
         kind = item.get("kind")
         if isinstance(kind, str) and kind in by_kind:

@@ -11,13 +11,14 @@ from typing import Any
 from app.cluster.files import policy_texts, shipped_default, shipped_policies
 from app.cluster.watched_kinds import policy_of
 from app.knowledge.tables import Knowledge
+from app.kube.api_kinds import NAMESPACE
 from app.policy.calendar import in_force
 from app.policy.compiled import PolicySet
 from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE, load_policies
 from app.values.errors import PolicyError
 
-NAMESPACE, MOUNTED = "gpu-usher", "gpu-usher-policies"
-"""The namespace of deploy/base, and its ConfigMap that is mounted as the directory of policies."""
+MOUNTED = "gpu-usher-policies"
+"""The ConfigMap of deploy/base that is mounted as the directory of policies."""
 
 Object = Mapping[str, Any]
 

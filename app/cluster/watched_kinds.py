@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
+from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.partial_types import (
     PartialConfigMap,
@@ -23,14 +24,11 @@ from app.kube.resource_claims import read_claim, read_claim_template
 from app.kube.resource_slices import read_device_class, read_slice
 from app.nodes.model import Node
 from app.nodes.reading import read_node
-from app.policy.crd import GROUP, PLURAL, VERSION
+from app.policy.crd import GROUP, VERSION
 from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
 from app.values.json_members import member, strings
 
 Fact = TypeVar("Fact")
-DRA_GROUP_PATH = "/apis/resource.k8s.io"
-POLICY_GROUP_PATH = f"/apis/{GROUP}"
-"""Paths of API groups, to which a version and the plural of a kind are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +57,12 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
     return (
         _nodes(state),
         _pods(state),
-        WatchedKind("namespaces", "/api/v1/namespaces", PartialNamespace, _labels, _by_key(state.put_namespace),
+        WatchedKind(*_name_and_path("Namespace"), PartialNamespace, _labels, _by_key(state.put_namespace),
              lambda key, _uid: state.drop_namespace(key)),
-        WatchedKind("runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses", PartialRuntimeClass, runtime_selector,
+        WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, runtime_selector,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
-        WatchedKind("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", PartialConfigMap, _data,
+        WatchedKind(*_name_and_path("ConfigMap", namespace), PartialConfigMap, _data,
              lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
              lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False,
              selector=f"{POLICY_LABEL}={POLICY_LABEL_VALUE}"),
@@ -76,27 +74,23 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 
     Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
-    group = f"{DRA_GROUP_PATH}/{version}"
-
     return (
-        WatchedKind(
-            "deviceclasses", f"{group}/deviceclasses", PartialObject, read_device_class,
-            _by_fact(state.take_device_class),
-             lambda key, _uid: state.drop_device_class(key), needed=False),
-        WatchedKind("resourceslices", f"{group}/resourceslices", PartialObject, read_slice, _by_fact(state.take_slice),
-             lambda key, _uid: state.drop_slice(key), needed=False),
-        WatchedKind("resourceclaims", f"{group}/resourceclaims", PartialResourceClaim, read_claim,
-            _by_fact(state.take_claim),
-             lambda key, _uid: state.drop_claim(key), needed=False),
-        WatchedKind("resourceclaimtemplates", f"{group}/resourceclaimtemplates", PartialObject, read_claim_template,
-             _by_fact(state.claim_templates.put), lambda key, _uid: state.claim_templates.drop(key), needed=False),
+        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_device_class,
+             _by_fact(state.take_device_class), lambda key, _uid: state.drop_device_class(key), needed=False),
+        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice,
+             _by_fact(state.take_slice), lambda key, _uid: state.drop_slice(key), needed=False),
+        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_claim,
+             _by_fact(state.take_claim), lambda key, _uid: state.drop_claim(key), needed=False),
+        WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
+             read_claim_template, _by_fact(state.claim_templates.put),
+             lambda key, _uid: state.claim_templates.drop(key), needed=False),
     )  # fmt: skip
 
 
 def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
     """Return the kinds of our own API group: policies as objects (F131)."""
     return (
-        WatchedKind(PLURAL, f"{POLICY_GROUP_PATH}/{VERSION}/{PLURAL}", PartialObject, policy_of,
+        WatchedKind(*_name_and_path("GPUPolicy"), PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
@@ -121,9 +115,7 @@ def _nodes(state: State) -> WatchedKind[Node]:
         last_read.pop(key, None)
         state.drop_node(key)
 
-    return WatchedKind(
-        "nodes", "/api/v1/nodes", PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop
-    )
+    return WatchedKind(*_name_and_path("Node"), PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
 def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None, PendingPod | None]]:
@@ -143,7 +135,11 @@ def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None
         state.take_pod(uid, fact[0], fact[1])
         state.pending_pods.put(uid, fact[2])
 
-    return WatchedKind("pods", "/api/v1/pods", PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
+    return WatchedKind(*_name_and_path("Pod"), PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
+
+
+def _name_and_path(kind: str, namespace: str = NAMESPACE, version: str = "") -> tuple[str, str]:
+    return API_KINDS[kind].plural, API_KINDS[kind].path(namespace, version)
 
 
 def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from app.doctor import exemption_checks, operand_checks, webhook_checks
 from app.doctor.cluster_objects import Cluster, advice, problem
 from app.doctor.fleet_checks import Finding
+from app.kube.api_kinds import API_KINDS, DRA
 
 Check = Callable[[Cluster], Iterator[Finding]]
 OLDEST_MINOR, NEWEST_MINOR = 30, 36
@@ -19,12 +20,8 @@ OVERDUE, URGENT = 0.75, 0.9
 """Shares of a certificate's life. It is renewed at 2/3 (app/tls/authority.py RENEW_AT) and overdue at 3/4."""
 READS = ("get", "list", "watch")
 WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
-NEEDED = (("", "nodes"), ("", "pods"), ("", "namespaces"), ("", "configmaps"), ("node.k8s.io", "runtimeclasses"))
-"""The rights that deploy/base/rbac.yaml grants: (API group, resource)."""
-DRA = tuple(
-    ("resource.k8s.io", resource)
-    for resource in ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
-)
+NEEDED = ("Node", "Pod", "Namespace", "ConfigMap", "RuntimeClass")
+"""The kinds that deploy/base/rbac.yaml gives the right to read."""
 ABOUT_ONESELF = "selfsubject"
 """Prefix of the self-subject reviews, which every user may create (system:basic-user)."""
 _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
@@ -87,8 +84,10 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
     if cluster.rules is None:
         return
     account = f"ServiceAccount {cluster.namespace}/gpu-usher"
-    needed = (*NEEDED, *(DRA if cluster.objects_of("ResourceSlice") else ()))
-    lacking = [name for group, name in needed if not all(_granted(cluster, group, name, verb) for verb in READS)]
+    needed = [API_KINDS[name] for name in (*NEEDED, *(DRA if cluster.objects_of("ResourceSlice") else ()))]
+    lacking = [
+        kind.plural for kind in needed if not all(_granted(cluster, kind.group, kind.plural, verb) for verb in READS)
+    ]
     if lacking:
         text = f"may not get, list and watch {', '.join(lacking)}"
         yield problem("RightsMissing", text, "apply deploy/base/rbac.yaml, and components/dra with DRA", account)

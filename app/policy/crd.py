@@ -9,12 +9,12 @@ https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resou
 from collections.abc import Mapping
 from typing import Any
 
+from app.kube.api_kinds import API_KINDS
 from app.policy.schema import json_schema
 
-GROUP = "gpu-usher.io"
-VERSION = "v1alpha1"
-PLURAL = "gpupolicies"
-"""The API group of GPUPolicy, its only version, and its plural in API paths and RBAC rules."""
+GROUP, PLURAL = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural
+(VERSION,) = API_KINDS["GPUPolicy"].versions
+"""The API group of GPUPolicy, its plural in API paths and RBAC rules, and its only version."""
 
 Schema = dict[str, Any]
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.kube.api_kinds import NAMESPACE
 from app.policy.document import Document, Path, read_documents
-from app.schedulerconfig.write import NAMESPACE, OWN_NAME, TIMEOUT_SECONDS, WEIGHT
+from app.schedulerconfig.write import OWN_NAME, TIMEOUT_SECONDS, WEIGHT
 from app.values.durations import parse_seconds
 from app.values.errors import PolicyError
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.knowledge.tables import Knowledge
+from app.kube.api_kinds import NAMESPACE
 from app.nodes.model import Node
 from app.values.errors import BadInput
 
 Target = Literal["second", "default"]
 OWN_NAME = "gpu-usher-scheduler"
-NAMESPACE = "gpu-usher"
 SERVER_NAME = "gpu-usher.gpu-usher.svc"
 """This name is in every certificate of ours, so that verification succeeds whatever address the URL has."""
 URLS: dict[Target, str] = {

@@ -14,12 +14,13 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.cluster.files import shipped_policies
-from app.cluster.list_once import PATHS
 from app.demo.sample_fleets import demo_fleet
+from app.kube.api_kinds import API_KINDS, DRA
 from tests.builders import gpus, pod, policy
 from tests.cluster.fake_apiserver import FakeApi, served, status
 
 RUN = CliRunner()
+PATHS = {name: kind.path() for name, kind in API_KINDS.items()}
 LABELS = {"gpu-usher.io/policy": "true"}
 WAIT_SECONDS = 60
 
@@ -27,10 +28,13 @@ WAIT_SECONDS = 60
 class Cluster:
     """A fake API server in a thread of its own, with a kubeconfig for it. Kinds that it has no objects of are a 404."""
 
-    def __init__(self, folder: Path, objects: list[dict[str, Any]], forbidden: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, objects: list[dict[str, Any]], forbidden: tuple[str, ...] = (), dra: str = "v1"
+    ) -> None:
         self.kubeconfig = folder / "kubeconfig"
         self._apis: dict[str, FakeApi] = {}
-        for kind, path in PATHS.items():
+        for kind in API_KINDS:
+            path = API_KINDS[kind].path(version=dra) if kind in DRA else PATHS[kind]
             found = [each for each in objects if each["kind"] == kind]
             if found or kind in forbidden or path.startswith("/api/v1"):
                 self._apis[path] = api = FakeApi()
@@ -122,11 +126,15 @@ def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -
     assert set(json.loads(advised.stdout)) == {"layouts", "fitting", "unplaced", "configuration"}
 
 
-def test_dra_objects_of_the_cluster_count(tmp_path: Path) -> None:
-    """F86, F100: devices that claims can get are in the inventory of a live cluster as in that of its snapshot."""
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_dra_objects_of_the_cluster_count(version: str, tmp_path: Path) -> None:
+    """F86, F100: devices that claims can get are in the inventory of a live cluster as in that of its snapshot.
+
+    Kubernetes 1.32 and 1.33 serve beta versions of resource.k8s.io alone.
+    """
     objects = demo_fleet("dra")
 
-    with Cluster(tmp_path, objects) as cluster:
+    with Cluster(tmp_path, objects, dra=version) as cluster:
         live = cluster.run("inventory", "-o", "json")
     sample = RUN.invoke(app, ["inventory", "--demo-fleet", "dra", "-o", "json"])
 

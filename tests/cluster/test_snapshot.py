@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.snapshot import KINDS, LARGEST_YAML_BYTES, fill, read_snapshot
+from app.cluster.snapshot import LARGEST_YAML_BYTES, SNAPSHOT_KINDS, fill, read_snapshot
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput, SnapshotError
@@ -52,7 +52,7 @@ def test_kinds_are_counted_so_that_absent_ones_can_be_named() -> None:
 
     present = {kind: count for kind, count in counts.items() if count}
     assert present == {"Node": 2, "Pod": 1}
-    assert set(counts) == set(KINDS)
+    assert set(counts) == set(SNAPSHOT_KINDS)
 
 
 def test_order_of_objects_in_the_file_does_not_matter() -> None:

@@ -11,6 +11,13 @@ from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.match_conditions import cpu_guard_conditions, match_conditions
 from app.admission.review_targets import WORKLOADS
 from app.cli.json_schema import conditions_text, exemptions_text
+from app.cluster.files import shipped_policies
+from app.cluster.policy_watch import PolicyBook
+from app.cluster.state import State
+from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds
+from app.doctor.cluster_checks import NEEDED
+from app.kube.api_kinds import API_KINDS, DRA
+from app.telemetry.clock import today
 from app.tls.controller import Names
 from tests.builders import knowledge
 
@@ -101,18 +108,28 @@ def test_only_the_validation_of_pods_fails_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts",
-    [("base", "rbac.yaml"), ("components", "dra", "rbac.yaml"), ("components", "crd", "rbac.yaml")],
-    ids=["base", "dra", "crd"],
+    ("parts", "kinds"),
+    [
+        pytest.param(("base", "rbac.yaml"), NEEDED, id="base"),
+        pytest.param(("components", "dra", "rbac.yaml"), DRA, id="dra"),
+        pytest.param(("components", "crd", "rbac.yaml"), ("GPUPolicy",), id="crd"),
+    ],
 )
-def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...]) -> None:
+def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...], kinds: tuple[str, ...]) -> None:
     """P9, P10, F104: it may neither write nor read Secrets."""
     rules = [rule for document in documents(*parts) for rule in document.get("rules", [])]
+    granted = {(group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]}
 
-    assert rules
-    for rule in rules:
-        assert set(rule["verbs"]) == READ
-        assert "secrets" not in rule["resources"]
+    assert granted == {(API_KINDS[kind].group, API_KINDS[kind].plural) for kind in kinds}
+    assert all(set(rule["verbs"]) == READ for rule in rules)
+
+
+def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
+    """The doctor, RBAC and the watches follow one table."""
+    state, book = State(knowledge()), PolicyBook(shipped_policies(), knowledge(), today)
+    watched = {kind.name for kind in (*core_kinds(state, book, "ours"), *dra_kinds(state, "v1"), *policy_kinds(book))}
+
+    assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 
 
 def test_no_role_of_ours_may_write_events() -> None:

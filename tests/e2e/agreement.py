@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.explain import OPTIONAL, snapshot_of
-from app.cli.source import LIVE
 from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
 from app.explain.explanation import Explanation, NodeVerdict
@@ -25,6 +24,7 @@ from app.explain.survey import ClusterSnapshot
 from app.intree.causes import InTreeCause
 from app.intree.checks import UNSELECTED, PodConstraints, node_affinity_matches, read_pod_constraints, resources_left
 from app.intree.existing_pods import REQUIRED
+from app.kube.api_kinds import FLEET
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
 from app.values.reasons import Code
@@ -117,7 +117,7 @@ def _profiles(configuration: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 def read_world(plane: ControlPlane, policies: Path | None) -> tuple[ClusterSnapshot, list[Object]]:
     """Read the cluster as the command does, once for all pods."""
     cluster = find_cluster(plane.kubeconfig("admin"), None)
-    objects = asyncio.run(read_objects(cluster, *LIVE, optional=OPTIONAL))
+    objects = asyncio.run(read_objects(cluster, *FLEET, optional=OPTIONAL))
     return snapshot_of(objects, policies), [item for item in objects if item["kind"] == "Pod"]
 
 

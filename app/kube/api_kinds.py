@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of objects that are watched, listed by commands and examined by the doctor, with their paths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NAMESPACE = "gpu-usher"
+"""The namespace of gpu-usher in deploy/base."""
+
+
+@dataclass(frozen=True, slots=True)
+class APIKind:
+    """How the API server serves a kind.
+
+    `group` is the API group, "" for the core group. `versions` are those that gpu-usher can read, the newest first.
+    `plural` is the name in paths and in RBAC rules. Of a kind that is `ours` only the objects in the namespace of
+    gpu-usher are read.
+    """
+
+    group: str
+    versions: tuple[str, ...]
+    plural: str
+    ours: bool = False
+
+    @property
+    def group_path(self) -> str:
+        """The path at which the API server names the versions of the group."""
+        return f"/apis/{self.group}" if self.group else "/api"
+
+    def path(self, namespace: str = NAMESPACE, version: str = "") -> str:
+        """Give the path of the list; `namespace` is that of gpu-usher, and `version` is the newest by default."""
+        inside = f"/namespaces/{namespace}" if self.ours else ""
+        return f"{self.group_path}/{version or self.versions[0]}{inside}/{self.plural}"
+
+
+_V1 = ("v1",)
+_DRA_GROUP, _DRA_VERSIONS = "resource.k8s.io", ("v1", "v1beta2", "v1beta1")
+"""Dynamic resource allocation; its version v1 came with Kubernetes 1.34."""
+_REGISTRATION = "admissionregistration.k8s.io"
+
+API_KINDS: Mapping[str, APIKind] = {
+    "Node": APIKind("", _V1, "nodes"),
+    "Pod": APIKind("", _V1, "pods"),
+    "Namespace": APIKind("", _V1, "namespaces"),
+    "ConfigMap": APIKind("", _V1, "configmaps", ours=True),
+    "PersistentVolume": APIKind("", _V1, "persistentvolumes"),
+    "PersistentVolumeClaim": APIKind("", _V1, "persistentvolumeclaims"),
+    "RuntimeClass": APIKind("node.k8s.io", _V1, "runtimeclasses"),
+    "DeviceClass": APIKind(_DRA_GROUP, _DRA_VERSIONS, "deviceclasses"),
+    "ResourceSlice": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceslices"),
+    "ResourceClaim": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaims"),
+    "ResourceClaimTemplate": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaimtemplates"),
+    "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1",), "gpupolicies"),
+    "Deployment": APIKind("apps", _V1, "deployments", ours=True),
+    "DaemonSet": APIKind("apps", _V1, "daemonsets"),
+    "MutatingWebhookConfiguration": APIKind(_REGISTRATION, _V1, "mutatingwebhookconfigurations"),
+    "ValidatingWebhookConfiguration": APIKind(_REGISTRATION, _V1, "validatingwebhookconfigurations"),
+    "ValidatingAdmissionPolicy": APIKind(_REGISTRATION, _V1, "validatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": APIKind(_REGISTRATION, _V1, "validatingadmissionpolicybindings"),
+    "NodePool": APIKind("karpenter.sh", _V1, "nodepools"),
+    "JobSet": APIKind("jobset.x-k8s.io", ("v1alpha2",), "jobsets"),
+    "LeaderWorkerSet": APIKind("leaderworkerset.x-k8s.io", _V1, "leaderworkersets"),
+    "PyTorchJob": APIKind("kubeflow.org", _V1, "pytorchjobs"),
+    "RayCluster": APIKind("ray.io", _V1, "rayclusters"),
+    "WorkflowTemplate": APIKind("argoproj.io", ("v1alpha1",), "workflowtemplates"),
+}
+"""By the kind as objects name it."""
+FLEET = ("Node", "Pod", "Namespace", "RuntimeClass")
+"""The kinds of every cluster that describe a fleet."""
+DRA = tuple(name for name, kind in API_KINDS.items() if kind.group == _DRA_GROUP)
+"""The kinds of dynamic resource allocation, which not every cluster serves."""
